@@ -4,8 +4,9 @@
     python benchmarks/conformance.py --calls 500 --seed 1 --kernel auto
     python benchmarks/conformance.py --only 137                  # one call again, with what it is made of
 
-Each call is drawn from the seed and its index alone. It runs as in training, with gradients of q, k, v, bias and sinks
-where they require one, and as in inference, on each kernel that does not refuse it. The definition is tests/oracle.py.
+Each call is drawn from the seed and its index alone. It runs as in training, with gradients of q, k, v, bias, slopes
+and sinks where they require one, and as in inference, on each kernel that does not refuse it. The definition is
+tests/oracle.py.
 
 A result matches if NaN and inf stand where the definition has them, and elsewhere the largest error is at most
 2 · e + 1e-6 · m. Here e is the largest error of the math path of scaled_dot_product_attention in the dtype of the call,
@@ -91,7 +92,7 @@ class Call:
     """One call: what `attention` is given, the same before NaN was put in, and the gradient of the output."""
 
     index: int
-    inputs: dict[str, Tensor]  # q, k, v and perhaps bias, sinks
+    inputs: dict[str, Tensor]  # q, k, v and perhaps bias, slopes, sinks
     healthy: dict[str, Tensor]  # contiguous, without NaN and inf
     options: dict[str, Any]  # mask, scale, softcap
     d_out: Tensor
@@ -279,10 +280,15 @@ def draw_call(seed: int, index: int) -> Call:
     }
     d_out = draw.normal(batch, heads, q_len, e).to(dtype)
     d_out = LAYOUTS[draw.choice(list(LAYOUTS))](d_out) if draw.happens(0.3) else d_out
+    if draw.happens(0.25):
+        slopes = draw.choice([0.01, 0.1, 1.0]) * draw.normal(heads).abs()
+        healthy["slopes"] = inputs["slopes"] = slopes.to(draw.choice([dtype, torch.float32]))
+        wanted += ["slopes"] if draw.happens(0.4) else []
     story = {
         "sizes": f"B {batch}, H {heads}, G {groups}, Q {q_len}, K {k_len}, D {d}, E {e}, {_kind(d_out, shape=False)}",
         "mask": f"bool {list(mask.shape)}" if isinstance(mask, Tensor) else repr(mask),
         "bias": bias_story,
+        "slopes": _kind(inputs["slopes"]) + f" {inputs['slopes'].tolist()}" if "slopes" in inputs else "none",
         "sinks": _kind(inputs["sinks"]) + f" {inputs['sinks'].tolist()}" if "sinks" in inputs else "none",
         "scale": str(options["scale"]),
         "softcap": str(options["softcap"]),
@@ -354,13 +360,23 @@ def math_path(call: Call, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     s = q * math.copysign(half, scale) @ (k * half).mT
     s = s if softcap is None else softcap * torch.tanh(s / softcap)
     allowed = oracle.cells(call.options["mask"], call.sizes)
-    bias = inputs["bias"].expand(call.sizes).to(wide) if "bias" in inputs else s.new_zeros(call.sizes, dtype=wide)
+    bias = _added(call, inputs)
     empty = ~(allowed & (bias > -math.inf)).any(-1, keepdim=True)
     s = (s.to(wide) + bias).masked_fill(~allowed, -math.inf).masked_fill(empty, 0.0)
     if "sinks" in inputs:
         s = torch.cat([s, inputs["sinks"][None, :, None, None].expand(*s.shape[:3], 1).to(wide)], dim=-1)
     weights = torch.softmax(s, dim=-1).to(dtype)[..., : call.sizes[3]]
     return gradients((weights @ v).masked_fill(empty, 0.0), inputs, call.d_out)
+
+
+def _added(call: Call, inputs: dict[str, Tensor]) -> Tensor:
+    """What bias and slopes add to the scores, [B, H, Q, K]."""
+    wide, (*_, q_len, k_len) = torch.promote_types(call.dtype, torch.float32), call.sizes
+    bias = inputs["bias"].to(wide).expand(call.sizes) if "bias" in inputs else torch.zeros(call.sizes, dtype=wide)
+    if "slopes" in inputs:
+        apart = (torch.arange(k_len) - torch.arange(q_len)[:, None] - (k_len - q_len)).abs()
+        bias = bias - inputs["slopes"].to(wide)[:, None, None] * apart
+    return bias
 
 
 def torchs_own(call: Call) -> dict[str, Tensor] | None:
@@ -371,7 +387,7 @@ def torchs_own(call: Call) -> dict[str, Tensor] | None:
     inputs = {name: x.detach().requires_grad_(name in "qkv" and x.requires_grad) for name, x in call.inputs.items()}
     q, k, v = (inputs[name] for name in ("q", "k", "v"))
     scale = q.shape[-1] ** -0.5 if call.options["scale"] is None else call.options["scale"]
-    bias = inputs["bias"].to(wide).expand(call.sizes) if "bias" in inputs else torch.zeros(call.sizes, dtype=wide)
+    bias = _added(call, inputs)
     allowed = oracle.cells(call.options["mask"], call.sizes, bias)
     bias = bias.masked_fill(~allowed, -math.inf)
     if "sinks" in inputs:

@@ -7,7 +7,8 @@
 The contestants take turns in one process (A B C, A B C, ...). Each round gives a ratio; the table shows the median and,
 in brackets, the least and the greatest. Above 1× the native kernel is faster. A matrix product of the same dtype takes
 its turn in each round: "of the product" is the share of its FLOP/s that the native kernel reaches, counting only cells
-that the mask allows. SDPA is told "causal" where the mask is that, and gets a dense mask otherwise. "With
+that the mask allows. SDPA is told "causal" where the mask is that, and gets a dense mask otherwise: for
+ALiBi the bias, made before. "With
 statistics" is the output with log-sum-exp, entropy and distance, "statistics alone" these three without it; "all
 statistics" are those of `record.statistics()`. headwise's torch kernel is `tiled`, or the statistics by tiles.
 """
@@ -31,10 +32,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import headwise
 from headwise import masks
+from headwise.kernels import sdpa
 from headwise.kernels.measure import take_turns
 from headwise.kernels.speeds import processor
 from headwise.native.attend import forward
 from headwise.native.library import instruction_set
+from headwise.nn import positions
 from headwise.records.statistics import STATISTICS, make
 from headwise.records.statistics.compute import by_native, by_tiles
 
@@ -46,6 +49,7 @@ HEADS, HEAD_DIM, PRODUCT = 12, 64, 2048
 CASES: dict[str, Callable[[int], masks.Mask | None]] = {
     "dense": lambda n: None,
     "causal": lambda n: masks.causal(),
+    "ALiBi, causal": lambda n: masks.causal(),
     "causal window 256": lambda n: masks.window(255, 0),
     "packed, 512 each": lambda n: masks.documents(torch.arange(n) // 512),
     "packed, causal": lambda n: masks.documents(torch.arange(n) // 512) & masks.causal(),
@@ -102,16 +106,21 @@ def measure(name: str, length: int, dtype: torch.dtype, what: str, rounds: int, 
     q, k, v = (torch.randn(1, HEADS, length, HEAD_DIM, dtype=dtype, requires_grad=backward) for _ in range(3))
     d_out = torch.randn(q.shape, dtype=dtype)
     mask = CASES[name](length)
+    options: dict[str, Any] = {"mask": mask}
     dense = None if mask is None or name == "causal" else mask.to_bool(length)
+    if name.startswith("ALiBi"):
+        options["slopes"] = positions.Alibi(HEADS).slopes
+        call = headwise.call.make_call(q, k, v, **options)
+        dense = sdpa.dense_mask(call).to(dtype)
     answers = {each: torch.empty(q.shape[:3]) for each in ("highest", "log_sum", "entropy", "distance")}
     square = torch.randn(PRODUCT, PRODUCT, dtype=dtype)
 
-    call = headwise.call.make_call(q, k, v, mask=mask)
+    call = headwise.call.make_call(q, k, v, **options)
     every = make(tuple(STATISTICS), {})
 
     def ours() -> Tensor:
         if what in PASSES[:2]:
-            return headwise.attention(q, k, v, mask=mask, kernel="native")
+            return headwise.attention(q, k, v, **options, kernel="native")
         if what == "all statistics":
             return by_native(call, every)["entropy"]
         out = torch.empty_like(q) if what == "with statistics" else None
@@ -126,8 +135,8 @@ def measure(name: str, length: int, dtype: torch.dtype, what: str, rounds: int, 
         asked = every if what == "all statistics" else make(("lse", "entropy", "distance"), {})
         contestants["torch"] = lambda: by_tiles(call, asked)["entropy"]
     elif dense is not None:
-        contestants["torch"] = lambda: headwise.attention(q, k, v, mask=mask, kernel="tiled")
-    if flex and mask is not None and not backward and dtype == torch.float32:
+        contestants["torch"] = lambda: headwise.attention(q, k, v, **options, kernel="tiled")
+    if flex and mask is not None and "slopes" not in options and not backward and dtype == torch.float32:
         contestants["flex"] = compiled_flex(q, k, v, mask)
 
     def once(run: Callable[[], Tensor]) -> Callable[[], object]:

@@ -3,7 +3,8 @@
 The meaning of every option is written here, once: the reference kernel asks for the whole matrix, a record for the rows
 it needs, the capture of other people's models builds the same object from what it intercepted.
 
-    s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias;   s = -inf where the mask forbids
+    s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias - slope · |i + K - Q - j|
+    s = -inf where the mask forbids
     A = exp(s - lse),   lse = log(Σ exp(s) + exp(sink))
 
 Query head h reads key/value head h // (H / G). Scores are float32, or float64 for float64 inputs. A bias of -inf
@@ -39,6 +40,9 @@ class Scores(Options):
     q: Tensor  # [B, H, Q, D]
     k: Tensor  # [B, G, K, D]; int8 where the call has a `k_scale`
     mask: Mask | None = None  # aligned to (Q, K); None = every query sees every key
+
+    # Of a part of a call with slopes: where its queries and keys stand in the whole.
+    places: tuple[Tensor, Tensor] | None = dataclasses.field(default=None, kw_only=True, metadata={"stored": False})
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -89,7 +93,8 @@ class Scores(Options):
     def part(self, *, b: Index = EVERY, heads: Index = EVERY, rows: Index = EVERY, cols: Index = EVERY) -> Scores:
         """The queries, keys and options of a part of the matrix, without the mask."""
         q, k = self.q[b][:, heads][:, :, rows], self.k[b][:, self._key_heads(heads)][:, :, cols]
-        return Scores(q, k, **self.options_of({"B": b, "H": heads, "Q": rows, "K": cols}))
+        places = None if self.slopes is None else self.places_of(rows, cols)
+        return Scores(q, k, places=places, **self.options_of({"B": b, "H": heads, "Q": rows, "K": cols}))
 
     def unmasked(self, out: Tensor | None = None) -> Tensor:
         """The scores without the mask, [B, H, Q, K]; in the buffer `out`, if no gradients are needed."""
@@ -105,15 +110,38 @@ class Scores(Options):
         s = s if self.scale == 1.0 else s.mul_(self.scale)
         if self.softcap is not None:
             s = s.div_(self.softcap).tanh_().mul_(self.softcap) if in_place else capped(s, self.softcap)
-        if self.bias is not None:
-            bias = self.bias.to(self.dtype)
-            s = s.add_(bias) if in_place else s + bias
+        added = self.added()
+        if added is not None:
+            s = s.add_(added) if in_place else s + added
         return s
+
+    @property
+    def biases(self) -> list[Tensor]:
+        """Bias and slopes, as far as they are given."""
+        return [x for x in (self.bias, self.slopes) if x is not None]
+
+    def added(self, **index: Index) -> Tensor | None:
+        """What bias and slopes add to the scores of a part, by dimension: [B|1, H|1, Q|1, K|1]; None = nothing."""
+        options = self.options_of(index)
+        bias = None if self.bias is None else options["bias"].to(self.dtype)
+        if self.slopes is None:
+            return bias
+        q, k = self.places_of(index.get("Q", EVERY), index.get("K", EVERY))
+        distances = (k - q[:, None]).abs().to(self.dtype)  # integers up to here: far ones are exact
+        more = -options["slopes"].to(self.dtype)[:, None, None] * distances
+        return more[None] if bias is None else bias + more
+
+    def places_of(self, rows: Index = EVERY, cols: Index = EVERY) -> tuple[Tensor, Tensor]:
+        """Where some queries and keys stand: the last query stands at the last key."""
+        if self.places is None:
+            q_len, k_len = self.shape[2:]
+            return self._positions(2, rows) + (k_len - q_len), self._positions(3, cols)
+        return self.places[0][rows], self.places[1][cols]
 
     def detached(self) -> Scores:
         """What a record keeps: all but the values, the tensors detached."""
         options = {**self.options(), **{name: x.detach() for name, x in self.option_tensors().items()}}
-        return Scores(self.q.detach(), self.k.detach(), mask=self.mask, **options)
+        return Scores(self.q.detach(), self.k.detach(), mask=self.mask, places=self.places, **options)
 
     @property
     def used_keys(self) -> Tensor | None:

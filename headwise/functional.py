@@ -64,6 +64,7 @@ def attention(
     *,
     mask: Mask | Tensor | None = None,
     bias: Tensor | None = None,
+    slopes: Tensor | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
@@ -79,9 +80,11 @@ def attention(
         v: values [B, G, K, E]. k and v may be `Int8`, which few queries read as it is; else it is dequantized first.
         mask: which query may attend to which key: a `headwise.masks` mask, or a bool tensor [Q, K], [H, Q, K] or
             [B, H, Q, K], True = may attend. None = all. Causal and window masks align the last query with the last key.
-        bias: added to the scores (an additive mask, ALiBi, T5); float, broadcasts to [B, H, Q, K].
+        bias: added to the scores (an additive mask, T5); float, broadcasts to [B, H, Q, K].
+        slopes: [H], ALiBi: the score of query i and key j of head h is lowered by slopes[h] · |i + K - Q - j|, as by
+            `alibi_slopes` of flash-attention (Press et al. 2022). No matrix of this size is made for it.
         scale: factor on q kᵀ; None = 1/√D.
-        softcap: s becomes softcap · tanh(s / softcap), before the bias (Gemma 2).
+        softcap: s becomes softcap · tanh(s / softcap), before bias and slopes (Gemma 2).
         sinks: [H], one logit a head that takes its share of the softmax and gives nothing (gpt-oss).
         dropout: probability with which a weight is dropped, now: pass 0.0 when evaluating.
         kernel: "auto", or the name of one kernel, which then raises rather than fall back. `plan(...)` explains.
@@ -99,11 +102,12 @@ def attention(
 
     torch.compile and torch.export trace it whole, on the kernels "sdpa", "decode" and "reference".
     """
-    if mask is bias is softcap is sinks is None and dropout == 0.0 and kernel == "auto" and not record:
+    if mask is bias is slopes is softcap is sinks is None and dropout == 0.0 and kernel == "auto" and not record:
         found = _small(q, k, v, scale)
         if found is not None:
             return found
-    call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
+    adds = {"bias": bias, "slopes": slopes}
+    call = make_call(q, k, v, mask=mask, **adds, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
     if torch.compiler.is_compiling():  # compiled code has no records
         if record:
             raise RecordError("record=True: compiled and exported code makes no records. Call it uncompiled")

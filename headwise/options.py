@@ -1,6 +1,7 @@
 """The options of an attention call: what changes the weights beside queries, keys and mask. Each stands here, once.
 
-    s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias;   s = -inf where the mask forbids
+    s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias - slope · |i + K - Q - j|
+    s = -inf where the mask forbids
     A = exp(s - lse),   lse = log(Σ exp(s) + exp(sink));   out = dropout(A) v
 
 To add one: a field here with its check, its place in the signature of `attention` and in the reference kernel, and its
@@ -60,19 +61,28 @@ def check_softcap(softcap: float | None, q: Tensor | None = None, k_len: int | N
     return softcap
 
 
+def check_slopes(slopes: Any, q: Tensor, k_len: int) -> Tensor | None:
+    """`slopes`, if it is None or a float tensor [H] on q's device; else ShapeError or DtypeError."""
+    return _check_heads("slopes", "slope", slopes, q)
+
+
 def check_sinks(sinks: Any, q: Tensor, k_len: int) -> Tensor | None:
     """`sinks`, if it is None or a float tensor [H] on q's device; else ShapeError or DtypeError."""
-    if sinks is None:
+    return _check_heads("sinks", "logit", sinks, q)
+
+
+def _check_heads(name: str, what: str, x: Any, q: Tensor) -> Tensor | None:
+    if x is None:
         return None
-    if not isinstance(sinks, Tensor) or not sinks.is_floating_point():
-        received = sinks.dtype if isinstance(sinks, Tensor) else type(sinks).__name__
-        raise DtypeError(f"sinks must be a float tensor [H], one logit a query head. Received: sinks={received}")
-    if sinks.shape != (q.shape[1],):
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        received = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise DtypeError(f"{name} must be a float tensor [H], one {what} a query head. Received: {name}={received}")
+    if x.shape != (q.shape[1],):
         raise ShapeError(
-            f"sinks must be [H] = [{q.shape[1]}], one logit a query head. Received: sinks={list(sinks.shape)}"
+            f"{name} must be [H] = [{q.shape[1]}], one {what} a query head. Received: {name}={list(x.shape)}"
         )
-    check_device("sinks", sinks.device, q)
-    return sinks
+    check_device(name, x.device, q)
+    return x
 
 
 def check_dropout(dropout: float, q: Tensor | None = None, k_len: int | None = None) -> float:
@@ -98,8 +108,8 @@ class Option:
     dims: str = ""
 
 
-def _of(check: Callable[..., Any], dims: str = "") -> dict[str, Any]:
-    return {"option": Option(check, dims), "broadcasts": len(dims) > 1}
+def _of(check: Callable[..., Any], dims: str = "", since: int = 1) -> dict[str, Any]:
+    return {"option": Option(check, dims), "broadcasts": len(dims) > 1, "since": since}  # (`headwise.records.saving`)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -108,6 +118,8 @@ class Options:
 
     #: added to the scores; broadcasts to [B, H, Q, K]
     bias: Tensor | None = dataclasses.field(default=None, metadata=_of(check_bias, "BHQK"))
+    #: ALiBi: one slope a head, [H], that lowers the scores by the distance of query and key
+    slopes: Tensor | None = dataclasses.field(default=None, metadata=_of(check_slopes, "H", since=4))
     #: factor on q kᵀ
     scale: float = dataclasses.field(default=1.0, metadata=_of(check_scale))
     #: bound on the scores, by tanh
@@ -139,6 +151,7 @@ class OptionArguments(TypedDict, total=False):
     """The options as keyword arguments of `attention` and `plan`."""
 
     bias: Tensor | None
+    slopes: Tensor | None
     scale: float | None
     softcap: float | None
     sinks: Tensor | None

@@ -1,10 +1,12 @@
 """Attention from its definition, in float64, one query at a time: what every kernel is compared with.
 
-    s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias;   A = exp(s) / (Σ exp(s) + exp(sink))
+    s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias - slope · |i + K - Q - j|
+    A = exp(s) / (Σ exp(s) + exp(sink))
 
 The sums run over the keys that mask and bias allow; a bias of -inf forbids as the mask does. What other keys hold never
 enters, not even NaN; in an allowed cell NaN spreads as in any arithmetic. A query without keys gets 0. Bias and score
 plus bias are rounded to float32, or float64 if q is: beside finfo.min all scores of a row are equal, and the weights.
+Slopes times distances belong to the bias.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ def attention(
     *,
     mask: Mask | Tensor | None = None,
     bias: Tensor | None = None,
+    slopes: Tensor | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
@@ -34,6 +37,10 @@ def attention(
     sizes, dtype = (batch, heads, q_len, k_len), torch.promote_types(dtype or q.dtype, torch.float32)
     bias = None if bias is None else bias.to(dtype).expand(sizes)
     allowed = cells(mask, sizes, bias)
+    if slopes is not None:
+        apart = (torch.arange(q_len)[:, None] + k_len - q_len - torch.arange(k_len)).abs()
+        lowered = slopes.double()[:, None, None] * apart.expand(sizes)
+        bias = (-lowered if bias is None else bias - lowered).to(dtype)
     q, k, v = q.double(), *(x.double().repeat_interleave(heads // k.shape[1], dim=1) for x in (k, v))
     sink = (torch.full((heads,), -math.inf) if sinks is None else sinks).double()[None, :, None].expand(batch, -1, 1)
     rows = [q.new_zeros((batch, heads, 0, v.shape[-1]))]

@@ -45,12 +45,19 @@ def test_a_worked_example(kernel: str) -> None:
         ({"bias": torch.tensor([[0.0, 0.0, -math.log(4)]])}, [21 / 4, 21 / 4]),  # weights 1/4, 2/4, 1/4
         ({"sinks": torch.tensor([0.0])}, [21 / 8, 42 / 8]),  # the sink adds 1 to the sum of 7
         ({"bias": torch.tensor([[0.0, -math.inf, -math.inf]])}, [7.0, 0.0]),
+        ({"slopes": torch.tensor([math.log(2)])}, [7 * 5 / 21, 7 * 20 / 21]),  # weights 1/21, 4/21, 16/21
     ],
-    ids=["mask", "scale", "bias", "sinks", "bias of -inf"],
+    ids=["mask", "scale", "bias", "sinks", "bias of -inf", "slopes"],
 )
 @pytest.mark.parametrize("kernel", ["reference", "sdpa", "flex"])
 def test_options_worked_by_hand(kernel: str, options: dict[str, Any], expected: list[float]) -> None:
     torch.testing.assert_close(headwise.attention(Q, K, V, kernel=kernel.partition(",")[0], **options), heads(expected))
+
+
+def test_slopes_are_the_bias_of_the_distances() -> None:
+    q, k, slopes = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 5, 8), torch.tensor([0.5, 0.1])
+    bias = -slopes[:, None, None] * torch.tensor([[2.0, 1, 0, 1, 2], [3, 2, 1, 0, 1], [4, 3, 2, 1, 0]])
+    torch.testing.assert_close(headwise.attention(q, k, k, slopes=slopes), headwise.attention(q, k, k, bias=bias))
 
 
 def test_softcap_comes_before_the_bias() -> None:
@@ -323,6 +330,8 @@ X = torch.zeros(2, 4, 5, 8)
             r"bias must broadcast to \[B, H, Q, K\] = \[2, 4, 5, 5\]. Received: bias=\[5, 4\]",
         ),
         ({"sinks": torch.ones(3)}, ShapeError, r"sinks must be \[H\] = \[4\].*Received: sinks=\[3\]"),
+        ({"slopes": [0.5] * 4}, DtypeError, r"slopes must be a float tensor \[H\].*Received: slopes=list"),
+        ({"slopes": torch.ones(1, 4)}, ShapeError, r"slopes must be \[H\] = \[4\], one slope .*slopes=\[1, 4\]"),
         ({"scale": math.nan}, ArgumentError, r"scale must be a finite number.*nan"),
         ({"softcap": 0.0}, ArgumentError, r"softcap must be a finite number above 0, or None. Received: softcap=0.0"),
         ({"dropout": 1.0}, ArgumentError, r"dropout must be a probability in \[0, 1\). Received: dropout=1.0"),

@@ -80,11 +80,11 @@ class Keeper:
         q, k = self.tensor(call.q), self.tensor(call.k)
         v = self.tensor(call.v) if values else q.new_empty((*call.v.shape[:3], 0))
         bias = None if call.bias is None else self.tensor(call.bias, keep_dtype=True)
-        sinks = None if call.sinks is None else call.sinks.detach().to(q.device, copy=True)
+        slopes, sinks = (None if x is None else x.detach().to(q.device, copy=True) for x in (call.slopes, call.sinks))
         mask = call.mask
         if mask is not None and q.device != call.q.device:  # offloaded
             mask = mask.to(q.device)
-        return dataclasses.replace(call, q=q, k=k, v=v, bias=bias, sinks=sinks, mask=mask)
+        return dataclasses.replace(call, q=q, k=k, v=v, bias=bias, slopes=slopes, sinks=sinks, mask=mask)
 
     def step(self, call: AttentionCall) -> AttentionCall:
         """A step of a generation, whose rows are then kept with those of the others.

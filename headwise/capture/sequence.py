@@ -54,9 +54,11 @@ class Sequence:
         those of another sequence and do not change, and `among` [B, B] is what the model's self-attention returned for
         this step.
         """
+        grows = among is None
         if _kind(call) != _kind(self._first):
             return None
-        grows = among is None
+        if call.slopes is not None and not grows:  # the distances of each step are its own
+            return None
         new = call.q.shape[2] if grows else 0
         old = call.k.shape[2] - new
         if old <= 0 or old > self._keys.length or (not grows and old != self._keys.length):
@@ -146,5 +148,5 @@ def _versions(call: AttentionCall) -> list[int]:
 
 def _kind(call: AttentionCall) -> tuple[Hashable, ...]:
     """What all steps have in common."""
-    sinks = None if call.sinks is None else tuple(call.sinks.tolist())
-    return (call.scale, call.softcap, sinks, call.q.dtype, call.q.shape[:2], call.q.shape[3], call.k.shape[1])
+    heads = (None if x is None else tuple(x.tolist()) for x in (call.slopes, call.sinks))
+    return (call.scale, call.softcap, *heads, call.q.dtype, call.q.shape[:2], call.q.shape[3], call.k.shape[1])

@@ -350,7 +350,7 @@ def _is_causal(call: AttentionCall) -> bool:
 
 def _without_empty_buffer(call: AttentionCall) -> AttentionCall:
     """The call without the unfilled end of a static cache: keys of 0 that no query may attend to."""
-    used = call.used_keys
+    used = None if call.slopes is not None else call.used_keys  # (distances are counted from the last key)
     if used is None:
         return call
     filled = int(used.any(0).any(0).nonzero().max()) + 1 if bool(used.any()) else 0

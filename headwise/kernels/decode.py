@@ -14,7 +14,7 @@ from headwise.call import AttentionCall
 from headwise.kernels import fused, sdpa
 from headwise.kernels.kernel import Cost, cut_to_values, fused_inputs
 
-OPTIONS = frozenset({"bias", "dropout"})
+OPTIONS = frozenset({"bias", "slopes", "dropout"})
 LEAST_KEYS = 512  # of a part: fewer are not worth another thread
 
 
@@ -26,8 +26,8 @@ def refuse(call: AttentionCall) -> str | None:
         return f"it is for one query a head (the call has Q = {call.shape[2]})"
     if call.heads_per_key_head == 1:
         return "no key head is shared (H = G)"
-    if call.trains and call.bias is not None:
-        return "it does not train with a bias"
+    if call.trains and call.biases:
+        return "it does not train with a bias or slopes"
     return sdpa.refuse(call)
 
 

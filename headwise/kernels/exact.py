@@ -26,7 +26,7 @@ CELLS = 2**22  # of scores that are held at a time
 
 def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
     """The output [B, H, Q, E], with the rows computed again whose log-sum-exp [B, H, Q] is too large to be exact."""
-    if call.bias is None or torch.compiler.is_compiling():
+    if not call.biases or torch.compiler.is_compiling():
         return out
     large = (lse.abs() >= -FORBIDS) & (lse != EMPTY)
     if not bool(large.any()):
@@ -76,7 +76,7 @@ def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None) -> Tensor:
         if again is not None and not bool(again[:, :, rows].any()):
             found.append(out[:, :, rows])
             continue
-        given = (call.q, call.k, call.v, call.bias, call.sinks)
+        given = (call.q, call.k, call.v, *call.option_tensors().values())
         part = (
             checkpoint(_of_rows, call, rows, *given, use_reentrant=False)
             if call.trains
@@ -86,17 +86,16 @@ def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None) -> Tensor:
     return torch.cat(found, dim=2)
 
 
-def _of_rows(
-    call: AttentionCall, rows: slice, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None
-) -> Tensor:
+def _of_rows(call: AttentionCall, rows: slice, q: Tensor, k: Tensor, v: Tensor, *options: Tensor) -> Tensor:
     """The output of some rows: no pair that is not allowed has a part in anything, whatever it holds."""
-    call = dataclasses.replace(call, q=q, k=k, v=v, bias=bias, sinks=sinks)
+    given: dict[str, Any] = dict(zip(call.option_tensors(), options, strict=True))
+    call = dataclasses.replace(call, q=q, k=k, v=v, **given)
     allowed = call.allowed(rows).expand(*call.shape[:2], -1, -1)
     n = call.heads_per_key_head
     q, k, v = q[:, :, rows].to(call.dtype), *(x.to(call.dtype).repeat_interleave(n, 1) for x in (k, v))
     with as_written(q.device):
         s = call.part(rows=rows).from_products(_Products.apply(q, k, allowed))
-        weights = attention_weights(s.masked_fill(~allowed, EMPTY), sinks).masked_fill(~allowed, 0.0)
+        weights = attention_weights(s.masked_fill(~allowed, EMPTY), call.sinks).masked_fill(~allowed, 0.0)
         return _Weighed.apply(weights, v, allowed).to(call.q.dtype)
 
 

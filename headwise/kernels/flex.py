@@ -1,4 +1,4 @@
-"""PyTorch's FlexAttention: any mask, bias, softcap and sinks in one kernel compiled for them. Meant for CUDA.
+"""PyTorch's FlexAttention: any mask, bias, slopes, softcap and sinks in one kernel compiled for them. Meant for CUDA.
 
 On the CPU it runs only when it is asked for by name, uncompiled and forward only: there the other kernels are faster,
 need no compiler, and train (FlexAttention on the CPU refuses gradients).
@@ -19,7 +19,7 @@ from headwise.kernels import reference
 from headwise.kernels.kernel import Blocks, Cost, input_output_bytes, machine, matrix_flops, output_bytes
 from headwise.softmax import add_sinks
 
-OPTIONS = frozenset({"bias", "softcap", "sinks"})
+OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks"})
 BLOCK = 128
 
 
@@ -77,9 +77,10 @@ def run(call: AttentionCall) -> Tensor:
 
 
 def _score_mod(call: AttentionCall) -> Callable[..., Tensor] | None:
-    if call.softcap is None and call.bias is None:
+    if call.softcap is None and not call.biases:
         return None
-    softcap = call.softcap
+    softcap, slopes = call.softcap, call.slopes
+    offset = call.shape[3] - call.shape[2]
     bias = None if call.bias is None else call.options_of({})["bias"]
     sizes = None if bias is None else bias.shape
     dtype = call.dtype
@@ -87,10 +88,14 @@ def _score_mod(call: AttentionCall) -> Callable[..., Tensor] | None:
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         if softcap is not None:
             score = capped(score, softcap)
+        added = None
         if bias is not None and sizes is not None:
             index = [i if size > 1 else i * 0 for i, size in zip((b, h, q, k), sizes, strict=True)]
-            score = score + bias[tuple(index)].to(dtype)
-        return score
+            added = bias[tuple(index)].to(dtype)
+        if slopes is not None:
+            more = -slopes[h].to(dtype) * (q + offset - k).abs()
+            added = more if added is None else added + more
+        return score if added is None else score + added
 
     return score_mod
 

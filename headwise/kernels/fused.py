@@ -64,7 +64,7 @@ class _Work:
     def parts(self) -> Iterator[tuple[_Part, bool]]:
         """The tiles with their masks; a mask that is the same for many tiles is made once."""
         patterns: dict[Any, _Pattern] = {}
-        alike = self.tiles.alike and self.call.bias is None
+        alike = self.tiles.alike and not self.call.biases
         for tile, by_scores in zip(self.tiles, self.by_scores, strict=True):
             pattern = patterns.get(tile.shape) if alike else None
             if pattern is None:
@@ -214,7 +214,7 @@ class _Part(NamedTuple):
 
 
 def _pattern(call: AttentionCall, tile: Tile) -> _Pattern:
-    dtype = call.q.dtype if call.bias is None else call.dtype
+    dtype = call.dtype if call.biases else call.q.dtype
     pieces: list[tuple[slice, Tensor]] = []
     empty = torch.full((tile.rows,), tile.masked_keys == tile.keys)
     at, rows = 0, torch.arange(tile.q_lo, tile.q_hi, device=call.q.device)
@@ -226,18 +226,18 @@ def _pattern(call: AttentionCall, tile: Tile) -> _Pattern:
             hidden = forbidden(call.mask, rows, run, tile.b, tile.h)
             pieces.append((keys, torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, EMPTY)))
             empty &= hidden[0, 0].all(1)
-    if call.bias is not None:
-        bias = _bias_of(call, tile, dtype)
+    if call.biases:
+        bias = _bias_of(call, tile)
         for keys, piece in pieces:
             bias[..., keys] += piece
         pieces, empty = [(slice(0, at), bias)], (bias == EMPTY).all(-1)
     return _Pattern((tile.rows, tile.keys), tuple(pieces), empty if bool(empty.any()) else None)
 
 
-def _bias_of(call: AttentionCall, tile: Tile, dtype: torch.dtype) -> Tensor:
-    """The bias of a tile, a copy: [B|1, H|1, queries, keys]."""
+def _bias_of(call: AttentionCall, tile: Tile) -> Tensor:
+    """Bias and slopes of a tile, a copy: [B|1, H|1, queries, keys]."""
     cols = torch.cat([torch.arange(run.lo, run.hi, device=call.q.device) for run in tile.runs])
     matrix = {dim: slice(at, at + 1) for dim, at in (("B", tile.b), ("H", tile.h)) if at is not None}
-    bias: Tensor = call.options_of({"Q": slice(tile.q_lo, tile.q_hi), "K": cols, **matrix})["bias"]
-    bias = bias.to(dtype).expand(-1, -1, tile.rows, tile.keys)
-    return bias.clone(memory_format=torch.contiguous_format)
+    bias = call.added(Q=slice(tile.q_lo, tile.q_hi), K=cols, **matrix)
+    assert bias is not None
+    return bias.expand(-1, -1, tile.rows, tile.keys).clone(memory_format=torch.contiguous_format)

@@ -17,7 +17,7 @@ from headwise.native import attend, operators
 from headwise.native.library import instruction_set
 from headwise.native.sight import SIZE, sight_of
 
-OPTIONS = frozenset({"bias", "softcap", "sinks", "dropout"})
+OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks", "dropout"})
 READS_INT8 = True
 
 # Shares of the nominal speed that large calls reach, where scaled_dot_product_attention reaches 0.95 with the same
@@ -32,6 +32,9 @@ PIECE = 1024  # rows of a piece of work; PIECE in src/tile.hpp
 
 def refuse(call: AttentionCall) -> str | None:
     """What the native kernels cannot do."""
+    learned = call.slopes is not None and call.slopes.requires_grad and call.trains
+    if learned and call.q.dtype != torch.float32:  # a sum over all pairs, of terms that cancel
+        return "from outputs in half precision the gradient of slopes would not be exact enough"
     return attend.refuse(call)
 
 
@@ -75,7 +78,8 @@ def is_worth_compiling(call: AttentionCall) -> bool:
     """
     if torch.compiler.is_exporting() or instruction_set() == "portable":
         return False
-    if call.softcap or call.dropout or call.sinks is not None or call.q.dtype != torch.float32:
+    learned = call.sinks is not None or call.slopes is not None
+    if call.softcap or call.dropout or learned or call.q.dtype != torch.float32:
         return True
     band = None if call.mask is None else call.mask.band()
     return band is not None and not isinstance(band[0], float)  # a window
@@ -92,7 +96,7 @@ def run_and_look(call: AttentionCall) -> tuple[Tensor, bool]:
     """The output, and whether all of it is finite, as far as that is known without another pass over it."""
     seed = int(torch.randint(2**62, ())) if call.dropout else 0
     if call.trains:
-        out: Tensor = _Native.apply(call.q, call.k, call.v, call.bias, call.sinks, call, seed)
+        out: Tensor = _Native.apply(call.q, call.k, call.v, call.bias, call.slopes, call.sinks, call, seed)
         return out, False  # (a gradient can meet a key that the output did not)
     out = _empty(call)
     return out, attend.forward(call, out, seed=seed)
@@ -112,6 +116,7 @@ class _Native(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         bias: Tensor | None,
+        slopes: Tensor | None,
         sinks: Tensor | None,
         call: AttentionCall,
         seed: int,
@@ -119,7 +124,7 @@ class _Native(torch.autograd.Function):
         out = _empty(call)
         highest, log_sum = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2))
         attend.forward(call, out, seed=seed, highest=highest, log_sum=log_sum)
-        ctx.save_for_backward(q, k, v, bias, sinks, out, highest, log_sum)
+        ctx.save_for_backward(q, k, v, bias, slopes, sinks, out, highest, log_sum)
         ctx.rest = {"mask": call.mask, "scale": call.scale, "softcap": call.softcap, "dropout": call.dropout}
         ctx.seed = seed
         return out
@@ -127,12 +132,10 @@ class _Native(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, bias, sinks, out, highest, log_sum = ctx.saved_tensors
-        call = AttentionCall(q, k, v=v, bias=bias, sinks=sinks, **ctx.rest)
-        with_bias = bias is not None and ctx.needs_input_grad[3]
+        q, k, v, bias, slopes, sinks, out, highest, log_sum = ctx.saved_tensors
+        call = AttentionCall(q, k, v=v, bias=bias, slopes=slopes, sinks=sinks, **ctx.rest)
+        with_bias, with_slopes, with_sinks = ctx.needs_input_grad[3:6]
         found = (out, highest, log_sum, d_out)
-        *gradients, d_bias = attend.backward(call, *found, seed=ctx.seed, with_bias=with_bias)
-        d_sinks = None
-        if sinks is not None and ctx.needs_input_grad[4]:
-            d_sinks = attend.gradient_of_sinks(sinks, *found)
-        return *gradients, d_bias, d_sinks, None, None
+        gradients = attend.backward(call, *found, seed=ctx.seed, with_bias=with_bias, with_slopes=with_slopes)
+        d_sinks = attend.gradient_of_sinks(sinks, *found) if with_sinks else None
+        return *gradients, d_sinks, None, None

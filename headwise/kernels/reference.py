@@ -8,7 +8,7 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.kernels.kernel import Cost, input_output_bytes, machine, matrix_flops, output_bytes
 
-OPTIONS = frozenset({"bias", "softcap", "sinks", "dropout"})
+OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks", "dropout"})
 
 
 def refuse(call: AttentionCall) -> str | None:

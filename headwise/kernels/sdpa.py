@@ -26,7 +26,7 @@ from headwise.masks import Extent
 from headwise.softmax import EMPTY
 from headwise.tiles import Run, Tile, TileList
 
-OPTIONS = frozenset({"bias", "sinks", "dropout"})
+OPTIONS = frozenset({"bias", "slopes", "sinks", "dropout"})
 
 # Cells of [B, H, Q, K], and numbers in k, below which comparing kernels takes longer than the best could save.
 WORTH_PLANNING = 2**17
@@ -63,14 +63,15 @@ def dense_cost(call: AttentionCall, readings: float) -> Cost:
     here = machine(call)
     share = here.shares.get("sdpa", SHARE)
     if _needs_dense_mask(call):
-        assert call.mask is not None
+        of_mask = (1, 1) if call.mask is None else (call.mask.batch or 1, call.mask.heads or 1)
         bias = call.options_of({})["bias"].shape if call.bias is not None else (1, 1)
-        dense = max(call.mask.batch or 1, bias[0]) * max(call.mask.heads or 1, bias[1]) * q_len * k_len
+        dense = max(of_mask[0], bias[0]) * q_len * k_len
+        dense *= heads if call.slopes is not None else max(of_mask[1], bias[1])
         dense_bytes = dense * (1 + call.q.element_size())  # bool, then added to the scores
         moved, peak = moved + 2 * dense_bytes, peak + dense_bytes
         if call.q.device.type != "cpu":
             share = 0.4  # on CUDA the fastest fused kernel takes no mask
-    if call.dropout or (call.bias is not None and call.bias.requires_grad):
+    if call.dropout or any(x.requires_grad for x in call.biases):
         # torch then falls back to its unfused path, which holds the matrix of weights.
         matrix = cells * max(4, call.q.element_size())
         moved, peak = moved + 30 * matrix, peak + 2 * matrix
@@ -84,7 +85,7 @@ def run(call: AttentionCall) -> Tensor:
     is_causal = _is_causal(call)
     q, k, v, scale = fused_inputs(call)
     mask = None if is_causal else dense_mask(call)
-    if call.bias is not None and call.trains and _is_fused(call):  # backward needs a log-sum-exp that is exact
+    if call.biases and call.trains and _is_fused(call):  # backward needs a log-sum-exp that is exact
         out, lse = fused.attend(q, k, v, scale, mask)
         return exact.rounded_rows(call, cut_to_values(call, out), lse)
     shared: dict[str, Any] = {"enable_gqa": True} if call.heads_per_key_head > 1 else {}
@@ -118,9 +119,8 @@ def _one_tile_each(call: AttentionCall) -> TileList:
 
 def _is_fused(call: AttentionCall) -> bool:
     """Whether torch runs this call with a bias on its fused CPU kernel, rather than hold the weights."""
-    bias = call.bias
     looks = call.q.device.type == "cpu" and not torch.compiler.is_compiling()
-    return looks and not call.dropout and bias is not None and not bias.requires_grad
+    return looks and not call.dropout and not any(x.requires_grad for x in call.biases)
 
 
 def sees_all(call: AttentionCall) -> bool:
@@ -139,15 +139,15 @@ def sees_all(call: AttentionCall) -> bool:
 
 
 def dense_mask(call: AttentionCall) -> Tensor | None:
-    """Mask and bias as torch takes them, of rank 4: bool, or float to be added; None for neither."""
+    """Mask, bias and slopes as torch takes them, of rank 4: bool, or float to be added; None for neither."""
     allowed = None
     if call.mask is not None and not sees_all(call):
         device = call.q.device
         rows = torch.arange(1 if call.mask.key_only else call.shape[2], device=device)
         allowed = call.mask.cells(rows, torch.arange(call.shape[3], device=device))
-    if call.bias is None:
+    bias = call.added()
+    if bias is None:
         return allowed
-    bias = call.options_of({})["bias"].to(call.dtype)
     if call.q.device.type != "cpu":  # on the CPU a float32 mask goes with inputs in half precision
         bias = finite_as(bias, call.q.dtype)
     return bias if allowed is None else bias.masked_fill(~allowed, EMPTY)
@@ -155,7 +155,7 @@ def dense_mask(call: AttentionCall) -> Tensor | None:
 
 def _is_causal(call: AttentionCall) -> bool:
     """Whether is_causal=True says it all: PyTorch aligns it with the first key."""
-    if call.bias is not None or call.mask is None:
+    if call.biases or call.mask is None:
         return False
     if call.mask.band() == (-math.inf, 0):  # noqa: SIM103 (with sizes left open this is no bool, and torch wants one)
         return True
@@ -168,4 +168,6 @@ def _causal_cells(q_len: int, k_len: int) -> int:
 
 
 def _needs_dense_mask(call: AttentionCall) -> bool:
+    if call.slopes is not None:
+        return True
     return not (call.mask is None or call.mask.key_only or _is_causal(call) or sees_all(call))

@@ -17,7 +17,7 @@ from headwise.kernels.kernel import Blocks, Cost, input_output_bytes, machine, m
 from headwise.tiles import CUTTERS, WIDTH, TileList, cutter_of, split
 from headwise.tiles.tile import Bools, Ints
 
-OPTIONS = frozenset({"bias", "sinks"})
+OPTIONS = frozenset({"bias", "slopes", "sinks"})
 
 # The share of the nominal speed that tiles of at least so many queries reach, over up to MANY_KEYS keys and over more
 # (12 heads of 64 on two cores; over many keys, low tiles read each key too often).
@@ -44,8 +44,8 @@ def refuse_tiles(call: AttentionCall) -> str | None:
     """What the torch engine cannot do with any tiles."""
     if call.q.device.type != "cpu":
         return f"it runs on the CPU (the call is on {call.q.device})"
-    if call.bias is not None and call.bias.requires_grad and call.trains:
-        return "it gives no gradient to the bias"
+    if call.trains and any(x.requires_grad for x in call.biases):
+        return "it gives no gradient to bias and slopes"
     if 0 in call.shape:
         return "there are no queries or no keys"
     return None

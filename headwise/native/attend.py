@@ -40,10 +40,10 @@ for each in (instruction_set, missing):  # torch.compile does not look inside
 
 # hw_attention: every field has 8 bytes.
 _TENSOR = "Q4q"
-_INPUTS = "11q" + 4 * _TENSOR + "2dQ" + 3 * _TENSOR + "dq"
+_INPUTS = "11q" + 4 * _TENSOR + "2d2Q" + 3 * _TENSOR + "dq"
 _MASK = "3q" + "Q2q" + "3Q3q"
 _FOUND = "5Q" + "QdQ" + "q2Q" + 2 * "q2Q" + "2q2Q"
-_LAYOUT = struct.Struct("=" + _INPUTS + _MASK + _FOUND + 5 * _TENSOR)
+_LAYOUT = struct.Struct("=" + _INPUTS + _MASK + _FOUND + 5 * _TENSOR + "Q")
 _NONE = (0, 0, 0, 0, 0)
 
 
@@ -106,15 +106,20 @@ def backward(
     *,
     seed: int = 0,
     with_bias: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """The gradients of q, k, v and, if it is asked for, the bias, from what `forward` wrote and that of the output."""
+    with_slopes: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The gradients of q, k, v and, where asked for, bias and slopes, from what `forward` wrote and the output's."""
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (call.q, call.k, call.v))
     d_bias = torch.zeros(call.shape, dtype=torch.float32) if with_bias else None
+    d_slopes = torch.empty(call.shape[1], dtype=torch.float32) if with_slopes else None
     answers = {"highest": highest, "log_sum": log_sum}
+    answers |= {} if d_slopes is None else {"d_slopes": d_slopes}
     _call("hw_attention_backward", call, out, answers, (d_out, dq, dk, dv, d_bias), seed=seed)
     if d_bias is not None and call.bias is not None:
         d_bias = d_bias.sum_to_size(call.bias.shape).to(call.bias.dtype)
-    return dq, dk, dv, d_bias
+    if d_slopes is not None and call.slopes is not None:
+        d_slopes = d_slopes.to(call.slopes.dtype)
+    return dq, dk, dv, d_bias, d_slopes
 
 
 def gradient_of_sinks(sinks: Tensor, out: Tensor, highest: Tensor, log_sum: Tensor, d_out: Tensor) -> Tensor:
@@ -162,7 +167,7 @@ def _call(
     (batch, heads, q_len, k_len), (key_heads, width) = call.shape, (call.k.shape[1], call.q.shape[3])
     v = getattr(call, "v", None)
     bias = None if call.bias is None else call.bias.float().expand(batch, heads, q_len, k_len)
-    sinks = None if call.sinks is None else call.sinks.float().contiguous()
+    of_heads = [None if x is None else x.float().contiguous() for x in (call.sinks, call.slopes)]
     sight = sight_of(call.mask, q_len, k_len)  # held until the call is over, as all that it points to
     dtype = DTYPES[call.q.dtype]
     k_scale, v_scale = (_numbers(getattr(call, name, None)) for name in ("k_scale", "v_scale"))
@@ -176,7 +181,7 @@ def _call(
         *(_LAYOUT.size, dtype, INT8 if call.k.dtype == torch.int8 else dtype, torch.get_num_threads()),
         *(batch, heads, key_heads, q_len, k_len, width, width if v is None else v.shape[3]),
         *(number for x in (call.q, call.k, v, out) for number in _tensor(x)),
-        *(call.scale, call.softcap or 0.0, 0 if sinks is None else sinks.data_ptr(), *k_scale, *v_scale),
+        *(call.scale, call.softcap or 0.0, *(0 if x is None else x.data_ptr() for x in of_heads), *k_scale, *v_scale),
         *(*_tensor(bias), call.dropout, seed),
         *_mask(sight),
         *at("highest", "log_sum", "entropy", "distance", "odd"),
@@ -187,6 +192,7 @@ def _call(
         *((0, 0) if picture is None else picture.shape[2:]),
         *at("mean", "greatest"),
         *(number for x in gradients for number in _tensor(x)),
+        *at("d_slopes"),
     )
     code = getattr(loaded, function)(given)
     if code:

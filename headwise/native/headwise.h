@@ -1,6 +1,6 @@
 /* Attention on CPUs: the interface of headwise's native kernels. Plain C; every field is 8 bytes wide.
 
-   s = scale q k^T;  s = softcap tanh(s / softcap);  s += bias;  s = -inf where the mask forbids
+   s = scale q k^T;  s = softcap tanh(s / softcap);  s += bias - slope |i + K - Q - j|;  s = -inf where the mask forbids
    A = exp(s - lse),  lse = log(sum exp(s) + exp(sink));  out = A v
 
    Strides count elements. A null pointer: not given, or not asked for. Nothing is kept after a call, and nothing is
@@ -32,7 +32,7 @@ typedef struct {
     hw_tensor q, k, v;     /* [B, H, Q, D], [B, G, K, D], [B, G, K, E] */
     hw_tensor out;         /* [B, H, Q, E]; of the forward pass, where gradients are asked for */
     double scale, softcap; /* softcap 0: none */
-    const float *sinks;    /* [H] */
+    const float *sinks, *slopes; /* [H] */
     hw_tensor k_scale, v_scale; /* [B, G, K, 1], float32: factors on keys and values of HW_INT8 */
     hw_tensor bias;        /* [B, H, Q, K], float32; a stride of 0 broadcasts */
     double dropout;        /* the probability that a weight is dropped; which ones follows from `seed` */
@@ -74,6 +74,7 @@ typedef struct {
     hw_tensor d_out;          /* [B, H, Q, E] */
     hw_tensor d_q, d_k, d_v;  /* as q, k, v */
     hw_tensor d_bias;         /* [B, H, Q, K], float32: what is there is added to */
+    float *d_slopes;          /* [H] */
 } hw_attention;
 
 /* The instruction sets that were compiled, from the plainest; null past the last. */

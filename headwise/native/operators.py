@@ -6,6 +6,8 @@ any other as bool [B|1, H|1, Q, K]. Programs that hold an operator run where hea
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -29,7 +31,7 @@ def attend(call: AttentionCall) -> Tensor:
         else:  # an infinite limit is a float, any other an integer
             low, high = (far if isinstance(x, float) else x for x, far in zip(band, (low, high), strict=True))
     seed = torch.randint(2**62, ()) if call.dropout else None
-    tensors = (call.q, call.k, call.v, allowed, call.bias, call.sinks, seed)
+    tensors = (call.q, call.k, call.v, allowed, call.bias, call.slopes, call.sinks, seed)
     out: Tensor = _attend(*tensors, low, high, call.scale, call.softcap or 0.0, call.dropout)[0]
     return out
 
@@ -41,6 +43,7 @@ def _attend(
     v: Tensor,
     allowed: Tensor | None,
     bias: Tensor | None,
+    slopes: Tensor | None,
     sinks: Tensor | None,
     seed: Tensor | None,
     low: int,
@@ -50,7 +53,7 @@ def _attend(
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output [B, H, Q, E], and float32 highest and log_sum [B, H, Q] for the gradients."""
-    call = _call(q, k, v, allowed, bias, sinks, low, high, scale, softcap, dropout)
+    call = _call(q, k, v, allowed, bias, slopes, sinks, low, high, scale, softcap, dropout)
     out, highest, log_sum = _like(q, v)
     kernels.forward(call, out, seed=_number(seed), highest=highest, log_sum=log_sum)
     return out, highest, log_sum
@@ -72,6 +75,7 @@ def _attend_backward(
     v: Tensor,
     allowed: Tensor | None,
     bias: Tensor | None,
+    slopes: Tensor | None,
     sinks: Tensor | None,
     seed: Tensor | None,
     low: int,
@@ -80,39 +84,40 @@ def _attend_backward(
     softcap: float,
     dropout: float,
     with_bias: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v, and that of the bias, of no size where it is not asked for."""
-    call = _call(q, k, v, allowed, bias, sinks, low, high, scale, softcap, dropout)
+    with_slopes: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v, and those of bias and slopes, of no size where they are not asked for."""
+    call = _call(q, k, v, allowed, bias, slopes, sinks, low, high, scale, softcap, dropout)
     found = (out, highest, log_sum, d_out)
-    dq, dk, dv, d_bias = kernels.backward(call, *found, seed=_number(seed), with_bias=with_bias)
-    return dq, dk, dv, q.new_empty(0) if d_bias is None else d_bias
+    asked: dict[str, Any] = {"with_bias": with_bias, "with_slopes": with_slopes}
+    dq, dk, dv, *more = kernels.backward(call, *found, seed=_number(seed), **asked)
+    d_bias, d_slopes = (q.new_empty(0) if x is None else x for x in more)
+    return dq, dk, dv, d_bias, d_slopes
 
 
 @_attend_backward.register_fake
 def _(
     d_out: Tensor, out: Tensor, highest: Tensor, log_sum: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: object
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    bias, with_bias = rest[1], rest[-1]
-    like = bias if with_bias and isinstance(bias, Tensor) else q.new_empty(0)
-    dq, dk, dv, d_bias = (x.new_empty(x.shape) for x in (q, k, v, like))
-    return dq, dk, dv, d_bias
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    asked = zip(rest[1:3], rest[-2:], strict=True)
+    likes = [x if wanted and isinstance(x, Tensor) else q.new_empty(0) for x, wanted in asked]
+    dq, dk, dv, d_bias, d_slopes = (x.new_empty(x.shape) for x in (q, k, v, *likes))
+    return dq, dk, dv, d_bias, d_slopes
 
 
 def _setup(ctx: torch.autograd.function.FunctionCtx, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:7], *output)
-    ctx.numbers = inputs[7:]  # type: ignore[attr-defined]
+    ctx.save_for_backward(*inputs[:8], *output)
+    ctx.numbers = inputs[8:]  # type: ignore[attr-defined]
     ctx.mark_non_differentiable(*output[1:])
 
 
 def _backward(ctx, d_out: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
     *inputs, out, highest, log_sum = ctx.saved_tensors
-    bias, sinks = inputs[4:6]
-    with_bias = bias is not None and ctx.needs_input_grad[4]
-    *found, d_bias = _attend_backward(d_out, out, highest, log_sum, *inputs, *ctx.numbers, with_bias)
-    d_sinks = None
-    if sinks is not None and ctx.needs_input_grad[5]:
-        d_sinks = kernels.gradient_of_sinks(sinks, out, highest, log_sum, d_out)
-    return *found, None, d_bias if with_bias else None, d_sinks, *[None] * 6
+    asked = ctx.needs_input_grad[4:6]
+    *found, d_bias, d_slopes = _attend_backward(d_out, out, highest, log_sum, *inputs, *ctx.numbers, *asked)
+    d_sinks = kernels.gradient_of_sinks(inputs[6], out, highest, log_sum, d_out) if ctx.needs_input_grad[6] else None
+    more = [x if wanted else None for x, wanted in zip((d_bias, d_slopes), asked, strict=True)]
+    return *found, None, *more, d_sinks, *[None] * 6
 
 
 _attend.register_autograd(_backward, setup_context=_setup)
@@ -124,6 +129,7 @@ def _call(
     v: Tensor,
     allowed: Tensor | None,
     bias: Tensor | None,
+    slopes: Tensor | None,
     sinks: Tensor | None,
     low: int,
     high: int,
@@ -138,9 +144,8 @@ def _call(
         mask = Band(None if low <= -NO_LIMIT else high - low, 0, high)
     elif low > -NO_LIMIT:
         mask = Band(0, None, low)
-    return AttentionCall(
-        q, k, v=v, mask=mask, bias=bias, sinks=sinks, scale=scale, softcap=softcap or None, dropout=dropout
-    )
+    options: dict[str, Any] = {"bias": bias, "slopes": slopes, "sinks": sinks, "scale": scale, "dropout": dropout}
+    return AttentionCall(q, k, v=v, mask=mask, softcap=softcap or None, **options)
 
 
 def _like(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from headwise import masks
 from headwise.call import fit_mask
@@ -78,6 +79,16 @@ def with_real(mask: Mask | Tensor | None, real: Tensor | None) -> Mask | None:
         return mask
     keys = masks.padding(real)
     return keys if mask is None else mask & keys
+
+
+def follows(real: Tensor | None, *, cached: bool) -> bool:
+    """Whether no padding is known to stand between the real tokens of a row, bool [B, K]. A cache sees to it."""
+    if real is None or cached:
+        return True
+    if torch.compiler.is_compiling() or real.device.type != "cpu":
+        return False
+    begins = real & ~pad(real, (1, 0))[:, :-1]
+    return bool((begins.sum(1) <= 1).all())
 
 
 def positions_of(x: Tensor, cache: Cache | None, real: Tensor | None, given: Tensor | None) -> Tensor:

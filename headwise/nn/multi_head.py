@@ -16,7 +16,7 @@ from headwise.nn import options
 from headwise.nn.cache import Cache, bind
 from headwise.nn.from_torch import attention_from_torch, attention_to_torch
 from headwise.nn.head_sizes import HeadSizes
-from headwise.nn.inputs import check_input, check_mask, positions_of, with_real
+from headwise.nn.inputs import check_input, check_mask, follows, positions_of, with_real
 from headwise.nn.norm import NORMS
 from headwise.nn.positions import Positions
 from headwise.nn.real import as_real
@@ -195,14 +195,17 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             q, k, v, places = self._read_other(query, key, value, cache, real, position_ids)
 
         mask = with_real(mask, real)
-        bias = None
-        if self.positions is not None and places is not None:
+        counted = reads_itself and position_ids is None  # not positions that were given, or of two sequences
+        bias, slopes = None, self.positions.slopes_of_heads() if self.positions is not None and counted else None
+        if slopes is not None and not follows(real, cached=cache is not None):
+            slopes = None
+        if self.positions is not None and places is not None and slopes is None:
             # A scheme that knows the mask may leave out what a row has in common, and take positions to rise and to
-            # end alike: a sink sees the one; positions that were given, or are of two sequences, need not do the other.
-            known = mask if self.sinks is None and position_ids is None and reads_itself else None
+            # end alike: a sink sees the one; positions that are not counted need not do the other.
+            known = mask if self.sinks is None and counted else None
             bias = self.positions.bias(q, *places, mask=known, scale=self.scale)
-        given: dict[str, Any] = {"mask": mask, "bias": bias, "scale": self.scale, "softcap": self.softcap}
-        given["sinks"] = self.sinks
+        given: dict[str, Any] = {"mask": mask, "bias": bias, "slopes": slopes, "scale": self.scale}
+        given |= {"softcap": self.softcap, "sinks": self.sinks}
         run: dict[str, Any] = {"dropout": self.dropout if self.training else 0.0, "kernel": self.kernel}
         y_BHQE, found = attend("self" if reads_itself else "cross", q, k, v, record=record, **given, **run)
         if self.positions is not None and places is not None and self.positions.uses_values:

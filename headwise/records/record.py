@@ -135,7 +135,7 @@ class AttentionRecord:
         return self.call.mask
 
     def __getattr__(self, name: str) -> Any:
-        """The options of the call: `bias`, `scale`, `softcap`, `sinks`, `dropout` (`headwise.options`)."""
+        """The options of the call: `bias`, `slopes`, `scale`, `softcap`, `sinks`, `dropout` (`headwise.options`)."""
         if name in OPTIONS:
             return getattr(self.call, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -12,6 +12,7 @@ of the layout**:
     1  the first one
     2  records may have names for their rows and columns
     3  fields may be added, and a reader ignores those that it does not know, with a note in the coverage
+    4  records may have slopes (ALiBi)
 
 What is promised: a file of any lower version opens, and a field that it lacks has its default. A file has the highest
 version (`since`) of the fields that it holds, and a field newer than version 1 is left out where it has its default: so
@@ -41,7 +42,7 @@ from headwise.records.tensor_file import write_tensors
 if TYPE_CHECKING:
     from headwise.records.seen import Seen
 
-VERSION = 3  # the highest that can be read
+VERSION = 4  # the highest that can be read
 TOKENS = "tokens"  # the tensor that holds them, JSON in UTF-8: it grows with the text, and the header should stay small
 
 Names = NewType("Names", tuple)  # of rows or columns: in the file their place in the description's "names"

@@ -44,11 +44,11 @@ class Shared:
         return planes[example % len(planes)]
 
     def bias(self, record: AttentionRecord, example: int) -> dict[str, Any] | None:
-        """The block with an example's bias, and its form; None without a bias."""
-        x = record.bias
-        if x is None:
+        """The block with an example's bias and slopes, and its form; None without them."""
+        given = [(x.data_ptr(), x.shape, x.stride(), x.dtype, x.device) for x in record.call.biases]
+        if not given:
             return None
-        key = (x.data_ptr(), x.shape, x.stride(), x.dtype, x.device, example, record.shape, record.sinks is None)
+        key = (*given, example, record.shape, record.sinks is None)
         if key not in self._known:
             found = bias_of(record, example)
             self._known[key] = found and {
@@ -66,7 +66,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Bias:
-    """The bias of one example: float32 data of this shape, little-endian, -inf = forbidden."""
+    """The bias of one example, slopes included: float32 data of this shape, little-endian, -inf = forbidden."""
 
     kind: str  # "dense": [h, q, k], each full or 1; "relative": [h, Q + K - 1], by j - i + Q - 1
     shape: tuple[int, ...]
@@ -104,10 +104,11 @@ def _joined(parts: list[NDArray[np.uint32]], counts: list[int]) -> NDArray[np.ui
 
 
 def carried_bias(record: AttentionRecord) -> Tensor | None:
-    """The bias in a page: float32 [B, H, Q, K], each full or 1; None if it changes no weight."""
-    if record.bias is None:
+    """Bias and slopes in a page: float32 [B, H, Q, K], each full or 1; None if they change no weight."""
+    bias: Tensor | None = record.call.added() if record.slopes is not None else record.bias
+    if bias is None:
         return None
-    bias = record.bias[(None,) * (4 - record.bias.ndim)].float()
+    bias = bias[(None,) * (4 - bias.ndim)].float()
     for dim, stride in enumerate(bias.stride()):  # store broadcast axes once
         if stride == 0 and bias.shape[dim] > 1:
             bias = bias.narrow(dim, 0, 1)
@@ -118,20 +119,27 @@ def carried_bias(record: AttentionRecord) -> Tensor | None:
 
 def common_to_rows(record: AttentionRecord) -> bool:
     """Whether the bias is the same for all scores of a row, and the row has no sink."""
-    return record.bias is not None and record.bias.shape[-1] == 1 < record.shape[3] and record.sinks is None
+    if record.bias is None or record.slopes is not None or record.sinks is not None:
+        return False
+    return bool(record.bias.shape[-1] == 1 < record.shape[3])
 
 
 def bias_of(record: AttentionRecord, example: int) -> Bias | None:
     """The bias of one example in its smallest exact form; None if it changes no weight."""
+    _, _, q_len, k_len = record.shape
+    if record.bias is None and record.slopes is not None:
+        far = (torch.arange(q_len + k_len - 1) - (k_len - 1)).abs()
+        return _block("relative", -record.slopes.cpu().float()[:, None] * far)
     carried = carried_bias(record)
     if carried is None:
         return None
-    _, _, q_len, k_len = record.shape
     bias = carried[example if len(carried) > 1 else 0].cpu()
     relative = _relative(bias, record.mask, example) if bias.shape[1:] == (q_len, k_len) else None
-    if relative is not None:
-        return Bias("relative", tuple(relative.shape), relative.numpy().astype("<f4").tobytes())
-    return Bias("dense", tuple(bias.shape), bias.numpy().astype("<f4").tobytes())
+    return _block("dense", bias) if relative is None else _block("relative", relative)
+
+
+def _block(kind: str, bias: Tensor) -> Bias:
+    return Bias(kind, tuple(bias.shape), bias.numpy().astype("<f4").tobytes())
 
 
 def _relative(bias: Tensor, mask: Mask | None, example: int) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from dataclasses import dataclass
 
@@ -49,6 +50,21 @@ def test_another_scale_is_no_next_step() -> None:
     sequence = Sequence(step(column([1.0, 2.0]), column([3.0, 4.0])), values=False)
     keys = column([3.0, 4.0, 6.0])
     assert sequence.extend(make_call(column([5.0]), keys, keys, scale=2.0)) is None
+
+
+def test_slopes_go_on_where_the_keys_grow() -> None:
+    slopes, keys = torch.tensor([0.5]), column([3.0, 4.0, 6.0])
+    first = make_call(column([1.0, 2.0]), keys[:, :, :2], keys[:, :, :2], slopes=slopes, mask=masks.causal(), scale=1.0)
+    sequence = Sequence(first, values=False)
+    following = make_call(column([5.0]), keys, keys, slopes=slopes, scale=1.0)
+    assert Sequence(first, values=False).extend(dataclasses.replace(following, slopes=2 * slopes)) is None
+    assert sequence.extend(following) is not None
+    scores = AttentionRecord(sequence.call()).scores()[0, 0]
+    assert scores[:2, :2].equal(first.scores()[0, 0])
+    assert scores[2:].equal(following.scores()[0, 0])
+    # Another sequence that the steps of this one read: each query stands at its last key, none behind the one before.
+    reads = [make_call(column([x]), keys, keys, slopes=slopes, scale=1.0) for x in (1.0, 2.0)]
+    assert Sequence(reads[0], values=False).extend(reads[1], among=torch.ones(1, 1, dtype=torch.bool)) is None
 
 
 def test_a_first_step_that_was_changed_meanwhile() -> None:

@@ -262,6 +262,22 @@ def test_shared_modules_are_calls_of_one_layer() -> None:
         assert_weights(seen.call(i)[name], weights)
 
 
+def test_slopes_count_from_the_last_key_of_a_static_cache() -> None:
+    q, k = torch.randn(1, 2, 1, 4), torch.randn(1, 2, 6, 4)
+    k[:, :, 4:] = 0.0  # not filled yet
+    slopes, mask = torch.tensor([0.5, 0.1]), headwise.masks.lengths(4)
+
+    class Layer(torch.nn.Module):
+        def forward(self, q: Tensor, k: Tensor) -> Tensor:
+            return headwise.attention(q, k, k, slopes=slopes, mask=mask)
+
+    layer = Layer()
+    with headwise.watch(layer) as seen:
+        layer(q, k)
+    torch.testing.assert_close(seen[0].lse, headwise.attention(q, k, k, slopes=slopes, mask=mask, record=True)[1].lse)
+    assert seen[0].slopes.equal(slopes)
+
+
 def test_headwise_attention_is_seen_once() -> None:
     model = Stack("headwise")
     seen = see(model)

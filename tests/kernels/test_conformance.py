@@ -85,6 +85,14 @@ def test_every_mask_in_every_kernel(name: str, sizes: tuple[int, int, int, int])
     assert ("decode" in ran) == (sizes[2] == 1)
 
 
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("learned", [False, True], ids=["", "learned"])
+def test_slopes_in_every_kernel(sizes: tuple[int, int, int, int], learned: bool) -> None:
+    inputs = random_inputs(sizes) | {"slopes": torch.tensor([0.5, 0.25, 0.02, -0.1], requires_grad=learned)}
+    ran = check_every_kernel(headwise.masks.window(40, 3), inputs)
+    assert ran == {"reference", "native", "sdpa", "tiled", "flex"} | ({"decode"} if sizes[2] == 1 else set())
+
+
 @pytest.mark.parametrize("trains", [False, True], ids=["inference", "training"])
 def test_values_that_are_the_first_columns_of_the_keys(trains: bool) -> None:
     """A compressed cache is keys and values at once; each must still get its own gradient."""
@@ -120,6 +128,8 @@ def test_random_compositions_options_and_sizes(data: st.DataObject) -> None:
     options: dict[str, Any] = {}
     if data.draw(st.booleans()):
         inputs["sinks"] = torch.randn(heads).to(dtype).requires_grad_()
+    if data.draw(st.booleans()):
+        inputs["slopes"] = (0.1 * torch.rand(heads)).to(dtype).requires_grad_(data.draw(st.booleans()))
     if data.draw(st.booleans()):
         shape = data.draw(st.sampled_from([(q_len, k_len), (heads, q_len, k_len), (sizes[0], 1, 1, k_len)]))
         inputs["bias"] = torch.randn(shape).to(dtype).requires_grad_(data.draw(st.booleans()))

@@ -81,13 +81,13 @@ double check(int64_t Q, int64_t dtype, int64_t mask, bool options) {
     Array out(dtype, B, H, Q, E), d_q(dtype, B, H, Q, D), d_k(dtype, B, G, K, D), d_v(dtype, B, G, K, E), d_bias(HW_FLOAT32, B, H, Q, K);
     Array highest(HW_FLOAT32, B, H, Q, 1), log_sum(HW_FLOAT32, B, H, Q, 1), entropy(HW_FLOAT32, B, H, Q, 1), received(HW_FLOAT32, B, H, 1, K), largest(HW_FLOAT32, B, H, Q, TOP), mean(HW_FLOAT32, B, H, 1, 1);
     std::vector<int64_t> places(B * H * Q * TOP);
-    const float sinks[H] = {0.5f, -1.0f, 2.0f, 0.0f};
+    const float sinks[H] = {0.5f, -1.0f, 2.0f, 0.0f}, slopes[H] = {0.5f, 0.25f, 0.02f, -0.01f};
     const Blocks blocks;
     hw_attention call = {};
     call.size = sizeof call, call.dtype = call.cache_dtype = dtype, call.threads = 2;
     call.B = B, call.H = H, call.G = G, call.Q = Q, call.K = K, call.D = D, call.E = E;
     call.q = q, call.k = k, call.v = v, call.out = out, call.scale = 0.25;
-    if (options) call.softcap = 3.0, call.sinks = sinks, call.bias = bias;
+    if (options) call.softcap = 3.0, call.sinks = sinks, call.slopes = slopes, call.bias = bias;
     call.mask = mask, call.low = K - Q - 30, call.high = K - Q;
     call.matrix = blocks.matrix.data(), call.matrix_stride[1] = 1, call.tiles = blocks.tiles.data(), call.blocks = blocks.blocks.data(), call.words = blocks.words.data();
     call.tile_count = (int64_t)blocks.tiles.size() - 1, call.block_count = (int64_t)blocks.blocks.size() / 2, call.word_count = (int64_t)blocks.words.size();
@@ -117,7 +117,7 @@ double check(int64_t Q, int64_t dtype, int64_t mask, bool options) {
                         for (int64_t d = 0; d < D; d++) s[j] += 0.25 * q.at(b, h, i, d) * k.at(b, g, j, d);
                         if (options) s[j] = 3 * std::tanh(s[j] / 3);
                         const bool seen = mask == HW_ALL || (mask == HW_BAND ? call.low <= j - i && j - i <= call.high : blocks.sees(h, i, j));
-                        a[j] = seen ? s[j] + (options ? bias.at(b, h, i, j) : 0) : -INFINITY, top = std::fmax(top, a[j]);
+                        a[j] = seen ? s[j] + (options ? bias.at(b, h, i, j) - slopes[h] * std::abs((double)(i + K - Q - j)) : 0) : -INFINITY, top = std::fmax(top, a[j]);
                     }
                     for (double &each : a) each = top == -INFINITY ? 0 : std::exp(each - top), total += each;
                     total += options ? std::exp(sinks[h] - top) : 0;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise import masks
+from headwise import attention, masks
 from headwise.call import AttentionCall, make_call
 from headwise.kernels import native
 from headwise.native.attend import forward
@@ -51,9 +52,9 @@ def drawn(
     return make_call(q, k, v, **options)
 
 
-def near(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+def near(found: Tensor, expected: Tensor, dtype: torch.dtype, times: float = 1.0) -> None:
     largest = max(1.0, expected.abs().max().item())
-    assert (found.double() - expected).abs().max().item() <= TOLERANCE[dtype] * largest
+    assert (found.double() - expected).abs().max().item() <= times * TOLERANCE[dtype] * largest
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -71,7 +72,14 @@ def test_output_and_gradients(each_set: str, name: str, dtype: torch.dtype) -> N
         near(x.grad, y.grad, dtype)
 
 
-@pytest.mark.parametrize("options", [{"softcap": 2.0}, {"sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])}, {"scale": -0.3}])
+SLOPES = torch.tensor([0.5, 0.25, 0.02, -0.01])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"softcap": 2.0}, {"sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])}, {"scale": -0.3}, {"slopes": SLOPES}],
+    ids=str,
+)
 def test_options(each_set: str, options: dict[str, Any]) -> None:
     call = drawn(torch.float32, mask=masks.causal(), **options)
     exact = [x.detach().double().requires_grad_() for x in (call.q, call.k, call.v)]
@@ -122,10 +130,50 @@ def test_the_gradient_of_a_bias(each_set: str, shape: tuple[int, ...]) -> None:
         near(x.grad, y.grad, torch.float32)
 
 
+@pytest.mark.parametrize(("q_len", "k_len"), [(150, 150), (70, 200), (200, 70)])
+def test_the_gradient_of_slopes(each_set: str, q_len: int, k_len: int) -> None:
+    slopes, bias = SLOPES.clone().requires_grad_(), torch.randn(q_len, k_len)
+    mask = masks.window(90, 5) & masks.lengths(torch.tensor([60, k_len]))
+    call = drawn(torch.float32, q_len, k_len, mask=mask, bias=bias, softcap=3.0, slopes=slopes)
+    exact = [x.detach().double().requires_grad_() for x in (call.q, call.k, call.v, slopes)]
+    expected = oracle.attention(
+        *exact[:3], mask=call.mask, bias=bias, softcap=3.0, slopes=exact[3], dtype=torch.float32
+    )
+    found = native.run(call)
+    near(found, expected, torch.float32)
+    d_out = torch.randn_like(found)
+    expected.backward(d_out.double())
+    found.backward(d_out)
+    for x, y in zip((call.q, call.k, call.v), exact[:3], strict=True):
+        near(x.grad, y.grad, torch.float32)
+    near(slopes.grad, exact[3].grad, torch.float32, times=4)  # its terms, times distances, cancel
+    assert "gradient of slopes" in str(native.refuse(drawn(torch.float16, slopes=slopes)))
+    assert native.refuse(drawn(torch.float16, slopes=slopes.detach())) is None
+
+
+def test_slopes_make_no_matrix(each_set: str) -> None:
+    """Distances far beyond what a matrix in memory allows: Q × K float32 numbers would be 4 GB a head."""
+    length, slopes = 2**15, torch.tensor([0.5, 0.01], requires_grad=True)
+    q, k, v = (torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    out, record = attention(q, k, v, mask=masks.window(64, 0), slopes=slopes, record=True, kernel="native")
+    out.sum().backward()
+    found = record.statistics("lse", "distance", "received")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kB
+    rows, keys = slice(20_000, 20_003), slice(19_900, 20_003)
+    s = q[:, :, rows] @ k[:, :, keys].mT / 8**0.5 - slopes[:, None, None] * (
+        torch.arange(20_000, 20_003)[:, None] - torch.arange(19_900, 20_003)
+    )
+    s = s.masked_fill(~masks.window(64, 0).to_bool(3, 103), -torch.inf)
+    torch.testing.assert_close(out[:, :, rows], s.softmax(-1) @ v[:, :, keys], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.lse[:, :, rows], s.logsumexp(-1), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_what_the_weights_tell(each_set: str, name: str, dtype: torch.dtype) -> None:
-    call = drawn(dtype, mask=MASKS[name], sinks=torch.tensor([0.5, -1.0, 2.0, 0.0])).detached()
+    options = {"sinks": torch.tensor([0.5, -1.0, 2.0, 0.0]), "slopes": SLOPES}
+    call = drawn(dtype, mask=MASKS[name], **options).detached()
     names = [name for name, statistic in STATISTICS.items() if statistic.native]
     assert names == list(STATISTICS)
     found, expected = (compute(call, make(names, {"size": (7, 9)})) for compute in (by_native, by_tiles))

@@ -62,7 +62,8 @@ def test_output(each_set: str, name: str, dtype: torch.dtype) -> None:
 def test_sizes_and_options(each_set: str, heads: int, key_heads: int, q_len: int, d: int, e: int) -> None:
     q, k, v = drawn(torch.float32, heads, key_heads, q_len, d, e)
     options: dict[str, Any] = {"softcap": 3.0, "sinks": torch.randn(heads), "bias": torch.randn(1, heads, q_len, K)}
-    for given in ({}, {"scale": -0.4}, options):
+    slopes = {"slopes": torch.linspace(-0.003, 0.5, heads)}
+    for given in ({}, {"scale": -0.4}, slopes, options):
         found = headwise.attention(q, k, v, mask=masks.causal(), kernel="native", **given)
         expected = oracle.attention(q, k, v, mask=masks.causal(), **given)
         assert (found - expected).abs().max() <= 5e-6

@@ -21,6 +21,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "causal, softcap": {"mask": masks.causal(), "softcap": 2.0},
     "documents, sinks": {"mask": masks.documents(torch.arange(70) // 30), "sinks": torch.tensor([0.5, -1.0])},
     "bias": {"bias": torch.randn(1, 2, 70, 70)},
+    "slopes": {"slopes": torch.tensor([0.5, 0.1])},
 }
 
 
@@ -61,7 +62,7 @@ def test_a_graph_keeps_it_where_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         operators.kernels, "forward", lambda *given, **kept: ran.append("native") or real(*given, **kept)
     )
-    for options, expected in (({"mask": masks.window(5, 0)}, ["native"]), ({"softcap": 3.0}, ["native"]), ({}, [])):
+    for options, expected in (({"mask": masks.window(5, 0)}, ["native"]), (CALLS["slopes"], ["native"]), ({}, [])):
         torch.compiler.reset()
         with torch.no_grad():
             torch.compile(lambda *given, o=options: headwise.attention(*given, **o), backend="eager")(*inputs())
@@ -99,5 +100,5 @@ def test_torch_finds_nothing_wrong_with_the_operators() -> None:
     bias = torch.randn(1, 2, 70, 70, requires_grad=True)
     allowed = torch.ones(1, 1, 70, 70, dtype=torch.bool).tril()
     numbers = (-operators.NO_LIMIT, operators.NO_LIMIT, 0.25, 0.0, 0.0)
-    torch.library.opcheck(operators._attend, (q, k, v, allowed, bias, torch.zeros(2), None, *numbers))
-    torch.library.opcheck(operators._attend, (q, k, v, None, None, None, torch.tensor(5), -9, 0, 0.25, 2.0, 0.1))
+    torch.library.opcheck(operators._attend, (q, k, v, allowed, bias, *torch.zeros(2, 2), None, *numbers))
+    torch.library.opcheck(operators._attend, (q, k, v, None, None, None, None, torch.tensor(5), -9, 0, 0.25, 2.0, 0.1))

@@ -279,6 +279,54 @@ def test_alibi_is_the_same_whether_or_not_the_mask_is_known_to_look_backwards(si
     torch.testing.assert_close(layer(x, longer, mask=masks.causal()), layer(x, longer, mask=unknown))
 
 
+@pytest.mark.parametrize(
+    ("given", "numbers"),
+    [
+        ({}, True),
+        ({"real": torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])}, True),
+        ({"real": torch.tensor([[1, 1, 1, 0, 0], [0, 1, 1, 1, 0]])}, True),
+        ({"real": torch.tensor([[1, 0, 1, 1, 1], [1, 1, 1, 1, 1]])}, False),  # the third stands beside the first
+        ({"position_ids": torch.tensor([0, 1, 5, 6, 7])}, False),
+        ({"key": torch.randn(B, K, M, dtype=torch.float64)}, False),
+    ],
+    ids=["plain", "left padding", "right padding", "padding between", "position_ids", "another sequence"],
+)
+@pytest.mark.parametrize("mask", [None, masks.causal()], ids=["", "causal"])
+def test_alibi_is_slopes_where_the_tokens_follow_one_another(
+    given: dict[str, Tensor], numbers: bool, mask: Mask | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = randomised(MultiHeadAttention(M, H, positions=Alibi(H)).double())
+    x = torch.randn(B, Q, M, dtype=torch.float64)
+    out, record = layer(x, mask=mask, record=True, **given)
+    assert (record.slopes is not None, record.bias is None) == (numbers, numbers)
+    monkeypatch.setattr(Alibi, "slopes_of_heads", lambda self: None)
+    dense, other = layer(x, mask=mask, record=True, **given)
+    assert other.bias is not None
+    real = given.get("real", torch.ones(B, Q)).bool()  # what stands at padding means nothing
+    torch.testing.assert_close(out[real], dense[real])
+    torch.testing.assert_close(record.weights()[0][:, real[0]], other.weights()[0][:, real[0]])
+
+
+def test_alibi_is_slopes_behind_a_cache() -> None:
+    layer = randomised(MultiHeadAttention(M, H, positions=Alibi(H)).double())
+    x, real = torch.randn(B, Q, M, dtype=torch.float64), torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 1, 1]])
+    whole, cache = layer(x, mask=masks.causal(), real=real), Cache()
+    layer(x[:, :3], mask=masks.causal(), real=real[:, :3], cache=cache)
+    rest, record = layer(x[:, 3:], mask=masks.causal(), cache=cache, record=True)
+    assert record.slopes is layer.positions.slopes or torch.equal(record.slopes, layer.positions.slopes)
+    torch.testing.assert_close(rest, whole[:, 3:])
+
+
+def test_a_scheme_derived_from_alibi_has_a_bias_of_its_own() -> None:
+    class Steep(Alibi):
+        def bias(self, *args: Any, **kwargs: Any) -> Tensor:
+            return 2 * super().bias(*args, **kwargs)
+
+    x = torch.randn(B, Q, M)
+    _, record = MultiHeadAttention(M, H, positions=Steep(H))(x, record=True)
+    torch.testing.assert_close(record.bias[0, 0], -2 * 0.25 * (torch.arange(Q) - torch.arange(Q)[:, None]).abs())
+
+
 # What must hold of all of them
 
 

@@ -20,7 +20,7 @@ def record(mask: Mask | None = None, *, dtype: torch.dtype = torch.float32, **op
 
 
 def assert_same(a: AttentionRecord, b: AttentionRecord) -> None:
-    for name in ("q", "k", "sinks"):
+    for name in ("q", "k", "slopes", "sinks"):
         x, y = getattr(a, name), getattr(b, name)
         assert (x is None) == (y is None), name
         assert x is None or (x.dtype == y.dtype and torch.equal(x, y)), name

@@ -154,7 +154,7 @@ class NewerFields(saving.RecordFields):
 class MuchNewerFields(saving.RecordFields):
     """As in a later version, without whose new field the weights would be wrong."""
 
-    temperature: float = dataclasses.field(default=1.0, metadata={"since": 4})
+    temperature: float = dataclasses.field(default=1.0, metadata={"since": 5})
 
 
 def test_a_field_that_is_added_is_in_the_file_where_it_says_something(
@@ -183,7 +183,7 @@ def test_a_field_that_weights_need_is_refused_by_who_does_not_know_it(
     kept = record()
     kept.temperature = 2.0  # type: ignore[attr-defined]
     Seen([kept]).save(tmp_path / "newer.hw")
-    with pytest.raises(headwise.errors.FileError, match=r"Received: version 4\. Upgrade: pip install -U headwise"):
+    with pytest.raises(headwise.errors.FileError, match=r"Received: version 5\. Upgrade: pip install -U headwise"):
         headwise.load(tmp_path / "newer.hw")
 
 

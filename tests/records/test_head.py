@@ -24,6 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "cells of each example and head": {"mask": masks.from_tensor(ALLOWED)},
     "documents": {"mask": masks.documents(torch.arange(20) // 6) & masks.causal()},
     "bias": {"bias": torch.linspace(-1, 1, 2 * 4 * 20 * 20).view(2, 4, 20, 20), "softcap": 2.0},
+    "slopes": {"mask": masks.causal(), "slopes": torch.tensor([0.5, 0.1, 0.02, -0.1])},
     "bias of the keys, sinks": {"bias": torch.linspace(-1, 1, 20), "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])},
 }
 

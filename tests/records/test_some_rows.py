@@ -22,6 +22,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "causal": {"mask": masks.causal()},
     "window": {"mask": masks.window(9, 0)},
     "padding": {"mask": masks.lengths(torch.tensor([300, 70]))},
+    "slopes": {"slopes": torch.tensor([0.5, 0.1, 0.02, 0.0])},
     "sinks": {"mask": masks.causal(), "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])},
 }
 

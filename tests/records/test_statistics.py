@@ -144,6 +144,10 @@ def dense(q: Tensor, k: Tensor, mask: masks.Mask | None, **options: Any) -> tupl
         s = options["softcap"] * torch.tanh(s / options["softcap"])
     if options.get("bias") is not None:
         s = s + options["bias"].double()
+    if options.get("slopes") is not None:
+        q_len, k_len = s.shape[2:]
+        apart = (torch.arange(k_len) - torch.arange(k_len - q_len, k_len)[:, None]).abs()
+        s = s - options["slopes"].double()[:, None, None] * apart
     if mask is not None:
         s = s.masked_fill(~mask.to_bool(*s.shape[2:]), -math.inf)
     sinks = options.get("sinks")
@@ -227,6 +231,7 @@ def calls(draw: st.DrawFn) -> dict[str, Any]:
         "scale": draw(st.sampled_from([0.35, 1.0])),
         "softcap": draw(st.sampled_from([None, None, 3.0])),
         "bias": None if k_len == 1 else draw(st.sampled_from([None, None, *biases])),
+        "slopes": draw(st.sampled_from([None, None, torch.linspace(0.5, -0.1, sizes[1])])),
         "sinks": draw(st.sampled_from([None, None, torch.linspace(-2, 2, sizes[1])])),
     }
 

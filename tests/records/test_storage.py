@@ -50,6 +50,7 @@ def test_every_option_comes_back_in_every_dtype(dtype: torch.dtype, tmp_path: Pa
         dtype=dtype,
         bias=torch.randn(4, 1, 12).to(dtype),
         sinks=torch.randn(4).to(dtype),
+        slopes=torch.rand(4).to(dtype),
         scale=0.1,
         softcap=30.0,
         dropout=0.25,

@@ -56,7 +56,7 @@ def test_what_is_no_file_of_records_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_of_a_newer_version_says_to_upgrade(saved: Path) -> None:
     header, data = header_of(saved)
-    header["__metadata__"]["headwise"] = "4"
+    header["__metadata__"]["headwise"] = "5"
     forge(saved, header, data)
     message = refusal(saved)
     assert "newer headwise" in message

@@ -82,6 +82,16 @@ def test_a_bias_that_can_be_checked_by_eye() -> None:
     assert np.frombuffer(found.data, "<f4").tolist() == [9, 10, 11, 12]
 
 
+@pytest.mark.parametrize(("q_len", "k_len"), [(9, 9), (4, 11), (11, 4)])
+def test_slopes_are_carried_as_the_bias_that_they_stand_for(q_len: int, k_len: int) -> None:
+    slopes, bias = torch.tensor([0.5, 0.1]), torch.randn(2, q_len, k_len)
+    apart = (torch.arange(k_len) - torch.arange(k_len - q_len, k_len)[:, None]).abs()
+    dense = -slopes[:, None, None] * apart
+    for options, expected in (({}, dense), ({"bias": bias}, bias + dense)):
+        found = bias_of(record(length=q_len, keys=k_len, slopes=slopes, **options), 0)
+        assert found == bias_of(record(length=q_len, keys=k_len, bias=expected), 0)
+
+
 @pytest.mark.parametrize("make", [alibi, learned_distances])
 @pytest.mark.parametrize(("q_len", "k_len"), [(9, 9), (4, 11), (11, 4), (1, 5), (5, 1)])
 def test_a_bias_of_distances_is_carried_as_one_number_for_each(make: object, q_len: int, k_len: int) -> None:

@@ -7,7 +7,6 @@ checkpoint was trained.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -17,6 +16,7 @@ from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.reading.scale import behind_the_product, open_cells
 from headwise.doctor.reading.site import Site
+from headwise.nn.positions import alibi
 
 FINDINGS = ("alibi-slopes",)
 
@@ -29,7 +29,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         if slopes is None:
             continue
         known += 1
-        expected = torch.tensor(standard(len(slopes)), dtype=torch.float64)
+        expected = torch.tensor(alibi.slopes(len(slopes)), dtype=torch.float64)
         if torch.allclose(slopes, expected, rtol=1e-3):
             continue
         same = torch.allclose(slopes.sort().values, expected.sort().values, rtol=1e-3)
@@ -48,14 +48,6 @@ def check(patient: Patient) -> Iterator[Finding]:
         )
     if not known:
         raise NotApplicable("it has no bias that falls linearly with the distance")
-
-
-def standard(heads: int) -> list[float]:
-    """The slopes of Press et al. 2022, for any number of heads."""
-    lower = 2 ** int(math.log2(heads))
-    first = [2 ** (-8 * (i + 1) / lower) for i in range(lower)]
-    more = [2 ** (-4 * (i + 1) / lower) for i in range(0, 2 * lower, 2)]
-    return (first + more)[:heads]
 
 
 def _slopes(site: Site, twin: Site) -> Tensor | None:

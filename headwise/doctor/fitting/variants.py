@@ -17,6 +17,7 @@ from torch import Tensor
 from headwise.doctor.fitting.decisions import AXES, MERGES, SCALES, SPLITS
 from headwise.doctor.fitting.inner_norms import InnerNorms, Norm
 from headwise.doctor.fitting.projections import Projections
+from headwise.nn.positions import alibi
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,11 +254,8 @@ class Computation:
         slopes = 2.0 ** (-8.0 * ids / heads)
         if v.alibi == "from zero":
             slopes = 2.0 ** (-8.0 * (ids - 1) / heads)
-        elif v.alibi != "naive" and heads & (heads - 1):
-            below = 2 ** math.floor(math.log2(heads))
-            first = 2.0 ** (-8.0 * ids[:below] / below)
-            between = 2.0 ** (-8.0 * (2 * ids[: heads - below] - 1) / (2 * below))
-            slopes = torch.cat([first, between])
+        elif v.alibi != "naive":
+            slopes = torch.tensor(alibi.slopes(heads), dtype=torch.float64, device=device)
         if v.alibi == "reversed":
             slopes = slopes.flip(0)
         q = torch.arange(q_len, device=device)[:, None] + (k_len - q_len)

@@ -3,7 +3,7 @@
 //     P = exp(s - lse),  dV = P^T dO,  dS = scale P (dO V^T - rowsum(dO out)),  dQ = dS K,  dK = dS^T Q
 //
 // (Dropout: P in dV and dO V^T are of the weights that are kept. Softcap: its slope is a factor of dS. The gradient of a
-// bias is dS before slope and scale.)
+// bias is dS before slope and scale, that of ALiBi's slopes the sum of these times the negative distances.)
 //
 // Scores are computed transposed, a row a key: P^T and dS^T are then the left sides that dV and dK need, and the right
 // side of dQ^T = K^T dS^T. A piece of work is one key head, or some of its queries: then the shares of the pieces in dK
@@ -26,6 +26,7 @@ struct Backward {
     const hw_attention& call;
     const int64_t b, g, first_tile, past_tile;
     float *dk, *dv; // [keys, dw], [keys, ew]: where the piece adds its share
+    double* dslopes; // [heads]: and here
     const int64_t du = P::units(call.D), eu = P::units(call.E);
     const int64_t dw = up(call.D, T::COLUMNS), ew = up(call.E, T::COLUMNS), dr = up(call.D, ROWS);
     const int64_t heads = call.H / call.G, size = call.dtype == HW_FLOAT32 ? 4 : 2;
@@ -148,13 +149,16 @@ struct Backward {
             lo[r] = (int32_t)most(0, least(TILE, sight.lo[r] - key)), hi[r] = (int32_t)most(0, least(some, sight.hi[r] - key));
         }
         if (call.bias.data) gather_bias(h, q, key, some);
+        const Pairs pairs{h, q, key, lo, hi, whole, block, call.slopes ? call.slopes[h] : 0.0f};
         // Of a single block, delta follows from the weights: with few keys the output, which is rounded, is not near enough.
-        if (sight.past - sight.first == 1) find_delta(key, x, lo, hi, block);
-        const bool plain = whole && call.softcap == 0.0 && !call.bias.data && !call.d_bias.data && call.dropout == 0.0;
+        if (sight.past - sight.first == 1) find_delta(pairs, x);
+        vf steeper{};
+        const bool plain = whole && call.softcap == 0.0 && !call.bias.data && !call.d_bias.data && !call.slopes && call.dropout == 0.0;
         for (int64_t j = 0; j < TILE; j++) {
             if (plain) weigh(j, x);
-            else weigh(j, key + j, x, lo, hi, whole, block);
+            else weigh(j, pairs, x, steeper);
         }
+        if (call.d_slopes) dslopes[h - g * heads] -= sum(steeper);
         if (call.d_bias.data) add_bias(h, q, key, some);
         if constexpr (T::PAIR > 1)
             for (int64_t j = 0; j < HALF; j++)
@@ -180,23 +184,34 @@ struct Backward {
         }
     }
 
+    // The pairs of a tile's queries, from q, and a block's keys, from `key`: query i sees the keys [lo[i], hi[i]) of the
+    // block, apart from its bits; whole: all see all.
+    struct Pairs {
+        int64_t h, q, key;
+        const int32_t *lo, *hi;
+        bool whole;
+        const Block& block;
+        float alibi;
+    };
+
+    struct Weighed {
+        vf p, kept, dp, slope, far; // weight before and after dropout; its gradient; ds / d(q k); distance
+    };
+
     // The same of any block, with options.
-    void weigh(int64_t j, int64_t key, const Queries& x, const int32_t* lo, const int32_t* hi, bool whole, const Block& block) {
+    void weigh(int64_t j, const Pairs& pairs, const Queries& x, vf& steeper) {
         for (int64_t i = 0; i < TILE; i += W) {
-            const Weighed a = weighed(j, i, key, x, lo, hi, whole, block);
-            const vf d = a.p * (a.dp - load(x.delta + i)), some = whole ? d : a.p == 0.0f ? vf{} : d;
+            const Weighed a = weighed(j, i, pairs, x);
+            const vf d = a.p * (a.dp - load(x.delta + i)), some = pairs.whole ? d : a.p == 0.0f ? vf{} : d;
             P::weights(p + j * TILE + i, a.kept);
             P::weights(ds + j * TILE + i, some * a.slope);
             if (call.d_bias.data) store(bias + j * TILE + i, some);
+            if (call.d_slopes) steeper = fma(some, a.far, steeper);
         }
     }
 
-    struct Weighed {
-        vf p, kept, dp, slope; // weight before and after dropout; its gradient; that of the score by the product
-    };
-
-    Weighed weighed(int64_t j, int64_t i, int64_t key, const Queries& x, const int32_t* lo, const int32_t* hi, bool whole, const Block& block) const {
-        const vf scale = splat((float)call.scale);
+    Weighed weighed(int64_t j, int64_t i, const Pairs& pairs, const Queries& x) const {
+        const vf scale = splat((float)call.scale), far = distances(lanes() + splat((int32_t)(pairs.q + i + call.K - call.Q - pairs.key - j)));
         const float cap = (float)call.softcap;
         vf s = load(scores + j * TILE + i) * scale, slope = scale;
         if (cap > 0) {
@@ -204,15 +219,17 @@ struct Backward {
             const vf part = s * splat(1.0f / cap);
             slope = scale * (1.0f - part * part);
         }
-        if (call.bias.data) s += load(bias + j * TILE + i);
+        vf more = call.bias.data ? load(bias + j * TILE + i) : vf{};
+        if (call.slopes) more -= splat(pairs.alibi) * far;
+        s += more;
         vf e = exp2<6>(fma(s - load(x.highest + i), splat(LOG2E), -load(x.log_sum + i)));
-        if (!whole) {
+        if (!pairs.whole) {
             vi from, past, at = splat((int32_t)j);
-            std::memcpy(&from, lo + i, sizeof from), std::memcpy(&past, hi + i, sizeof past);
+            std::memcpy(&from, pairs.lo + i, sizeof from), std::memcpy(&past, pairs.hi + i, sizeof past);
             vi seen = (from <= at) & (at < past);
-            if (block.bits >= 0) {
+            if (pairs.block.bits >= 0) {
                 vi bit;
-                for (int64_t r = 0; r < W; r++) bit[r] = -(int32_t)(call.words[block.bits + i + r] >> j & 1);
+                for (int64_t r = 0; r < W; r++) bit[r] = -(int32_t)(call.words[pairs.block.bits + i + r] >> j & 1);
                 seen &= bit;
             }
             e = seen ? e : vf{};
@@ -221,17 +238,17 @@ struct Backward {
         if (call.dropout > 0) {
             vi row;
             std::memcpy(&row, x.drops + i, sizeof row);
-            const vf times = keeps(call, row, splat((int32_t)key)) ? splat(kept_scale(call)) : vf{};
+            const vf times = keeps(call, row, splat((int32_t)(pairs.key + j))) ? splat(kept_scale(call)) : vf{};
             kept *= times, by *= times;
         }
-        return {e, kept, by, slope};
+        return {e, kept, by, slope, far};
     }
 
-    void find_delta(int64_t key, const Queries& x, const int32_t* lo, const int32_t* hi, const Block& block) const {
+    void find_delta(const Pairs& pairs, const Queries& x) const {
         for (int64_t i = 0; i < TILE; i += W) {
             vf sum{}, total{};
             for (int64_t j = 0; j < TILE; j++) {
-                const Weighed a = weighed(j, i, key + j, x, lo, hi, false, block);
+                const Weighed a = weighed(j, i, pairs, x);
                 sum += a.p == 0.0f ? vf{} : a.p * a.dp, total += a.p; // (a key that is not seen may have NaN)
             }
             if (!call.sinks) sum = total > 0.0f ? sum / total : sum; // so that a single key has no gradient
@@ -270,6 +287,7 @@ struct BackwardWork {
     int64_t parts, tiles; // of each key head; tiles of a part
     int64_t keys, dw, ew;
     float* sums; // [B, G, parts, keys, dw + ew]
+    double* slopes; // [B, G, parts, heads]: for d_slopes
     bool failed;
 
     float* dk(int64_t piece) const { return sums + piece * keys * (dw + ew); }
@@ -281,8 +299,10 @@ static void backward_piece(void* given, int64_t piece) {
     const hw_attention& call = *work.call;
     const int64_t matrix = piece / work.parts, first = piece % work.parts * work.tiles, all = (call.Q + TILE - 1) / TILE;
     float* dk = work.dk(piece);
+    double* slopes = work.slopes + piece * (call.H / call.G);
     std::memset(dk, 0, 4 * work.keys * (work.dw + work.ew));
-    Backward<T> backward{call, matrix / call.G, matrix % call.G, first, least(all, first + work.tiles), dk, dk + work.keys * work.dw};
+    std::memset(slopes, 0, 8 * (call.H / call.G));
+    Backward<T> backward{call, matrix / call.G, matrix % call.G, first, least(all, first + work.tiles), dk, dk + work.keys * work.dw, slopes};
     if (first >= all) return;
     if (!backward.prepare()) work.failed = true;
     else backward.run();
@@ -314,13 +334,20 @@ static void backward_keys(void* given, int64_t piece) {
 template <class T>
 static int64_t backward(const hw_attention* call) {
     const int64_t all = (call->Q + TILE - 1) / TILE, matrices = call->B * call->G;
-    BackwardWork work{call, 1, all, up(call->K, TILE), up(call->D, T::COLUMNS), up(call->E, T::COLUMNS), nullptr, false};
+    BackwardWork work{call, 1, all, up(call->K, TILE), up(call->D, T::COLUMNS), up(call->E, T::COLUMNS), nullptr, nullptr, false};
     if (matrices < 8) work.parts = least(all, (8 + matrices - 1) / matrices);
     work.tiles = (all + work.parts - 1) / work.parts;
-    work.sums = (float*)std::aligned_alloc(64, up(4 * matrices * work.parts * work.keys * (work.dw + work.ew), 64));
+    const int64_t floats = up(matrices * work.parts * work.keys * (work.dw + work.ew), 16), heads = call->H / call->G;
+    work.sums = (float*)std::aligned_alloc(64, up(4 * floats + 8 * matrices * work.parts * heads, 64));
     if (!work.sums) return 1;
+    work.slopes = (double*)(work.sums + floats);
     hw::on_threads(call->threads, matrices * work.parts, backward_piece<T>, &work);
     if (!work.failed) hw::on_threads(call->threads, matrices * (work.keys / TILE), backward_keys, &work);
+    for (int64_t h = 0; call->d_slopes && !work.failed && h < call->H; h++) {
+        double total = 0;
+        for (int64_t i = 0; i < call->B * work.parts; i++) total += work.slopes[((i / work.parts * call->G + h / heads) * work.parts + i % work.parts) * heads + h % heads];
+        call->d_slopes[h] = (float)total;
+    }
     std::free(work.sums);
     return work.failed ? 1 : 0;
 }

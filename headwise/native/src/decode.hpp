@@ -129,6 +129,7 @@ struct Decode {
     }
 
     bool run(int64_t part, char* kept) const {
+        const Products products;
         float* query = (float*)hw::scratch(0, 4 * (all * (depth + TILE) + TILE * most(depth, width)));
         if (!query) return false;
         float *scores = query + all * depth, *copied = scores + all * TILE, *out = outputs(kept);

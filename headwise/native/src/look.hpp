@@ -112,7 +112,7 @@ struct Look {
             for (int64_t j = 0; j < TILE; j += W) top = max(load(x + j), top);
         }
         const float highest_score = highest(top);
-        vf totals{}, products{}, distances{};
+        vf totals{}, products{}, lengths{};
         if (highest_score == -INFINITY) { // nothing is seen, or nothing but NaN
             for (int64_t x = 0; x < span; x += W) {
                 const vf e = load(s + x) == -INFINITY ? vf{} : load(s + x);
@@ -128,8 +128,7 @@ struct Look {
                     const vf y = (load(x + j) - m) * f, e = exp2<6>(y);
                     totals += e;
                     products = fma(e, max(y, splat(-200.0f)), products); // not 0 times -inf
-                    const vf far = __builtin_convertvector(place + splat((int32_t)j), vf);
-                    distances = fma(e, far < 0.0f ? -far : far, distances);
+                    lengths = fma(e, distances(place + splat((int32_t)j)), lengths);
                     store(x + j, e);
                 }
             }
@@ -148,7 +147,7 @@ struct Look {
         if (call.highest) call.highest[at] = empty ? 0.0f : m;
         if (call.log_sum) call.log_sum[at] = empty ? -INFINITY : std::log(total);
         if (call.entropy) call.entropy[at] = empty ? 0.0f : std::log(total) - LN2 * product / total;
-        if (call.distance) call.distance[at] = sum(distances) * inverse;
+        if (call.distance) call.distance[at] = sum(lengths) * inverse;
         for (int64_t i = 0; i < call.offset_count; i++) call.at_offsets[at * call.offset_count + i] = weight_at(sight, s, row + call.K - call.Q - call.offsets[i]) * inverse;
         if (call.at_keys) {
             call.at_keys[at] = 0.0f;

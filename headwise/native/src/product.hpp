@@ -113,21 +113,32 @@ struct BFloat16 : Registers<BFloat16> {
 };
 #endif
 
-#if defined(__AMX_BF16__)
-// The shape of all tiles, while it lives: 16 rows of 64 bytes.
+// While it lives, results so small that they are denormal become 0 (products with them are many times slower), and all
+// tiles have 16 rows of 64 bytes.
 struct Products {
+#if defined(__x86_64__)
+    const unsigned control = _mm_getcsr();
+#endif
     Products() {
+#if defined(__x86_64__)
+        _mm_setcsr(control | 0x8000);
+#endif
+#if defined(__AMX_BF16__)
         struct { uint8_t palette, row, reserved[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {};
         shape.palette = 1;
         for (int i = 0; i < 8; i++) shape.bytes[i] = 64, shape.rows[i] = 16;
         _tile_loadconfig(&shape);
-    }
-    ~Products() { _tile_release(); }
-};
-#else
-struct Products {
-    ~Products() {}
-};
 #endif
+    }
+    ~Products() {
+#if defined(__AMX_BF16__)
+        _tile_release();
+#endif
+#if defined(__x86_64__)
+        _mm_setcsr(control);
+#endif
+    }
+    Products(const Products&) = delete;
+};
 
 } // namespace ISA

@@ -26,7 +26,7 @@ struct Softmax {
     const hw_attention& call;
     const int64_t b;
     const int64_t width; // of an output so far
-    const bool plain = call.softcap == 0.0 && !call.bias.data && call.scale > 0.0;
+    const bool plain = call.softcap == 0.0 && !call.bias.data && !call.slopes && call.scale > 0.0;
     const float natural = plain ? (float)call.scale : 1.0f; // of products that are not transformed
     const float factor = natural * LOG2E, slack = SLACK / factor;
     bool odd = false;
@@ -76,8 +76,7 @@ struct Softmax {
                 const vf y = plain ? fma(load(s + x), f, m) : (load(s + x) - m) * f, e = exp2<T::DEGREE>(y);
                 total += e;
                 product = fma(e, max(y, splat(-200.0f)), product); // not 0 times -inf
-                const vf far = __builtin_convertvector(place + splat((int32_t)x), vf);
-                distance = fma(e, far < 0.0f ? -far : far, distance);
+                distance = fma(e, distances(place + splat((int32_t)x)), distance);
                 P::weights(p + x, e);
             }
             store(mine.product, product), store(mine.distance, distance);

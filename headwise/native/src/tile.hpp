@@ -72,23 +72,29 @@ INLINE vf capped(vf s, float cap) {
     return (size < 0.625f ? near : y < 0.0f ? -far : far) * splat(cap);
 }
 
-// Scale, softcap and bias, of one row and the keys from `key + from` to `key + past`. (A bias may be the least number,
-// which a factor would make infinite.)
+// |i + K - Q - j| of the rows or keys of a vector, whose places differ by this.
+INLINE vf distances(vi apart) {
+    const vf far = __builtin_convertvector(apart, vf);
+    return far < 0.0f ? -far : far;
+}
+
+// Scale, softcap, bias and slope, of one row and the keys from `key + from` to `key + past`. (A bias may be the least
+// number, which a factor would make infinite.)
 static void transform(const hw_attention& call, int64_t b, int64_t h, int64_t row, int64_t key, int64_t from, int64_t past, float* s) {
     const hw_tensor& t = call.bias;
     const float* bias = t.data ? (const float*)t.data + b * t.stride[0] + h * t.stride[1] + row * t.stride[2] + key * t.stride[3] : nullptr;
     const vf scale = splat((float)call.scale);
-    const float cap = (float)call.softcap;
+    const float cap = (float)call.softcap, slope = call.slopes ? call.slopes[h] : 0.0f;
+    const vi apart = lanes() + splat((int32_t)(key - (row + call.K - call.Q)));
     for (int64_t x = from; x < past; x += W) {
-        vf y = load(s + x) * scale;
+        vf y = load(s + x) * scale, more{};
         if (cap > 0) y = capped(y, cap);
         if (bias) {
-            vf more{};
             if (t.stride[3] == 1 && key + x + W <= call.K) more = load(bias + x);
             else for (int64_t j = 0; j < W && key + x + j < call.K; j++) more[j] = bias[(x + j) * t.stride[3]];
-            y += more;
         }
-        store(s + x, y);
+        if (call.slopes) more -= splat(slope) * distances(apart + splat((int32_t)x));
+        store(s + x, y + more);
     }
 }
 

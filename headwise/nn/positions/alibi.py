@@ -20,7 +20,11 @@ class Alibi(Positions):
     where H is a power of two. Else the slopes of the next lower power of two come first, and then every other one of
     the next higher (the authors' code, BLOOM and MPT).
 
-    Where the mask looks only backwards the bias is [1|B, H, 1, K], m_h · (j - last): each row of it differs from the
+    An attention module passes `slopes` to `headwise.attention` where the tokens of each row follow one another, padding
+    before or behind them. Elsewhere (`position_ids`, a second sequence, padding between tokens, or padding that cannot
+    be looked at: on a GPU, in torch.compile) it asks for `bias`:
+
+    Where the mask looks only backwards it is [1|B, H, 1, K], m_h · (j - last): each row of it differs from the
     above by a constant, which the softmax does not see, and memory stays linear. Positions must then not fall from one
     key that a query sees to a later one. Any other mask, and none, gives [1|B, H, Q, K].
 
@@ -61,11 +65,15 @@ class Alibi(Positions):
         # Integers up to here: a difference of far positions is exact.
         return distance.to(dtype) * -self.slopes.to(dtype)[:, None, None]
 
+    def slopes_of_heads(self) -> Tensor | None:
+        """`slopes`, unless a subclass has another bias."""
+        return self.slopes if type(self).bias is Alibi.bias else None
+
     def extra_repr(self) -> str:
         return f"{self.num_heads}" + ("" if self.max_bias == 8.0 else f", max_bias={self.max_bias}")
 
     def _constants(self) -> dict[str, Tensor]:
-        return {"slopes": torch.tensor(_slopes(self.num_heads, self.max_bias), dtype=torch.float32, device="cpu")}
+        return {"slopes": torch.tensor(slopes(self.num_heads, self.max_bias), dtype=torch.float32, device="cpu")}
 
 
 def looks_backwards(mask: Mask | Tensor | None, q_len: int, k_len: int) -> bool:
@@ -80,8 +88,9 @@ def looks_backwards(mask: Mask | Tensor | None, q_len: int, k_len: int) -> bool:
     return False
 
 
-def _slopes(num_heads: int, max_bias: float) -> list[float]:
+def slopes(num_heads: int, max_bias: float = 8.0) -> list[float]:
+    """The slopes m_h of `Alibi`."""
     below = 2 ** math.floor(math.log2(num_heads))
-    slopes = [2.0 ** (-max_bias * h / below) for h in range(1, below + 1)]
+    first = [2.0 ** (-max_bias * h / below) for h in range(1, below + 1)]
     between = [2.0 ** (-max_bias * h / (2 * below)) for h in range(1, 2 * below + 1, 2)]
-    return slopes + between[: num_heads - below]
+    return first + between[: num_heads - below]

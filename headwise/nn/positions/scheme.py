@@ -45,6 +45,10 @@ class Positions(nn.Module):
         """
         return None
 
+    def slopes_of_heads(self) -> Tensor | None:
+        """[H], where the bias is the option `slopes` of `attention` for tokens that follow one another; else None."""
+        return None
+
     def values(self, weights_BHQK: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor | None:
         """The term added to the output, [B, H, Q, E]; None = nothing."""
         return None

@@ -8,21 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.checks.alibi import standard
 from headwise.doctor.patient import NotChecked
 from tests.doctor.checks.specimens import found, one, seeded
 from tests.doctor.checks.styles import Einsum, Plain, assert_at
 
 FOUR = [2**-2, 2**-4, 2**-6, 2**-8]
 SIX = [*FOUR, 2**-1, 2**-3]
-
-
-def test_the_slopes_of_the_paper() -> None:
-    assert standard(4) == FOUR
-    assert standard(6) == SIX
-    assert standard(8) == [2.0**-i for i in range(1, 9)]
-    assert standard(1) == [2**-8]
-    assert len(standard(12)) == 12
 
 
 class Biased(Plain):

@@ -23,6 +23,7 @@ def test_slopes_by_hand() -> None:
     assert Alibi(2).slopes.tolist() == [2.0**-4, 2.0**-8]
     assert Alibi(1).slopes.tolist() == [2.0**-8]
     assert Alibi(3).slopes.tolist() == [2.0**-4, 2.0**-8, 2.0**-2]  # two of 2 heads, then every other of 4
+    assert Alibi(6).slopes.tolist() == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]
 
 
 def test_bias_is_the_distance_times_the_slope() -> None:
