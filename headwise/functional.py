@@ -100,7 +100,7 @@ def attention(
         KernelRefused: the kernel that was asked for cannot run this call.
         RecordError: `record=True` inside torch.compile or torch.export.
 
-    torch.compile and torch.export trace it whole, on the kernels "sdpa", "decode" and "reference".
+    torch.compile and torch.export trace it whole, on the kernels "native", "decode", "sdpa" and "reference".
     """
     if mask is bias is slopes is softcap is sinks is None and dropout == 0.0 and kernel == "auto" and not record:
         found = _small(q, k, v, scale)

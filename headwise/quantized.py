@@ -10,7 +10,7 @@ from torch import Tensor
 from headwise.errors import DtypeError, ShapeError
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Int8:
     """Keys or values [B, G, K, D] as whole numbers from -127 to 127 and a factor for each token of each head.
 
@@ -68,6 +68,9 @@ class Int8:
     def device(self) -> torch.device:
         """Where it is."""
         return self.values.device
+
+    def __repr__(self) -> str:
+        return f"Int8({list(self.shape)}, dtype={self.dtype}, device={str(self.device)!r})"
 
     def dequantized(self) -> Tensor:
         """The numbers that it stands for, [B, G, K, D] in `dtype`."""

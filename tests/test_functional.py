@@ -358,3 +358,34 @@ def test_errors_are_also_the_built_in_kind() -> None:
         headwise.attention(None, X, X)  # type: ignore[call-overload]
     with pytest.raises(RuntimeError, match="cannot run"):
         headwise.attention(X, X, X, kernel="tiled")
+
+
+@pytest.mark.parametrize("kernel", ["native", "tiled", "sdpa"])
+def test_second_derivatives_are_refused_where_there_are_none(kernel: str) -> None:
+    """Also where the gradient that arrives is a constant, as that of a sum."""
+    q, k, v = (torch.randn(1, 2, 70, 8, requires_grad=True) for _ in range(3))
+    options: dict[str, Any] = {"mask": masks.window(9, 0), "sinks": torch.zeros(2) if kernel == "sdpa" else None}
+    if headwise.plan(q, k, v, kernel="reference", **options).verdicts[list(KERNELS).index(kernel)].refusal:
+        pytest.skip("the native kernels are not here")
+    (gradient,) = torch.autograd.grad(headwise.attention(q, k, v, kernel=kernel, **options).sum(), q, create_graph=True)
+    assert gradient.isfinite().all()
+    with pytest.raises(KernelRefused, match='second derivatives.*kernel="reference"'):
+        gradient.square().sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # of torch itself
+def test_forward_mode_and_torch_func_see_all() -> None:
+    q, tangent = torch.randn(1, 2, 200, 64), torch.randn(1, 2, 200, 64)
+    mask = masks.causal() & masks.window(20, 0)
+
+    def run(x: Tensor, kernel: str = "auto") -> Tensor:
+        return headwise.attention(x, q, q, mask=mask, kernel=kernel)
+
+    with torch.autograd.forward_ad.dual_level():
+        found, expected = (
+            torch.autograd.forward_ad.unpack_dual(run(torch.autograd.forward_ad.make_dual(q, tangent), kernel)).tangent
+            for kernel in ("auto", "reference")
+        )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    found, expected = (torch.func.grad(lambda x, k=k: run(x, k).square().sum())(q) for k in ("auto", "reference"))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

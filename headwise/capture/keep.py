@@ -33,6 +33,8 @@ class Keeping:
 
     def __post_init__(self) -> None:
         named(self.statistics)
+        if not isinstance(self.keep, bool):
+            raise ArgumentError(f"watch: keep must be True or False. Received: keep={self.keep!r}")
         if not self.keep and not self.statistics:
             raise ArgumentError(
                 "watch: keep=False keeps nothing but the statistics that are asked for. Received: statistics=(). Name "

@@ -19,6 +19,7 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.kernels import flash
 from headwise.kernels.kernel import cut_to_values, fused_inputs
+from headwise.kernels.once import once_differentiable
 from headwise.softmax import EMPTY, add_sinks, finite, merge, sinks_gradient
 from headwise.tiles import Tile, TileList, forbidden
 
@@ -84,7 +85,7 @@ class _Tiled(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, sinks, out, lse = ctx.saved_tensors
         dq, dk, dv = _attend_backward(in_rows(d_out), q, k, v, out, finite(lse), ctx.work)

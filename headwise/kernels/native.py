@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.kernels.kernel import Cost, input_output_bytes, machine, matrix_flops, output_bytes
+from headwise.kernels.once import once_differentiable
 from headwise.kernels.speeds import CPU
 from headwise.native import attend, operators
 from headwise.native.library import instruction_set
@@ -130,7 +131,7 @@ class _Native(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, slopes, sinks, out, highest, log_sum = ctx.saved_tensors
         call = AttentionCall(q, k, v=v, bias=bias, slopes=slopes, sinks=sinks, **ctx.rest)

@@ -82,7 +82,10 @@ def readable(call: AttentionCall, kernel: str = "auto") -> AttentionCall:
 def _cheapest(call: AttentionCall) -> Kernel:
     if refusal(sdpa, call) is None and sdpa.sees_all(call):  # nothing can be skipped
         dense = _dense(call)
-        return dense if refusal(native, call) else _cheaper(call, dense, native)
+        one_each = call.q.shape[2] == 1 and call.heads_per_key_head == 1  # sdpa is as quick, and a step should be quick
+        if one_each or refusal(native, call):
+            return dense
+        return _cheaper(call if call.mask is None else dataclasses.replace(call, mask=None), dense, native)
     ready = [each for each in KERNELS.values() if refusal(each, call) is None]
     if native in ready and native.is_quicker_than_tiles(call) and tiled in ready:
         ready.remove(tiled)  # nor is the mask cut into tiles

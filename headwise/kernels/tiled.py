@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
@@ -48,6 +49,8 @@ def refuse_tiles(call: AttentionCall) -> str | None:
         return "it gives no gradient to bias and slopes"
     if 0 in call.shape:
         return "there are no queries or no keys"
+    if torch._C._are_functorch_transforms_active():
+        return "torch.func cannot follow it"
     return None
 
 

@@ -76,6 +76,8 @@ def _watcher(call: Scores) -> str | None:
         return "torch.jit.trace"
     if torch._C._are_functorch_transforms_active():
         return "torch.func"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "forward-mode differentiation"
     if torch._C._len_torch_dispatch_stack():  # it counts operations, makes fake tensors, and more
         return "a TorchDispatchMode"
     given = (call.q, call.k, getattr(call, "v", call.q), *call.option_tensors().values())

@@ -25,10 +25,18 @@ def call(mask: masks.Mask | None = None, *, length: int = 32, trains: bool = Fal
 
 def test_contestants_take_turns() -> None:
     turns: list[str] = []
-    times = take_turns({name: lambda name=name: turns.append(name) for name in "AB"}, 3)  # type: ignore[misc]
-    assert "".join(turns) == "AB" + "ABABAB"  # the first turn does not count
+    contestants = {name: lambda name=name: turns.append(name) for name in "AB"}  # type: ignore[misc]
+    times = take_turns(contestants, 3, turn=0.0)
+    assert "".join(turns) == "AABB" + "ABABAB"  # the first turn does not count
     assert {name: len(seconds) for name, seconds in times.items()} == {"A": 3, "B": 3}
     assert len(take_turns({"A": lambda: None}, 1000, seconds=0.0)["A"]) == 1
+
+
+def test_what_is_quick_runs_several_times_in_a_turn() -> None:
+    turns: list[str] = []
+    (seconds,) = take_turns({"A": lambda: turns.append("A")}, 1)["A"]
+    assert len(turns) > 10
+    assert seconds < 1e-3
 
 
 def test_ratios_and_shares_by_hand() -> None:

@@ -1,0 +1,46 @@
+"""Backward passes that have first derivatives alone, and say so."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.errors import KernelRefused
+
+Gradients = tuple[Tensor | None, ...]
+
+
+def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
+    """For the backward of an autograd.Function: asking for derivatives of its gradients raises KernelRefused.
+
+    torch's decorator of this name lets them be 0 where the gradient that arrives is a constant, as that of a sum.
+    """
+
+    @functools.wraps(backward)
+    def run(ctx: Any, *given: Tensor) -> Gradients:
+        with torch.no_grad():
+            found = backward(ctx, *given)
+        if not torch.is_grad_enabled():  # no derivative of these is asked for (create_graph=False)
+            return found
+        return tuple(None if x is None else _Last.apply(x.requires_grad_()) for x in found)
+
+    return run
+
+
+class _Last(torch.autograd.Function):
+    """Its input, which has no derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Tensor:
+        raise KernelRefused(
+            "headwise.attention: this kernel has no second derivatives, and a gradient of its gradients was asked for. "
+            'Use kernel="reference"'
+        )
