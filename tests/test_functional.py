@@ -369,7 +369,7 @@ def test_second_derivatives_are_refused_where_there_are_none(kernel: str) -> Non
         pytest.skip("the native kernels are not here")
     (gradient,) = torch.autograd.grad(headwise.attention(q, k, v, kernel=kernel, **options).sum(), q, create_graph=True)
     assert gradient.isfinite().all()
-    with pytest.raises(KernelRefused, match='second derivatives.*kernel="reference"'):
+    with pytest.raises(KernelRefused, match=r'second derivatives.*kernel="reference"'):
         gradient.square().sum().backward()
 
 

@@ -64,8 +64,9 @@ def missing() -> str | None:
 def share_threads(folder: Path) -> None:
     """Have the library use the threads of the OpenMP runtime that torch, in this folder, has loaded, if there is one.
 
-    After an operation of torch its threads stay awake for some milliseconds, in case there is more to do. Threads beside
-    them would get half of each core. On Linux; elsewhere, after a fork, and with HEADWISE_THREADS=own it has its own.
+    After an operation of torch its threads stay awake for some milliseconds, in case there is more to do. Threads
+    beside them would get half of each core. On Linux; elsewhere, after a fork, and with HEADWISE_THREADS=own it has
+    its own.
     """
     loaded, maps = library(), Path("/proc/self/maps")
     if loaded is None or os.environ.get(THREADS) == "own" or not maps.exists():
