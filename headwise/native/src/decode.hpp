@@ -10,13 +10,16 @@
 
 namespace ISA {
 
-constexpr int64_t PART = 8;  // blocks of 64 keys in a part
 constexpr int64_t FEW = 16;  // rows that share a key head: with more, packing pays
 #if defined(__AMX_BF16__)
 constexpr int64_t FEW_BFLOAT16 = 4; // for tiles it pays sooner
 #else
 constexpr int64_t FEW_BFLOAT16 = FEW;
 #endif
+
+// Blocks of 64 keys in a part: enough parts for the threads, and long ones, because a part begins without what was asked for
+// ahead.
+static int64_t part_of(const hw_attention& call) { return most(8, least(64, (call.K + TILE - 1) / TILE / 64)); }
 
 // Lane i is the sum of x[i].
 template <int S = 1>
@@ -141,7 +144,8 @@ struct Decode {
             floats_of(call.dtype, t.data, b * t.stride[0] + (g * heads + r / call.Q) * t.stride[1] + r % call.Q * t.stride[2], t.stride[3], call.D, query + r * depth);
         Sight sights[FEW];
         for (int64_t h = 0; h < heads; h++) sights[h] = sight_of(call, b, g * heads + h, 0);
-        for (int64_t number = part * PART; number < least((part + 1) * PART, (call.K + TILE - 1) / TILE); number++) {
+        const int64_t size = part_of(call);
+        for (int64_t number = part * size; number < least((part + 1) * size, (call.K + TILE - 1) / TILE); number++) {
             int64_t found[FEW], key = number * TILE;
             bool seen = false;
             for (int64_t h = 0; h < heads; h++) found[h] = sights[h].find(number), seen |= found[h] >= 0;
@@ -214,7 +218,8 @@ static int64_t decode(const hw_attention* call) {
         const Sight s = sight_of(*call, i / call->H, i % call->H, 0);
         if (s.first < s.past) first = least(first, s.block(s.first).number), past = most(past, s.block(s.past - 1).number + 1);
     }
-    first = first < past ? first / PART : 0, past = most(first + 1, (past + PART - 1) / PART);
+    const int64_t size = part_of(*call);
+    first = first < past ? first / size : 0, past = most(first + 1, (past + size - 1) / size);
     const int64_t parts = past - first, pieces = call->B * call->G * parts;
     Decoding work{call, first, parts, (char*)hw::scratch(3, pieces * Decode<DTYPE>::size_of(*call)), false};
     if (!work.kept) return 1;
