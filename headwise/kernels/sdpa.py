@@ -29,7 +29,7 @@ from headwise.tiles import Run, Tile, TileList
 OPTIONS = frozenset({"bias", "slopes", "sinks", "dropout"})
 
 # Cells of [B, H, Q, K], and numbers in k, below which comparing kernels takes longer than the best could save.
-WORTH_PLANNING = 2**17
+WORTH_PLANNING = 2**16
 SHARE = 0.95  # of the nominal speed, in large calls
 
 
