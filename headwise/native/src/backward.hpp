@@ -244,6 +244,8 @@ struct Backward {
         return {e, kept, by, slope, far};
     }
 
+    // Of queries whose only block this is: weights that add up to 1, although scores are rounded in another order than
+    // forward, and delta from them.
     void find_delta(const Pairs& pairs, const Queries& x) const {
         for (int64_t i = 0; i < TILE; i += W) {
             vf sum{}, total{};
@@ -251,7 +253,9 @@ struct Backward {
                 const Weighed a = weighed(j, i, pairs, x);
                 sum += a.p == 0.0f ? vf{} : a.p * a.dp, total += a.p; // (a key that is not seen may have NaN)
             }
-            if (!call.sinks) sum = total > 0.0f ? sum / total : sum; // so that a single key has no gradient
+            if (call.sinks) total += exp2<6>(fma(splat(call.sinks[pairs.h]) - load(x.highest + i), splat(LOG2E), -load(x.log_sum + i)));
+            for (int64_t r = 0; r < W; r++)
+                if (total[r] > 0.5f && total[r] < 2.0f) x.log_sum[i + r] += std::log2(total[r]), sum[r] /= total[r]; // (not 0, nor NaN)
             store(x.delta + i, sum);
         }
     }
