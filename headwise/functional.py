@@ -132,7 +132,7 @@ def attention(
 
 def _small(q: Tensor, k: Tensor | Int8, v: Tensor | Int8, scale: float | None) -> Tensor | None:
     """The output of a small call without options, of which nobody is to hear; None for any other."""
-    if _listeners.get() or isinstance(k, Int8) or isinstance(v, Int8):
+    if torch.compiler.is_compiling() or _listeners.get() or isinstance(k, Int8) or isinstance(v, Int8):
         return None
     check_qkv(q, k, v)
     return run_at_once(q, k, v, check_scale(scale))

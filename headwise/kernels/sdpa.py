@@ -100,7 +100,7 @@ def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor 
     """
     (batch, heads, q_len, d), (_, key_heads, k_len, e) = q.shape, v.shape
     small = 0 < batch * heads * q_len * k_len < WORTH_PLANNING and batch * key_heads * k_len * d < WORTH_PLANNING
-    if not small or d != e or (heads != key_heads and q_len == 1) or torch.compiler.is_compiling():
+    if not small or d != e or (heads != key_heads and q_len == 1):
         return None
     if torch.is_autocast_enabled(q.device.type) or (scale is not None and not scale > 0.0):
         return None
