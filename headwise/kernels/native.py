@@ -25,7 +25,7 @@ READS_INT8 = True
 # instruction set. `benchmarks/native.py` measures them.
 FLOAT32 = {"portable": 0.3, "avx2": 1.0, "avx512": 1.15, "avx512bf16": 1.15, "amx": 1.15}
 HALF = {"portable": 0.35, "avx2": 1.15, "avx512": 1.15, "avx512bf16": 1.4, "amx": 1.4}
-FEW = 0.5  # few queries on many keys, in any dtype
+FEW_QUERIES = 0.5  # the share of few queries on many keys, in any dtype
 
 ROWS = 16  # that are multiplied together, at least
 PIECE = 1024  # rows of a piece of work; PIECE in src/tile.hpp
@@ -49,7 +49,7 @@ def cost(call: AttentionCall) -> Cost:
         flops = matrix_flops(call, batch * heads * sight_of(call.mask, q_len, k_len).cells)
         moved = input_output_bytes(call)
         here = machine(call)
-        share = FEW * CPU.flops / here.flops  # not measured: as fast as nominally
+        share = FEW_QUERIES * CPU.flops / here.flops  # not measured: as fast as nominally
         return Cost(flops, moved, output_bytes(call), here.time(flops, moved, share=share, calls=2))
     rows = -(-q_len // ROWS) * ROWS / q_len
     cells = sight_of(call.mask, q_len, k_len).cells

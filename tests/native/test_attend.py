@@ -6,7 +6,6 @@ import dataclasses
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from headwise import attention, masks
 from headwise.call import AttentionCall, make_call
 from headwise.kernels import native
 from headwise.native.attend import forward
-from headwise.native.library import instruction_set, instruction_sets, use
 from headwise.records.statistics import STATISTICS, make
 from headwise.records.statistics.compute import by_native, by_tiles
 from tests import oracle
@@ -32,15 +30,6 @@ MASKS: dict[str, masks.Mask | Tensor | None] = {
     "any": torch.rand(2, 4, 150, 150, generator=torch.Generator().manual_seed(0)) > 0.5,
 }
 TOLERANCE = {torch.float32: 3e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}
-
-
-@pytest.fixture(params=instruction_sets())
-def each_set(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = instruction_set()
-    assert before is not None
-    use(request.param)
-    yield request.param
-    use(before)
 
 
 def drawn(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from headwise.call import make_call
 from headwise.errors import DtypeError, KernelRefused, ShapeError
 from headwise.kernels import native
 from headwise.native.attend import forward
-from headwise.native.library import instruction_set, instruction_sets, use
 from tests import oracle
 
 K = 1300  # three parts, the last block not full
@@ -27,15 +25,6 @@ MASKS: dict[str, masks.Mask | Tensor | None] = {
     "any": torch.rand(2, 4, 3, K, generator=torch.Generator().manual_seed(0)) > 0.5,
 }
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
-
-
-@pytest.fixture(params=instruction_sets())
-def each_set(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = instruction_set()
-    assert before is not None
-    use(request.param)
-    yield request.param
-    use(before)
 
 
 def drawn(dtype: torch.dtype, heads: int = 4, key_heads: int = 2, q_len: int = 3, d: int = 64, e: int = 20) -> Any:
