@@ -133,21 +133,9 @@ struct Look {
                 }
             }
         }
-        const float on_keys = sum(totals), sink = call.sinks ? call.sinks[h] : -INFINITY;
-        float m = highest_score, product = sum(products), by = 1.0f, total = on_keys;
-        if (sink != -INFINITY) {
-            const float to = sink > m ? sink : m, share = std::exp2((sink - to) * LOG2E), down = (m - to) * LOG2E;
-            by = m == -INFINITY ? 0.0f : std::exp2(down);
-            product = (m == -INFINITY ? 0.0f : by * (product + bounded(down) * total)) + share * bounded((sink - to) * LOG2E);
-            total = total * by + share, m = to;
-        }
-        const bool empty = m == -INFINITY && total == 0.0f;
-        const float inverse = empty ? 0.0f : by / total;
+        const float on_keys = sum(totals);
+        const float inverse = answer(call, b, h, row, highest_score, on_keys, sum(products), sum(lengths));
         const int64_t at = (b * call.H + h) * call.Q + row;
-        if (call.highest) call.highest[at] = empty ? 0.0f : m;
-        if (call.log_sum) call.log_sum[at] = empty ? -INFINITY : std::log(total);
-        if (call.entropy) call.entropy[at] = empty ? 0.0f : std::log(total) - LN2 * product / total;
-        if (call.distance) call.distance[at] = sum(lengths) * inverse;
         for (int64_t i = 0; i < call.offset_count; i++) call.at_offsets[at * call.offset_count + i] = weight_at(sight, s, row + call.K - call.Q - call.offsets[i]) * inverse;
         if (call.at_keys) {
             call.at_keys[at] = 0.0f;

@@ -117,20 +117,7 @@ struct Softmax {
 
     // The answers for one row.
     void finish(int64_t h, int64_t row, const float* out, const Row& mine) {
-        float m = mine.reference * natural, total = sum(load(mine.total)), by = 1.0f, product = sum(load(mine.product));
-        if (call.sinks && call.sinks[h] != -INFINITY) { // one more key, whose value is 0
-            const float sink = call.sinks[h], to = sink > m ? sink : m, down = (m - to) * LOG2E, share = std::exp2((sink - to) * LOG2E);
-            by = m == -INFINITY ? 0.0f : std::exp2(down);
-            product = (m == -INFINITY ? 0.0f : by * (product + bounded(down) * total)) + share * bounded((sink - to) * LOG2E);
-            total = total * by + share, m = to;
-        }
-        const bool empty = m == -INFINITY && total == 0.0f;
-        const float inverse = empty ? 0.0f : by / total;
-        const int64_t at = (b * call.H + h) * call.Q + row;
-        if (call.highest) call.highest[at] = empty ? 0.0f : m;
-        if (call.log_sum) call.log_sum[at] = empty ? -INFINITY : std::log(total);
-        if (call.entropy) call.entropy[at] = empty ? 0.0f : std::log(total) - LN2 * product / total;
-        if (call.distance) call.distance[at] = sum(load(mine.distance)) * inverse;
+        const float inverse = answer(call, b, h, row, mine.reference * natural, sum(load(mine.total)), sum(load(mine.product)), sum(load(mine.distance)));
         if (call.out.data) write(h, row, out, inverse * kept_scale(call));
     }
 

@@ -116,6 +116,26 @@ INLINE void hide(const hw_attention& call, const Sight& sight, const Block* bloc
     }
 }
 
+// The answers of one row that follow from sums over its keys: the score m that they are relative to, the sums of e = exp(s - m),
+// of e log2(e) and of e times the distance. A learned sink is one more key. Returns the factor that makes e a weight.
+static float answer(const hw_attention& call, int64_t b, int64_t h, int64_t row, float m, float total, float product, float distances) {
+    float by = 1.0f;
+    if (call.sinks && call.sinks[h] != -INFINITY) {
+        const float sink = call.sinks[h], to = sink > m ? sink : m, down = (m - to) * LOG2E, share = std::exp2((sink - to) * LOG2E);
+        by = m == -INFINITY ? 0.0f : std::exp2(down);
+        product = (m == -INFINITY ? 0.0f : by * (product + bounded(down) * total)) + share * bounded((sink - to) * LOG2E);
+        total = total * by + share, m = to;
+    }
+    const bool empty = m == -INFINITY && total == 0.0f;
+    const float inverse = empty ? 0.0f : by / total;
+    const int64_t at = (b * call.H + h) * call.Q + row;
+    if (call.highest) call.highest[at] = empty ? 0.0f : m;
+    if (call.log_sum) call.log_sum[at] = empty ? -INFINITY : std::log(total);
+    if (call.entropy) call.entropy[at] = empty ? 0.0f : std::log(total) - LN2 * product / total;
+    if (call.distance) call.distance[at] = distances * inverse;
+    return inverse;
+}
+
 // Dropout: whether a weight is kept is a hash of the seed and its place, so it is the same forward and backward, and
 // in whatever order it is asked. The hash of a key is "lowbias32" (Wellons 2018), that of a row SplitMix64 (Steele 2014).
 INLINE uint32_t row_of_drops(const hw_attention& call, int64_t b, int64_t h, int64_t row) {
