@@ -33,9 +33,6 @@ PIECE = 1024  # rows of a piece of work; PIECE in src/tile.hpp
 
 def refuse(call: AttentionCall) -> str | None:
     """What the native kernels cannot do."""
-    learned = call.slopes is not None and call.slopes.requires_grad and call.trains
-    if learned and call.q.dtype != torch.float32:  # a sum over all pairs, of terms that cancel
-        return "from outputs in half precision the gradient of slopes would not be exact enough"
     return attend.refuse(call)
 
 
@@ -135,8 +132,6 @@ class _Native(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, slopes, sinks, out, highest, log_sum = ctx.saved_tensors
         call = AttentionCall(q, k, v=v, bias=bias, slopes=slopes, sinks=sinks, **ctx.rest)
-        with_bias, with_slopes, with_sinks = ctx.needs_input_grad[3:6]
-        found = (out, highest, log_sum, d_out)
-        gradients = attend.backward(call, *found, seed=ctx.seed, with_bias=with_bias, with_slopes=with_slopes)
-        d_sinks = attend.gradient_of_sinks(sinks, *found) if with_sinks else None
-        return *gradients, d_sinks, None, None
+        asked = dict(zip(("with_bias", "with_slopes", "with_sinks"), ctx.needs_input_grad[3:6], strict=True))
+        gradients = attend.backward(call, out, highest, log_sum, d_out, seed=ctx.seed, **asked)
+        return *gradients, None, None

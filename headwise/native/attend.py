@@ -16,7 +16,6 @@ from headwise.call import AttentionCall, Scores
 from headwise.errors import ArgumentError
 from headwise.native.library import instruction_set, library, missing, share_threads
 from headwise.native.sight import Sight, sight_of
-from headwise.softmax import finite, sinks_gradient
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in headwise.h
 INT8 = 3
@@ -43,7 +42,7 @@ _TENSOR = "Q4q"
 _INPUTS = "11q" + 4 * _TENSOR + "2d2Q" + 3 * _TENSOR + "dq"
 _MASK = "3q" + "Q2q" + "3Q3q"
 _FOUND = "5Q" + "QdQ" + "q2Q" + 2 * "q2Q" + "2q2Q"
-_LAYOUT = struct.Struct("=" + _INPUTS + _MASK + _FOUND + 5 * _TENSOR + "Q")
+_LAYOUT = struct.Struct("=" + _INPUTS + _MASK + _FOUND + 5 * _TENSOR + "2Q")
 _NONE = (0, 0, 0, 0, 0)
 
 
@@ -109,25 +108,22 @@ def backward(
     seed: int = 0,
     with_bias: bool = False,
     with_slopes: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """The gradients of q, k, v and, where asked for, bias and slopes, from what `forward` wrote and the output's."""
+    with_sinks: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """Those of q, k, v and, where asked for, of bias, slopes and sinks, from what `forward` wrote and the output's."""
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (call.q, call.k, call.v))
     d_bias = torch.zeros(call.shape, dtype=torch.float32) if with_bias else None
-    d_slopes = torch.empty(call.shape[1], dtype=torch.float32) if with_slopes else None
-    answers = {"highest": highest, "log_sum": log_sum}
-    answers |= {} if d_slopes is None else {"d_slopes": d_slopes}
+    wanted = {"d_slopes": with_slopes, "d_sinks": with_sinks}
+    of_heads = {name: torch.empty(call.shape[1], dtype=torch.float32) for name in wanted if wanted[name]}
+    answers = {"highest": highest, "log_sum": log_sum, **of_heads}
     _call("hw_attention_backward", call, out, answers, (d_out, dq, dk, dv, d_bias), seed=seed)
     if d_bias is not None and call.bias is not None:
         d_bias = d_bias.sum_to_size(call.bias.shape).to(call.bias.dtype)
-    if d_slopes is not None and call.slopes is not None:
-        d_slopes = d_slopes.to(call.slopes.dtype)
-    return dq, dk, dv, d_bias, d_slopes
-
-
-def gradient_of_sinks(sinks: Tensor, out: Tensor, highest: Tensor, log_sum: Tensor, d_out: Tensor) -> Tensor:
-    """That of the learned sinks [H], from the same."""
-    share = torch.exp((sinks.float()[None, :, None] - highest) - finite(log_sum))
-    return sinks_gradient(share, out, d_out).to(sinks.dtype)
+    d_slopes, d_sinks = (
+        found.to(given.dtype) if (found := of_heads.get(name)) is not None and given is not None else None
+        for name, given in (("d_slopes", call.slopes), ("d_sinks", call.sinks))
+    )
+    return dq, dk, dv, d_bias, d_slopes, d_sinks
 
 
 def look(call: Scores, names: Iterable[str], options: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -194,7 +190,7 @@ def _call(
         *((0, 0) if picture is None else picture.shape[2:]),
         *at("mean", "greatest"),
         *(number for x in gradients for number in _tensor(x)),
-        *at("d_slopes"),
+        *at("d_slopes", "d_sinks"),
     )
     code = getattr(loaded, function)(given)
     if code:

@@ -74,7 +74,7 @@ typedef struct {
     hw_tensor d_out;          /* [B, H, Q, E] */
     hw_tensor d_q, d_k, d_v;  /* as q, k, v */
     hw_tensor d_bias;         /* [B, H, Q, K], float32: what is there is added to */
-    float *d_slopes;          /* [H] */
+    float *d_slopes, *d_sinks; /* [H] */
 } hw_attention;
 
 /* The instruction sets that were compiled, from the plainest; null past the last. */

@@ -85,24 +85,25 @@ def _attend_backward(
     dropout: float,
     with_bias: bool,
     with_slopes: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v, and those of bias and slopes, of no size where they are not asked for."""
+    with_sinks: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v, and those of bias, slopes and sinks, of no size where they are not asked for."""
     call = _call(q, k, v, allowed, bias, slopes, sinks, low, high, scale, softcap, dropout)
     found = (out, highest, log_sum, d_out)
-    asked: dict[str, Any] = {"with_bias": with_bias, "with_slopes": with_slopes}
+    asked: dict[str, Any] = {"with_bias": with_bias, "with_slopes": with_slopes, "with_sinks": with_sinks}
     dq, dk, dv, *more = kernels.backward(call, *found, seed=_number(seed), **asked)
-    d_bias, d_slopes = (q.new_empty(0) if x is None else x for x in more)
-    return dq, dk, dv, d_bias, d_slopes
+    d_bias, d_slopes, d_sinks = (q.new_empty(0) if x is None else x for x in more)
+    return dq, dk, dv, d_bias, d_slopes, d_sinks
 
 
 @_attend_backward.register_fake
 def _(
     d_out: Tensor, out: Tensor, highest: Tensor, log_sum: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: object
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    asked = zip(rest[1:3], rest[-2:], strict=True)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    asked = zip(rest[1:4], rest[-3:], strict=True)
     likes = [x if wanted and isinstance(x, Tensor) else q.new_empty(0) for x, wanted in asked]
-    dq, dk, dv, d_bias, d_slopes = (x.new_empty(x.shape) for x in (q, k, v, *likes))
-    return dq, dk, dv, d_bias, d_slopes
+    dq, dk, dv, d_bias, d_slopes, d_sinks = (x.new_empty(x.shape) for x in (q, k, v, *likes))
+    return dq, dk, dv, d_bias, d_slopes, d_sinks
 
 
 def _setup(ctx: torch.autograd.function.FunctionCtx, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -113,11 +114,10 @@ def _setup(ctx: torch.autograd.function.FunctionCtx, inputs: tuple, output: tupl
 
 def _backward(ctx, d_out: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
     *inputs, out, highest, log_sum = ctx.saved_tensors
-    asked = ctx.needs_input_grad[4:6]
-    *found, d_bias, d_slopes = _attend_backward(d_out, out, highest, log_sum, *inputs, *ctx.numbers, *asked)
-    d_sinks = kernels.gradient_of_sinks(inputs[6], out, highest, log_sum, d_out) if ctx.needs_input_grad[6] else None
-    more = [x if wanted else None for x, wanted in zip((d_bias, d_slopes), asked, strict=True)]
-    return *found, None, *more, d_sinks, *[None] * 6
+    asked = ctx.needs_input_grad[4:7]
+    dq, dk, dv, *more = _attend_backward(d_out, out, highest, log_sum, *inputs, *ctx.numbers, *asked)
+    more = [x if wanted else None for x, wanted in zip(more, asked, strict=True)]
+    return dq, dk, dv, None, *more, *[None] * 6
 
 
 _attend.register_autograd(_backward, setup_context=_setup)

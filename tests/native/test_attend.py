@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from headwise import attention, masks
 from headwise.call import AttentionCall, make_call
@@ -119,25 +120,34 @@ def test_the_gradient_of_a_bias(each_set: str, shape: tuple[int, ...]) -> None:
         near(x.grad, y.grad, torch.float32)
 
 
-@pytest.mark.parametrize(("q_len", "k_len"), [(150, 150), (70, 200), (200, 70)])
-def test_the_gradient_of_slopes(each_set: str, q_len: int, k_len: int) -> None:
-    slopes, bias = SLOPES.clone().requires_grad_(), torch.randn(q_len, k_len)
-    mask = masks.window(90, 5) & masks.lengths(torch.tensor([60, k_len]))
-    call = drawn(torch.float32, q_len, k_len, mask=mask, bias=bias, softcap=3.0, slopes=slopes)
-    exact = [x.detach().double().requires_grad_() for x in (call.q, call.k, call.v, slopes)]
-    expected = oracle.attention(
-        *exact[:3], mask=call.mask, bias=bias, softcap=3.0, slopes=exact[3], dtype=torch.float32
-    )
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize(("q_len", "k_len"), [(150, 150), (200, 70), (70, 330)])  # 330: more keys than are held at once
+def test_the_gradients_of_slopes_and_sinks(each_set: str, q_len: int, k_len: int, dtype: torch.dtype) -> None:
+    slopes, sinks = SLOPES.clone().requires_grad_(), torch.tensor([0.5, -1.0, 2.0, 0.0], requires_grad=True)
+    bias, mask = torch.randn(q_len, k_len), masks.window(300, 5) & masks.lengths(torch.tensor([60, k_len]))
+    call = drawn(dtype, q_len, k_len, mask=mask, bias=bias, softcap=3.0, slopes=slopes, sinks=sinks)
+    exact = [x.detach().double().requires_grad_() for x in (call.q, call.k, call.v, slopes, sinks)]
+    options = {"softcap": 3.0, "slopes": exact[3], "sinks": exact[4]}
+    expected = oracle.attention(*exact[:3], mask=call.mask, bias=bias, **options, dtype=dtype)
     found = native.run(call)
-    near(found, expected, torch.float32)
+    near(found, expected, dtype)
     d_out = torch.randn_like(found)
     expected.backward(d_out.double())
     found.backward(d_out)
-    for x, y in zip((call.q, call.k, call.v), exact[:3], strict=True):
-        near(x.grad, y.grad, torch.float32)
-    near(slopes.grad, exact[3].grad, torch.float32, times=4)  # its terms, times distances, cancel
-    assert "gradient of slopes" in str(native.refuse(drawn(torch.float16, slopes=slopes)))
-    assert native.refuse(drawn(torch.float16, slopes=slopes.detach())) is None
+    for x, y in zip((call.q, call.k, call.v, slopes, sinks), exact, strict=True):
+        near(x.grad, y.grad, dtype)
+
+
+def test_few_and_many_keys_have_the_same_gradients(each_set: str) -> None:
+    """The same keys, alone and before others that nobody sees."""
+    few = drawn(torch.float32, 150, 200, sinks=torch.zeros(4, requires_grad=True))
+    native.run(few).square().sum().backward()
+    given = [x.detach().requires_grad_() for x in (few.q, few.k, few.v, few.sinks)]  # type: ignore[union-attr]
+    k, v = (pad(x, (0, 0, 0, 200)) for x in given[1:3])
+    many = make_call(given[0], k, v, mask=masks.lengths(torch.tensor([200, 200])), sinks=given[3])
+    native.run(many).square().sum().backward()
+    for x, y in zip((few.q, few.k, few.v, few.sinks), given, strict=True):
+        near(y.grad, x.grad.double(), torch.float32)  # type: ignore[union-attr]
 
 
 def test_slopes_make_no_matrix(each_set: str) -> None:

@@ -3,7 +3,12 @@
 //     P = exp(s - lse),  dV = P^T dO,  dS = scale P (dO V^T - rowsum(dO out)),  dQ = dS K,  dK = dS^T Q
 //
 // (Dropout: P in dV and dO V^T are of the weights that are kept. Softcap: its slope is a factor of dS. The gradient of a
-// bias is dS before slope and scale, that of ALiBi's slopes the sum of these times the negative distances.)
+// bias is dS before slope and scale, that of ALiBi's slopes the sum of these times the negative distances, that of a sink
+// the sum of -exp(sink - lse) rowsum(dO out).)
+//
+// rowsum(dO out) has the rounding of `out`, which in half precision is large. With few keys it is computed from P instead,
+// before any dS. Otherwise the sum of dS over the keys of a row tells by how much it is off, and the gradients of slopes
+// and sinks, single sums over all pairs, are corrected by that.
 //
 // Scores are computed transposed, a row a key: P^T and dS^T are then the left sides that dV and dK need, and the right
 // side of dQ^T = K^T dS^T. A piece of work is one key head, or some of its queries: then the shares of the pieces in dK
@@ -16,6 +21,7 @@
 namespace ISA {
 
 constexpr int64_t QUERIES = 640 << 10; // bytes of packed queries in a chunk
+constexpr int64_t FEW_BLOCKS = 4;      // of keys: so few are all held, with the scores of a tile
 
 template <class T>
 struct Backward {
@@ -26,11 +32,11 @@ struct Backward {
     const hw_attention& call;
     const int64_t b, g, first_tile, past_tile;
     float *dk, *dv; // [keys, dw], [keys, ew]: where the piece adds its share
-    double* dslopes; // [heads]: and here
+    double *dslopes, *dsinks; // [heads]: and here
     const int64_t du = P::units(call.D), eu = P::units(call.E);
     const int64_t dw = up(call.D, T::COLUMNS), ew = up(call.E, T::COLUMNS), dr = up(call.D, ROWS);
     const int64_t heads = call.H / call.G, size = call.dtype == HW_FLOAT32 ? 4 : 2;
-    const int64_t packed_tile = TILE * (du + eu + (dw + ew) / T::PAIR + dr + 4) * 4; // bytes
+    const int64_t packed_tile = TILE * (du + eu + (dw + ew) / T::PAIR + dr + 7) * 4; // bytes
     int64_t chunk_tiles = 0;
 
     // Of each tile of the chunk, one head after the other.
@@ -40,27 +46,37 @@ struct Backward {
         float *dqt;     // [dr, 64]
         float *highest, *log_sum, *delta; // [64]; log_sum in units of log 2
         int32_t* drops;                   // [64]
+        float *rest, *steep, *far;        // [64]: sums over the keys of dS, of dS times distance, of P times distance
     };
-    unit *k = nullptr, *v = nullptr, *kt = nullptr;  // [64, du], [64, eu], [dr, 64]
-    float *scores = nullptr, *dp = nullptr;         // [64, 64] keys by queries
+    // Of a block of keys, and its pairs with a tile.
+    struct Keys {
+        unit *k, *v, *kt;           // [64, du], [64, eu], [dr, 64]
+        float *scores, *dp, *bias; // [64, 64] keys by queries
+    };
+    const int64_t blocks = (call.K + TILE - 1) / TILE;
+    const bool few = blocks <= FEW_BLOCKS;
+    Keys slots[FEW_BLOCKS]; // of all blocks, if they are few; else the first one, of one after the other
     Weight *p = nullptr, *ds = nullptr;             // the same as the left side of a product
     unit* right = nullptr;                          // dS^T as the right side
     char* chunk = nullptr;
-    float* bias = nullptr; // [64, 64]
 
     static int64_t tiles_of_chunk(int64_t bytes) { return most(1, QUERIES / bytes); }
 
     bool prepare() {
         chunk_tiles = least(past_tile - first_tile, most(1, QUERIES / (packed_tile * heads)));
         chunk = (char*)hw::scratch(0, chunk_tiles * heads * packed_tile);
-        const int64_t floats = TILE * (du + eu) + up(dr * HALF, 16) + TILE * TILE * 6;
-        float* more = (float*)hw::scratch(1, 4 * floats);
+        const int64_t floats = TILE * (du + eu) + up(dr * HALF, 16) + TILE * TILE * 3; // of a slot
+        const int64_t held = few ? blocks : 1;
+        float* more = (float*)hw::scratch(1, 4 * (held * floats + TILE * TILE * 3));
         if (!chunk || !more) return false;
-        k = (unit*)more, v = k + TILE * du, kt = v + TILE * eu;
-        scores = (float*)(kt + up(dr * HALF, 16)), dp = scores + TILE * TILE, bias = dp + TILE * TILE;
-        p = (Weight*)(bias + TILE * TILE), ds = (Weight*)((float*)p + TILE * TILE);
-        right = T::PAIR > 1 ? (unit*)((float*)ds + TILE * TILE) : (unit*)ds;
-        std::memset(kt, 0, 4 * dr * HALF);
+        for (int64_t i = 0; i < held; i++, more += floats) {
+            Keys& x = slots[i];
+            x.k = (unit*)more, x.v = x.k + TILE * du, x.kt = x.v + TILE * eu;
+            x.scores = (float*)(x.kt + up(dr * HALF, 16)), x.dp = x.scores + TILE * TILE, x.bias = x.dp + TILE * TILE;
+            std::memset(x.kt, 0, 4 * dr * HALF);
+        }
+        p = (Weight*)more, ds = (Weight*)(more + TILE * TILE);
+        right = T::PAIR > 1 ? (unit*)(more + 2 * TILE * TILE) : (unit*)ds;
         return true;
     }
 
@@ -73,6 +89,7 @@ struct Backward {
         x.dout = (unit*)at, at += HALF * ew;
         x.dqt = at, at += TILE * dr;
         x.highest = at, x.log_sum = at + TILE, x.delta = at + 2 * TILE, x.drops = (int32_t*)(at + 3 * TILE);
+        x.rest = at + 4 * TILE, x.steep = at + 5 * TILE, x.far = at + 6 * TILE;
         return x;
     }
 
@@ -86,19 +103,28 @@ struct Backward {
                 if (s.first < s.past) first = least(first, s.block(s.first).number), past = most(past, s.block(s.past - 1).number + 1);
                 pack_queries(g * heads + i % heads, t0 + i / heads, queries(i));
             }
-            for (int64_t block = first; block < past; block++) {
+            if (few) {
+                for (int64_t block = 0; t0 == first_tile && block < blocks; block++) pack_keys(block, slots[block]);
+                for (int64_t i = 0; i < n; i++) all_keys(g * heads + i % heads, t0 + i / heads, queries(i));
+            }
+            for (int64_t block = first; !few && block < past; block++) {
                 bool packed = false;
                 for (int64_t i = 0; i < n; i++) {
                     const int64_t h = g * heads + i % heads, tile = t0 + i / heads;
-                    const Sight s = sight_of(call, b, h, tile);
-                    const int64_t at = s.find(block);
+                    const Sight sight = sight_of(call, b, h, tile);
+                    const int64_t at = sight.find(block);
                     if (at < 0) continue;
-                    if (!packed) pack_keys(block);
+                    if (!packed) pack_keys(block, slots[0]);
                     packed = true;
-                    differentiate(h, tile, s, s.block(at), queries(i));
+                    const Pairs pairs(call, h, tile, sight, sight.block(at));
+                    score(pairs, queries(i), slots[0]);
+                    differentiate(pairs, queries(i), slots[0]);
                 }
             }
-            for (int64_t i = 0; i < n; i++) write_queries(g * heads + i % heads, t0 + i / heads, queries(i));
+            for (int64_t i = 0; i < n; i++) {
+                write_queries(g * heads + i % heads, t0 + i / heads, queries(i));
+                if (call.d_sinks || call.d_slopes) add_sums(i % heads, t0 + i / heads, queries(i));
+            }
         }
     }
 
@@ -114,6 +140,7 @@ struct Backward {
         P::transposed(dtype, row_of(td, h, q), td.stride[2], td.stride[3], some, call.E, x.dot);
         P::right(dtype, row_of(td, h, q), td.stride[2], td.stride[3], some, call.E, ew, x.dout);
         std::memset(x.dqt, 0, 4 * TILE * dr);
+        std::memset(x.rest, 0, 3 * 4 * TILE);
         for (int64_t r = 0; r < TILE; r++) x.highest[r] = 0, x.log_sum[r] = INFINITY, x.delta[r] = 0; // nothing is seen
         const int64_t at = (b * call.H + h) * call.Q + q;
         for (int64_t r = 0; r < some; r++) {
@@ -126,11 +153,11 @@ struct Backward {
             for (int64_t r = 0; r < TILE; r++) x.drops[r] = (int32_t)row_of_drops(call, b, h, q + r);
     }
 
-    void pack_keys(int64_t block) {
+    void pack_keys(int64_t block, const Keys& y) {
         const int64_t key = block * TILE, some = least(TILE, call.K - key);
-        P::left(call.dtype, row_of(call.k, g, key), call.k.stride[2], call.k.stride[3], some, TILE, call.D, k);
-        P::left(call.dtype, row_of(call.v, g, key), call.v.stride[2], call.v.stride[3], some, TILE, call.E, v);
-        P::left_transposed(call.dtype, row_of(call.k, g, key), call.k.stride[2], call.k.stride[3], some, call.D, kt);
+        P::left(call.dtype, row_of(call.k, g, key), call.k.stride[2], call.k.stride[3], some, TILE, call.D, y.k);
+        P::left(call.dtype, row_of(call.v, g, key), call.v.stride[2], call.v.stride[3], some, TILE, call.E, y.v);
+        P::left_transposed(call.dtype, row_of(call.k, g, key), call.k.stride[2], call.k.stride[3], some, call.D, y.kt);
     }
 
     // C [rows, columns] += or = A B, in groups of rows.
@@ -138,95 +165,109 @@ struct Backward {
         for (int64_t r = 0; r < rows; r += ROWS) T::product(least(ROWS, rows - r), a + r * rs, rs, 1, (const float*)right_side, bs, n, c + r * cs, cs, columns, add);
     }
 
-    void differentiate(int64_t h, int64_t tile, const Sight& sight, const Block& block, const Queries& x) {
-        const int64_t key = block.number * TILE, q = tile * TILE, some = least(TILE, call.K - key);
-        product(TILE, k, du, x.qt, TILE, du, scores, TILE, TILE, false);
-        product(TILE, v, eu, x.dot, TILE, eu, dp, TILE, TILE, false);
-        bool whole = some == TILE && block.bits < 0;
+    // The pairs of a tile's queries, from q, and a block's keys, from `key`: query i sees the keys [lo[i], hi[i]) of the
+    // block, apart from its bits; whole: all see all.
+    struct Pairs {
+        int64_t h, q, key, keys;
+        Block block;
+        bool whole;
+        float alibi;
         int32_t lo[TILE], hi[TILE];
-        for (int64_t r = 0; r < TILE; r++) {
-            whole &= sight.lo[r] <= key && sight.hi[r] >= key + TILE;
-            lo[r] = (int32_t)most(0, least(TILE, sight.lo[r] - key)), hi[r] = (int32_t)most(0, least(some, sight.hi[r] - key));
+
+        Pairs(const hw_attention& call, int64_t h, int64_t tile, const Sight& sight, const Block& block)
+            : h(h), q(tile * TILE), key(block.number * TILE), keys(least(TILE, call.K - key)), block(block), whole(keys == TILE && block.bits < 0), alibi(call.slopes ? call.slopes[h] : 0.0f) {
+            for (int64_t r = 0; r < TILE; r++) {
+                whole &= sight.lo[r] <= key && sight.hi[r] >= key + TILE;
+                lo[r] = (int32_t)most(0, least(TILE, sight.lo[r] - key)), hi[r] = (int32_t)most(0, least(keys, sight.hi[r] - key));
+            }
         }
-        if (call.bias.data) gather_bias(h, q, key, some);
-        const Pairs pairs{h, q, key, lo, hi, whole, block, call.slopes ? call.slopes[h] : 0.0f};
-        // Of a single block, delta follows from the weights: with few keys the output, which is rounded, is not near enough.
-        if (sight.past - sight.first == 1) find_delta(pairs, x);
-        vf steeper{};
-        const bool plain = whole && call.softcap == 0.0 && !call.bias.data && !call.d_bias.data && !call.slopes && call.dropout == 0.0;
+    };
+
+    // All keys, few, for one tile.
+    void all_keys(int64_t h, int64_t tile, const Queries& x) {
+        const Sight sight = sight_of(call, b, h, tile);
+        for (int64_t i = sight.first; i < sight.past; i++) score(Pairs(call, h, tile, sight, sight.block(i)), x, slots[sight.block(i).number]);
+        find_delta(h, tile, sight, x);
+        for (int64_t i = sight.first; i < sight.past; i++) differentiate(Pairs(call, h, tile, sight, sight.block(i)), x, slots[sight.block(i).number]);
+    }
+
+    void score(const Pairs& pairs, const Queries& x, const Keys& y) const {
+        product(TILE, y.k, du, x.qt, TILE, du, y.scores, TILE, TILE, false);
+        product(TILE, y.v, eu, x.dot, TILE, eu, y.dp, TILE, TILE, false);
+        if (call.bias.data) gather_bias(pairs, y.bias);
+    }
+
+    void differentiate(const Pairs& pairs, const Queries& x, const Keys& y) {
+        const bool plain = pairs.whole && call.softcap == 0.0 && !call.bias.data && !call.d_bias.data && !call.slopes && call.dropout == 0.0;
         for (int64_t j = 0; j < TILE; j++) {
-            if (plain) weigh(j, x);
-            else weigh(j, pairs, x, steeper);
+            if (plain) weigh(j, x, y);
+            else weigh(j, pairs, x, y);
         }
-        if (call.d_slopes) dslopes[h - g * heads] -= sum(steeper);
-        if (call.d_bias.data) add_bias(h, q, key, some);
+        if (call.d_bias.data) add_bias(pairs, y.bias);
         if constexpr (T::PAIR > 1)
             for (int64_t j = 0; j < HALF; j++)
                 for (int64_t i = 0; i < TILE; i++) right[j * TILE + i] = (unit)ds[2 * j * TILE + i] | (unit)ds[(2 * j + 1) * TILE + i] << 16;
-        product(TILE, (const unit*)p, HALF, x.dout, ew, HALF, dv + key * ew, ew, ew, true);
-        product(TILE, (const unit*)ds, HALF, x.q, dw, HALF, dk + key * dw, dw, dw, true);
-        product(call.D, kt, HALF, right, TILE, HALF, x.dqt, TILE, TILE, true);
+        product(TILE, (const unit*)p, HALF, x.dout, ew, HALF, dv + pairs.key * ew, ew, ew, true);
+        product(TILE, (const unit*)ds, HALF, x.q, dw, HALF, dk + pairs.key * dw, dw, dw, true);
+        product(call.D, y.kt, HALF, right, TILE, HALF, x.dqt, TILE, TILE, true);
     }
 
     // P and dS of one key, the j-th of its block, which all queries see, without options.
-    void weigh(int64_t j, const Queries& x) const {
+    void weigh(int64_t j, const Queries& x, const Keys& y) const {
         const vf scale = splat((float)call.scale);
-        const float *s = scores + j * TILE, *by = dp + j * TILE;
+        const float *s = y.scores + j * TILE, *by = y.dp + j * TILE;
         for (int64_t i = 0; i < TILE; i += 2 * W) {
             vf e[2], d[2];
             for (int64_t u = 0; u < 2; u++) {
                 const int64_t at = i + u * W;
                 e[u] = exp2<T::ROUGH>(fma(fma(load(s + at), scale, -load(x.highest + at)), splat(LOG2E), -load(x.log_sum + at)));
-                d[u] = e[u] * (load(by + at) - load(x.delta + at)) * scale;
+                d[u] = e[u] * (load(by + at) - load(x.delta + at));
+                if (call.d_sinks) store(x.rest + at, load(x.rest + at) + d[u]);
+                d[u] *= scale;
             }
             P::weights(p + j * TILE + i, e[0], e[1]);
             P::weights(ds + j * TILE + i, d[0], d[1]);
         }
     }
 
-    // The pairs of a tile's queries, from q, and a block's keys, from `key`: query i sees the keys [lo[i], hi[i]) of the
-    // block, apart from its bits; whole: all see all.
-    struct Pairs {
-        int64_t h, q, key;
-        const int32_t *lo, *hi;
-        bool whole;
-        const Block& block;
-        float alibi;
-    };
-
     struct Weighed {
         vf p, kept, dp, slope, far; // weight before and after dropout; its gradient; ds / d(q k); distance
+        vi seen;
     };
 
     // The same of any block, with options.
-    void weigh(int64_t j, const Pairs& pairs, const Queries& x, vf& steeper) {
+    void weigh(int64_t j, const Pairs& pairs, const Queries& x, const Keys& y) {
         for (int64_t i = 0; i < TILE; i += W) {
-            const Weighed a = weighed(j, i, pairs, x);
-            const vf d = a.p * (a.dp - load(x.delta + i)), some = pairs.whole ? d : a.p == 0.0f ? vf{} : d;
+            const Weighed a = weighed(j, i, pairs, x, y);
+            const vf d = a.p * (a.dp - load(x.delta + i)), some = a.seen ? d : vf{};
             P::weights(p + j * TILE + i, a.kept);
             P::weights(ds + j * TILE + i, some * a.slope);
-            if (call.d_bias.data) store(bias + j * TILE + i, some);
-            if (call.d_slopes) steeper = fma(some, a.far, steeper);
+            if (call.d_bias.data) store(y.bias + j * TILE + i, some);
+            if (call.d_sinks || call.d_slopes) store(x.rest + i, load(x.rest + i) + some);
+            if (!call.d_slopes) continue;
+            store(x.steep + i, fma(some, a.far, load(x.steep + i)));
+            store(x.far + i, fma(a.p, a.far, load(x.far + i)));
         }
     }
 
-    Weighed weighed(int64_t j, int64_t i, const Pairs& pairs, const Queries& x) const {
+    Weighed weighed(int64_t j, int64_t i, const Pairs& pairs, const Queries& x, const Keys& y) const {
         const vf scale = splat((float)call.scale), far = distances(lanes() + splat((int32_t)(pairs.q + i + call.K - call.Q - pairs.key - j)));
         const float cap = (float)call.softcap;
-        vf s = load(scores + j * TILE + i) * scale, slope = scale;
+        vf s = load(y.scores + j * TILE + i) * scale, slope = scale;
         if (cap > 0) {
             s = capped(s, cap);
             const vf part = s * splat(1.0f / cap);
             slope = scale * (1.0f - part * part);
         }
-        vf more = call.bias.data ? load(bias + j * TILE + i) : vf{};
+        vf more = call.bias.data ? load(y.bias + j * TILE + i) : vf{};
         if (call.slopes) more -= splat(pairs.alibi) * far;
         s += more;
         vf e = exp2<6>(fma(s - load(x.highest + i), splat(LOG2E), -load(x.log_sum + i)));
+        vi seen = splat(-1);
         if (!pairs.whole) {
             vi from, past, at = splat((int32_t)j);
             std::memcpy(&from, pairs.lo + i, sizeof from), std::memcpy(&past, pairs.hi + i, sizeof past);
-            vi seen = (from <= at) & (at < past);
+            seen = (from <= at) & (at < past);
             if (pairs.block.bits >= 0) {
                 vi bit;
                 for (int64_t r = 0; r < W; r++) bit[r] = -(int32_t)(call.words[pairs.block.bits + i + r] >> j & 1);
@@ -234,47 +275,67 @@ struct Backward {
             }
             e = seen ? e : vf{};
         }
-        vf kept = e, by = load(dp + j * TILE + i);
+        vf kept = e, by = load(y.dp + j * TILE + i);
         if (call.dropout > 0) {
             vi row;
             std::memcpy(&row, x.drops + i, sizeof row);
             const vf times = keeps(call, row, splat((int32_t)(pairs.key + j))) ? splat(kept_scale(call)) : vf{};
             kept *= times, by *= times;
         }
-        return {e, kept, by, slope, far};
+        return {e, kept, by, slope, far, seen};
     }
 
-    // Of queries whose only block this is: weights that add up to 1, although scores are rounded in another order than
+    // Of a tile whose scores are all held: weights that add up to 1, although scores are rounded in another order than
     // forward, and delta from them.
-    void find_delta(const Pairs& pairs, const Queries& x) const {
-        for (int64_t i = 0; i < TILE; i += W) {
-            vf sum{}, total{};
-            for (int64_t j = 0; j < TILE; j++) {
-                const Weighed a = weighed(j, i, pairs, x);
-                sum += a.p == 0.0f ? vf{} : a.p * a.dp, total += a.p; // (a key that is not seen may have NaN)
-            }
-            if (call.sinks) total += exp2<6>(fma(splat(call.sinks[pairs.h]) - load(x.highest + i), splat(LOG2E), -load(x.log_sum + i)));
-            for (int64_t r = 0; r < W; r++)
-                if (total[r] > 0.5f && total[r] < 2.0f) x.log_sum[i + r] += std::log2(total[r]), sum[r] /= total[r]; // (not 0, nor NaN)
-            store(x.delta + i, sum);
+    void find_delta(int64_t h, int64_t tile, const Sight& sight, const Queries& x) const {
+        float sums[TILE] = {}, totals[TILE] = {};
+        for (int64_t n = sight.first; n < sight.past; n++) {
+            const Pairs pairs(call, h, tile, sight, sight.block(n));
+            for (int64_t i = 0; i < TILE; i += W)
+                for (int64_t j = 0; j < TILE;) {
+                    vf sum{}, total{}; // of 8 keys: sums of sums are rounded less
+                    for (const int64_t past = j + 8; j < past; j++) {
+                        const Weighed a = weighed(j, i, pairs, x, slots[pairs.block.number]);
+                        sum += a.seen ? a.p * a.dp : vf{}, total += a.p; // (a key that is not seen may have NaN)
+                    }
+                    store(sums + i, load(sums + i) + sum), store(totals + i, load(totals + i) + total);
+                }
+        }
+        for (int64_t r = 0; r < TILE; r++) {
+            const float total = totals[r] + (call.sinks ? std::exp2((call.sinks[h] - x.highest[r]) * LOG2E - x.log_sum[r]) : 0.0f);
+            const bool near = total > 0.5f && total < 2.0f; // not 0, nor NaN
+            if (near) x.log_sum[r] += std::log2(total);
+            x.delta[r] = near ? sums[r] / total : sums[r];
         }
     }
 
     // Keys by queries.
-    void gather_bias(int64_t h, int64_t q, int64_t key, int64_t keys) {
+    void gather_bias(const Pairs& pairs, float* bias) const {
         const hw_tensor& t = call.bias;
-        const float* x = (const float*)t.data + b * t.stride[0] + h * t.stride[1] + q * t.stride[2] + key * t.stride[3];
+        const float* x = (const float*)t.data + b * t.stride[0] + pairs.h * t.stride[1] + pairs.q * t.stride[2] + pairs.key * t.stride[3];
         std::memset(bias, 0, 4 * TILE * TILE);
-        for (int64_t j = 0; j < keys; j++)
-            for (int64_t i = 0; i < least(TILE, call.Q - q); i++) bias[j * TILE + i] = x[i * t.stride[2] + j * t.stride[3]];
+        for (int64_t j = 0; j < pairs.keys; j++)
+            for (int64_t i = 0; i < least(TILE, call.Q - pairs.q); i++) bias[j * TILE + i] = x[i * t.stride[2] + j * t.stride[3]];
     }
 
     // What `weigh` left in place of the bias.
-    void add_bias(int64_t h, int64_t q, int64_t key, int64_t keys) {
+    void add_bias(const Pairs& pairs, const float* bias) {
         const hw_tensor& t = call.d_bias;
-        float* x = (float*)t.data + b * t.stride[0] + h * t.stride[1] + q * t.stride[2] + key * t.stride[3];
-        for (int64_t i = 0; i < least(TILE, call.Q - q); i++)
-            for (int64_t j = 0; j < keys; j++) x[i * t.stride[2] + j * t.stride[3]] += bias[j * TILE + i];
+        float* x = (float*)t.data + b * t.stride[0] + pairs.h * t.stride[1] + pairs.q * t.stride[2] + pairs.key * t.stride[3];
+        for (int64_t i = 0; i < least(TILE, call.Q - pairs.q); i++)
+            for (int64_t j = 0; j < pairs.keys; j++) x[i * t.stride[2] + j * t.stride[3]] += bias[j * TILE + i];
+    }
+
+    // A tile's share in the gradients of its head's slope and sink.
+    void add_sums(int64_t head, int64_t tile, const Queries& x) {
+        for (int64_t r = 0; r < least(TILE, call.Q - tile * TILE); r++) {
+            if (x.log_sum[r] == INFINITY) continue; // it sees nothing
+            const float* sink = call.sinks ? call.sinks + g * heads + head : nullptr;
+            const double share = sink ? std::exp2((*sink - x.highest[r]) * LOG2E - x.log_sum[r]) : 0.0;
+            const double off = x.rest[r] - share * x.delta[r]; // 0 if delta were exact
+            dslopes[head] -= x.steep[r] - off * x.far[r];
+            dsinks[head] -= share * (x.delta[r] + off);
+        }
     }
 
     void write_queries(int64_t h, int64_t tile, const Queries& x) {
@@ -291,7 +352,7 @@ struct BackwardWork {
     int64_t parts, tiles; // of each key head; tiles of a part
     int64_t keys, dw, ew;
     float* sums; // [B, G, parts, keys, dw + ew]
-    double* slopes; // [B, G, parts, heads]: for d_slopes
+    double* heads;  // [B, G, parts, 2, H / G]: for d_slopes and d_sinks
     bool failed;
 
     float* dk(int64_t piece) const { return sums + piece * keys * (dw + ew); }
@@ -303,10 +364,10 @@ static void backward_piece(void* given, int64_t piece) {
     const hw_attention& call = *work.call;
     const int64_t matrix = piece / work.parts, first = piece % work.parts * work.tiles, all = (call.Q + TILE - 1) / TILE;
     float* dk = work.dk(piece);
-    double* slopes = work.slopes + piece * (call.H / call.G);
+    double *slopes = work.heads + piece * 2 * (call.H / call.G), *sinks = slopes + call.H / call.G;
     std::memset(dk, 0, 4 * work.keys * (work.dw + work.ew));
-    std::memset(slopes, 0, 8 * (call.H / call.G));
-    Backward<T> backward{call, matrix / call.G, matrix % call.G, first, least(all, first + work.tiles), dk, dk + work.keys * work.dw, slopes};
+    std::memset(slopes, 0, 8 * 2 * (call.H / call.G));
+    Backward<T> backward{call, matrix / call.G, matrix % call.G, first, least(all, first + work.tiles), dk, dk + work.keys * work.dw, slopes, sinks};
     if (first >= all) return;
     if (!backward.prepare()) work.failed = true;
     else backward.run();
@@ -342,15 +403,18 @@ static int64_t backward(const hw_attention* call) {
     if (matrices < 8) work.parts = least(all, (8 + matrices - 1) / matrices);
     work.tiles = (all + work.parts - 1) / work.parts;
     const int64_t floats = up(matrices * work.parts * work.keys * (work.dw + work.ew), 16), heads = call->H / call->G;
-    work.sums = (float*)std::aligned_alloc(64, up(4 * floats + 8 * matrices * work.parts * heads, 64));
+    work.sums = (float*)std::aligned_alloc(64, up(4 * floats + 8 * matrices * work.parts * 2 * heads, 64));
     if (!work.sums) return 1;
-    work.slopes = (double*)(work.sums + floats);
+    work.heads = (double*)(work.sums + floats);
     hw::on_threads(call->threads, matrices * work.parts, backward_piece<T>, &work);
     if (!work.failed) hw::on_threads(call->threads, matrices * (work.keys / TILE), backward_keys, &work);
-    for (int64_t h = 0; call->d_slopes && !work.failed && h < call->H; h++) {
-        double total = 0;
-        for (int64_t i = 0; i < call->B * work.parts; i++) total += work.slopes[((i / work.parts * call->G + h / heads) * work.parts + i % work.parts) * heads + h % heads];
-        call->d_slopes[h] = (float)total;
+    for (int64_t which = 0; which < 2 && !work.failed; which++) {
+        float* found = which ? call->d_sinks : call->d_slopes;
+        for (int64_t h = 0; found && h < call->H; h++) {
+            double total = 0;
+            for (int64_t i = 0; i < call->B * work.parts; i++) total += work.heads[(((i / work.parts * call->G + h / heads) * work.parts + i % work.parts) * 2 + which) * heads + h % heads];
+            found[h] = (float)total;
+        }
     }
     std::free(work.sums);
     return work.failed ? 1 : 0;

@@ -165,7 +165,7 @@ int64_t check_mask(const hw_attention& call) {
 }
 
 int64_t check_answers(const hw_attention& call) {
-    const void *fours[] = {call.highest, call.log_sum, call.entropy, call.distance, call.received, call.top_weights, call.mean, call.greatest, call.at_offsets, call.at_keys, call.sinks, call.slopes, call.d_slopes};
+    const void *fours[] = {call.highest, call.log_sum, call.entropy, call.distance, call.received, call.top_weights, call.mean, call.greatest, call.at_offsets, call.at_keys, call.sinks, call.slopes, call.d_slopes, call.d_sinks};
     for (const void* each : fours)
         if ((uintptr_t)each % 4) return ALIGNMENT;
     const void *eights[] = {call.odd, call.needed, call.top_keys, call.offsets, call.keys, call.matrix, call.tiles, call.blocks, call.words};
