@@ -8,9 +8,10 @@ The contestants take turns in one process (A B C, A B C, ...). Each round gives 
 in brackets, the least and the greatest. Above 1× the native kernel is faster. A matrix product of the same dtype takes
 its turn in each round: "of the product" is the share of its FLOP/s that the native kernel reaches, counting only cells
 that the mask allows. SDPA is told "causal" where the mask is that, and gets a dense mask otherwise: for
-ALiBi the bias, made before. "With
-statistics" is the output with log-sum-exp, entropy and distance, "statistics alone" these three without it; "all
-statistics" are those of `record.statistics()`. headwise's torch kernel is `tiled`, or the statistics by tiles.
+ALiBi the bias, made before. "With statistics" is the output with log-sum-exp, entropy, distance, the largest weight and
+that on the first key; "and received" adds what each key gets; "lse, entropy" are these two without the output, "all
+statistics" those of `record.statistics()`. "Of forward" is the time over that of the native output alone. headwise's
+torch kernel is `tiled`, or the statistics by tiles.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from headwise import masks
 from headwise.kernels import sdpa
 from headwise.kernels.measure import take_turns
 from headwise.kernels.speeds import processor
-from headwise.native.attend import forward
 from headwise.native.library import instruction_set
 from headwise.nn import positions
 from headwise.records.statistics import STATISTICS, make
@@ -56,7 +56,15 @@ CASES: dict[str, Callable[[int], masks.Mask | None]] = {
     "prefix-LM, half": lambda n: masks.prefix(n // 2),
     "BigBird, 64": lambda n: masks.big_bird(n, block_size=64),
 }
-PASSES = ("forward", "forward + backward", "with statistics", "statistics alone", "all statistics")
+BESIDE = ("lse", "entropy", "distance", "top", "first_visible")
+# The statistics of each pass, and whether the output is computed too.
+STATISTICS_OF = {
+    "with statistics": (BESIDE, True),
+    "and received": ((*BESIDE, "received"), True),
+    "lse, entropy": (("lse", "entropy"), False),
+    "all statistics": (tuple(STATISTICS), False),
+}
+PASSES = ("forward", "forward + backward", *STATISTICS_OF)
 
 
 def main() -> None:
@@ -84,7 +92,16 @@ def main() -> None:
     }
     console.print("  ".join(f"{name} {value}" for name, value in about.items()), highlight=False)
     table = Table(
-        "mask", "length", "dtype", "pass", "native", "of the product", "× SDPA", "× headwise's torch kernel", "× Flex"
+        "mask",
+        "length",
+        "dtype",
+        "pass",
+        "native",
+        "of the product",
+        "of forward",
+        "× SDPA",
+        "× torch kernel",
+        "× Flex",
     )
     rows = []
     for name in asked.cases:
@@ -112,27 +129,24 @@ def measure(name: str, length: int, dtype: torch.dtype, what: str, rounds: int, 
         options["slopes"] = positions.Alibi(HEADS).slopes
         call = headwise.call.make_call(q, k, v, **options)
         dense = sdpa.dense_mask(call).to(dtype)
-    answers = {each: torch.empty(q.shape[:3]) for each in ("highest", "log_sum", "entropy", "distance")}
     square = torch.randn(PRODUCT, PRODUCT, dtype=dtype)
 
     call = headwise.call.make_call(q, k, v, **options)
-    every = make(tuple(STATISTICS), {})
+    names, with_output = STATISTICS_OF.get(what, ((), True))
+    asked = make(names, {"top": 1} if with_output else {})
+
+    def plain() -> Tensor:
+        return headwise.attention(q, k, v, **options, kernel="native")
 
     def ours() -> Tensor:
-        if what in PASSES[:2]:
-            return headwise.attention(q, k, v, **options, kernel="native")
-        if what == "all statistics":
-            return by_native(call, every)["entropy"]
-        out = torch.empty_like(q) if what == "with statistics" else None
-        forward(call, out, **answers)
-        return answers["entropy"] if out is None else out
+        return by_native(call, asked, torch.empty_like(q) if with_output else None)["entropy"] if names else plain()
 
     contestants: dict[str, Callable[[], Tensor]] = {
         "native": ours,
+        **({"forward": plain} if names else {}),
         "sdpa": lambda: scaled_dot_product_attention(q, k, v, attn_mask=dense, is_causal=name == "causal"),
     }
-    if what in PASSES[2:]:
-        asked = every if what == "all statistics" else make(("lse", "entropy", "distance"), {})
+    if names:
         contestants["torch"] = lambda: by_tiles(call, asked)["entropy"]
     elif dense is not None:
         contestants["torch"] = lambda: headwise.attention(q, k, v, **options, kernel="tiled")
@@ -146,7 +160,7 @@ def measure(name: str, length: int, dtype: torch.dtype, what: str, rounds: int, 
         runs = {who: once(run) for who, run in contestants.items()}
         times = take_turns({**runs, "product": lambda: square @ square}, rounds)
     cells = length * length if mask is None else int(mask.to_bool(length).sum())
-    products = {"forward": 2, "forward + backward": 7, "with statistics": 2}.get(what, 1)
+    products = 7 if backward else 2 if with_output else 1
     flops = products * 2 * HEADS * HEAD_DIM * cells
     return {
         "mask": name,
@@ -163,8 +177,9 @@ def _shown(row: dict[str, Any]) -> list[str]:
     speed = [2 * PRODUCT**3 / seconds for seconds in times["product"]]
     shares = [row["flops"] / ours / product for ours, product in zip(times["native"], speed, strict=True)]
     cells = [f"{statistics.median(times['native']) * 1000:,.1f} ms", f"{statistics.median(shares):.0%}"]
-    for who in ("sdpa", "torch", "flex"):
+    for who in ("forward", "sdpa", "torch", "flex"):
         ratios = [theirs / ours for theirs, ours in zip(times.get(who, ()), times["native"], strict=False)]
+        ratios = [1 / ratio for ratio in ratios] if who == "forward" else ratios
         cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})" if ratios else "–")
     return [row["mask"], f"{row['length']:,}", row["dtype"], row["pass"], *cells]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from ctypes import CDLL
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ INT8 = 3
 FEW = 16  # queries that share a key head: keys and values are read where they are, and may be int8
 MOST = 64  # of the largest weights of a row
 
-# What `look` finds, by the names of headwise.h: dimensions (T: the largest, O: offsets, Y, X: of a picture) and dtype.
+# What weights tell, by the names of headwise.h: dimensions (T: the largest, O: offsets, Y, X: of a picture) and dtype.
 ANSWERS = {
     **dict.fromkeys(("highest", "log_sum", "entropy", "distance", "at_keys"), ("BHQ", torch.float32)),
     "received": ("BHK", torch.float32),
@@ -33,6 +33,9 @@ ANSWERS = {
     "mean": ("BHYX", torch.float32),
     "greatest": ("BHYX", torch.float32),
 }
+
+# What is found beside the output, of the largest weights only one.
+BESIDE = frozenset({"highest", "log_sum", "entropy", "distance", "at_keys", "received", "top_weights", "top_keys"})
 
 for each in (instruction_set, missing):  # torch.compile does not look inside
     torch.compiler.assume_constant_result(each)
@@ -91,7 +94,7 @@ def forward(call: Scores, out: Tensor | None, *, seed: int = 0, **answers: Tenso
         call: with values, if there is an `out`; one that `refuse` does not refuse.
         out: [B, H, Q, E], written; None = only the answers.
         seed: of the dropout.
-        answers: float32 [B, H, Q], contiguous, written: highest, log_sum, entropy, distance. See headwise.h.
+        answers: contiguous, written: those of `ANSWERS` that are in `BESIDE`. See headwise.h.
     """
     odd = torch.zeros(1, dtype=torch.int64)
     _call("hw_attention_forward", call, out, {**answers, "odd": odd}, seed=seed)
@@ -126,7 +129,9 @@ def backward(
     return dq, dk, dv, d_bias, d_slopes, d_sinks
 
 
-def look(call: Scores, names: Iterable[str], options: Mapping[str, Any]) -> dict[str, Tensor]:
+def look(
+    call: Scores, names: Collection[str], options: Mapping[str, Any], out: Tensor | None = None
+) -> dict[str, Tensor]:
     """What the weights of a call tell, before dropout: the named ones of `ANSWERS`.
 
     Args:
@@ -134,6 +139,7 @@ def look(call: Scores, names: Iterable[str], options: Mapping[str, Any]) -> dict
         names: of `ANSWERS`; top_weights and top_keys go together.
         options: `share` of the weight for needed; `top`, at most 64; `size` (h, w) of the pictures; `offsets`, a
             sequence; `keys`, int64 [B|1, H|1, n], -1 = none.
+        out: [B, H, Q, E], written in the same pass as the names of `BESIDE`; None = without the output.
     """
     batch, heads, q_len, k_len = call.shape
     sizes = {"B": batch, "H": heads, "Q": q_len, "K": k_len, "T": options.get("top", 0)}
@@ -143,11 +149,15 @@ def look(call: Scores, names: Iterable[str], options: Mapping[str, Any]) -> dict
         given["offsets"] = torch.tensor(options["offsets"], dtype=torch.int64)
     if "keys" in options:
         given["keys"] = options["keys"].expand(batch, heads, -1).contiguous()
-    found = {}
-    for name in names:
-        dims, dtype = ANSWERS[name]
-        found[name] = torch.empty([sizes[dim] for dim in dims], dtype=dtype)
-    _call("hw_attention_look", call, None, {**given, **found}, share=options.get("share", 0.0))
+    names = {*names, *(("highest", "log_sum") if "received" in names else ())}
+    found = {name: torch.empty([sizes[dim] for dim in ANSWERS[name][0]], dtype=ANSWERS[name][1]) for name in names}
+    beside = BESIDE if sizes["T"] <= 1 else BESIDE - {"top_weights", "top_keys"}
+    if out is not None or names <= beside:
+        _call("hw_attention_forward", call, out, {**given, **{name: found[name] for name in names & beside}})
+        names -= beside
+    if names:
+        answers = {**given, **{name: found[name] for name in names}}
+        _call("hw_attention_look", call, None, answers, share=options.get("share", 0.0))
     return found
 
 

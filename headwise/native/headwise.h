@@ -54,7 +54,8 @@ typedef struct {
     float *distance;          /* sum of A |i + K - Q - j| */
     int64_t *odd;             /* set to 1 if some output is not finite */
 
-    /* What only hw_attention_look answers; it has no outputs. Weights are those before dropout. */
+    /* The weights behind these are those before dropout. hw_attention_forward answers received beside highest and
+       log_sum, at_keys, and top 1. hw_attention_look answers all of them, and has no outputs. */
     float *received;          /* [B, H, K]: the sum of A over the queries */
     double share;             /* at most 1 */
     int64_t *needed;          /* [B, H, Q]: the fewest keys with this share of the weight on keys */

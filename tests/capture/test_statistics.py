@@ -91,7 +91,8 @@ def watched(model: nn.Module, run: Callable[[Any], object], **options: Any) -> S
 
 
 def assert_same(answer: Any, expected: Any) -> None:
-    torch.testing.assert_close(answer, expected, rtol=0, atol=0)
+    """Which statistics are computed together may change the last digits."""
+    torch.testing.assert_close(answer, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("keep", [False, True])

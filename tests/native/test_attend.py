@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from headwise import attention, masks
 from headwise.call import AttentionCall, make_call
+from headwise.errors import ArgumentError
 from headwise.kernels import native
 from headwise.native.attend import forward
 from headwise.records.statistics import STATISTICS, make
@@ -188,23 +189,44 @@ def test_what_the_weights_tell(each_set: str, name: str, dtype: torch.dtype) -> 
             near(found[name].nan_to_num(), expected[name].nan_to_num().double(), torch.float32)
 
 
+@pytest.mark.parametrize("q_len", [150, 3], ids=["many", "few"])
 @pytest.mark.parametrize("name", MASKS)
-def test_statistics_with_and_without_the_output(each_set: str, name: str) -> None:
-    call = drawn(torch.float32, mask=MASKS[name])
+def test_statistics_with_and_without_the_output(each_set: str, name: str, q_len: int) -> None:
+    mask = MASKS[name] if q_len == 150 else masks.window(100, 0)
+    options: dict[str, Any] = {"softcap": 5.0, "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])} if name == "causal" else {}
+    call = drawn(torch.float32, q_len, mask=mask, **options)
     with torch.no_grad():
         weights = call.weights().double()
-    far = (torch.arange(150)[:, None] - torch.arange(150)).abs().double()
+    of_sink = (1.0 - weights.sum(-1)).clamp(min=0.0) if options else torch.zeros(weights.shape[:3])
+    far = (torch.arange(150 - q_len, 150)[:, None] - torch.arange(150)).abs().double()
+    keys = torch.tensor([0, 70, -1]).expand(2, 4, 3).contiguous()
     expected = {
-        "entropy": -(weights * weights.clamp(min=1e-300).log()).sum(-1),
+        "entropy": -(torch.xlogy(weights, weights).sum(-1) + torch.xlogy(of_sink, of_sink)),
         "distance": (weights * far).sum(-1),
+        "top_weights": weights.amax(-1, keepdim=True),
+        "at_keys": weights[..., [0, 70]].sum(-1),
+        "received": weights.sum(2),
     }
-    for out in (torch.empty(2, 4, 150, 20), None):
-        found = {each: torch.empty(2, 4, 150) for each in ("highest", "log_sum", "entropy", "distance")}
-        assert forward(call, out, **found)
+    for out in (torch.empty(2, 4, q_len, 20), None):
+        found = {each: torch.empty(2, 4, q_len) for each in ("highest", "log_sum", "entropy", "distance", "at_keys")}
+        found |= {"top_weights": torch.empty(2, 4, q_len, 1), "received": torch.empty(2, 4, 150)}
+        top_keys = torch.empty(2, 4, q_len, 1, dtype=torch.int64)
+        assert forward(call, out, **found, keys=keys, top_keys=top_keys)
         for each, answer in expected.items():
             near(found[each], answer, torch.float32)
-        lse = torch.logsumexp(call.detached().scores(), -1)
-        torch.testing.assert_close(found["highest"] + found["log_sum"], lse, rtol=1e-5, atol=1e-5)
+        near(weights.gather(3, top_keys), expected["top_weights"], torch.float32)
+        if not options:
+            lse = torch.logsumexp(call.detached().scores(), -1)
+            torch.testing.assert_close(found["highest"] + found["log_sum"], lse, rtol=1e-5, atol=1e-5)
+
+
+def test_what_forward_does_not_answer(each_set: str) -> None:
+    call = drawn(torch.float32)
+    with pytest.raises(ArgumentError, match="missing"):
+        forward(call, None, received=torch.empty(2, 4, 150))
+    two = {"top_weights": torch.empty(2, 4, 150, 2), "top_keys": torch.empty(2, 4, 150, 2, dtype=torch.int64)}
+    with pytest.raises(ArgumentError, match="only hw_attention_look"):
+        forward(call, None, **two)
 
 
 def test_entropy_where_a_sink_takes_all(each_set: str) -> None:

@@ -96,7 +96,7 @@ const char* const errors[] = {
     "the limits of a band are too large",
     "the mask has tiles or blocks that do not exist or are out of order",
     "the dropout is not between 0 and 1",
-    "a share, a number of largest weights or the size of a picture does not fit the call",
+    "a share, a number of largest weights or the size of a picture does not fit the call, or only hw_attention_look answers it",
     "keys and values are of another dtype than queries: int8, which needs factors, is for forward passes of up to 16 rows that share a key head",
 };
 
@@ -238,6 +238,8 @@ int64_t check(const hw_attention* given, Pass pass) {
     if (backward && (!call.highest || !call.log_sum)) return MISSING;
     if (!(call.dropout >= 0.0 && call.dropout <= 1.0)) return DROPOUT;
     if (const int64_t code = check_answers(call)) return code;
+    if (pass == FORWARD && (call.needed || call.top > 1 || call.offset_count || call.height || (call.received && quantized))) return ANSWERS;
+    if (pass == FORWARD && call.received && (!call.highest || !call.log_sum)) return MISSING;
     return check_mask(call);
 }
 

@@ -3,15 +3,21 @@
 #include "decode.hpp"
 #include "forward.hpp"
 #include "look.hpp"
+#include "received.hpp"
 
 namespace ISA {
 
+template <class T>
+static int64_t forward_and_received(const hw_attention* call) {
+    const int64_t code = is_few(*call) ? decode(call) : forward<T>(call);
+    return code || !call->received ? code : received<T>(call);
+}
+
 int64_t attention_forward(const hw_attention* call) {
-    if (is_few(*call)) return decode(call);
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16)
-    if (call->dtype == HW_BFLOAT16) return forward<BFloat16>(call);
+    if (call->dtype == HW_BFLOAT16) return forward_and_received<BFloat16>(call);
 #endif
-    return forward<Float32>(call);
+    return forward_and_received<Float32>(call);
 }
 
 int64_t attention_backward(const hw_attention* call) {

@@ -1,5 +1,5 @@
 // The softmax of rows whose scores come a few blocks of keys at a time (Milakov and Gimelshein 2018), and what follows from
-// it: log-sum-exp, entropy, distance, output.
+// it: log-sum-exp, entropy, distance, the largest weight, that of some keys, output.
 #pragma once
 
 #include "tile.hpp"
@@ -11,10 +11,13 @@ struct Row {
     float total[W];                // sums of e = 2^x, each over the keys of one lane
     float product[W], distance[W]; // of e x and e |i - j|
     float reference;               // a score at most SLACK below the highest; -inf before the first
+    float on_keys;                 // sum of e over call.keys
+    float best;                    // the highest score, where the largest weight is asked for
+    int32_t best_key;
 
     void clear() {
         std::memset(this, 0, sizeof *this);
-        reference = -INFINITY;
+        reference = best = -INFINITY;
     }
 };
 
@@ -43,6 +46,11 @@ struct Softmax {
         top = max(top, other);
         const vf f = splat(factor);
         if (any_above(top, splat(mine.reference + slack))) refer(highest(top), out, mine);
+        if (call.top && any_above(top, splat(mine.best))) find_best(highest(top == top ? top : splat(-INFINITY)), key, from, past, s, mine);
+        for (int64_t i = 0; call.at_keys && i < call.key_count; i++) {
+            const int64_t x = call.keys[(b * call.H + h) * call.key_count + i] - key;
+            if (from <= x && x < past) add_key(s[x], mine);
+        }
         const float reference = mine.reference;
         if (reference == -INFINITY) { // nothing is seen yet, or nothing but NaN
             vf total = load(mine.total);
@@ -71,14 +79,21 @@ struct Softmax {
             }
         } else {
             vf product = load(mine.product), distance = load(mine.distance);
-            const vi place = lanes() + splat((int32_t)(key - (q + r + call.K - call.Q)));
-            for (int64_t x = from; x < past; x += W) {
+            vf apart = __builtin_convertvector(lanes() + splat((int32_t)(key + from - (q + r + call.K - call.Q))), vf);
+            const auto e = [&](int64_t x) {
                 const vf y = plain ? fma(load(s + x), f, m) : (load(s + x) - m) * f, e = exp2<T::DEGREE>(y);
                 total += e;
                 product = fma(e, max(y, splat(-200.0f)), product); // not 0 times -inf
-                distance = fma(e, distances(place + splat((int32_t)x)), distance);
-                P::weights(p + x, e);
+                distance = fma(e, (vf)((vi)apart & splat(0x7fffffff)), distance);
+                apart += splat((float)W);
+                return e;
+            };
+            int64_t x = from;
+            for (; x + 2 * W <= past; x += 2 * W) {
+                const vf one = e(x);
+                P::weights(p + x, one, e(x + W));
             }
+            if (T::COLUMNS < 2 * W && x < past) P::weights(p + x, e(x));
             store(mine.product, product), store(mine.distance, distance);
         }
         store(mine.total, total);
@@ -91,6 +106,19 @@ struct Softmax {
         }
     }
 
+    __attribute__((noinline)) void find_best(float score, int64_t key, int64_t from, int64_t past, const float* s, Row& mine) const {
+        mine.best = score;
+        for (int64_t x = from; x < past; x += W)
+            if (const uint32_t here = bits_of(load(s + x) == score)) {
+                mine.best_key = (int32_t)(key + x + __builtin_ctz(here));
+                return;
+            }
+    }
+
+    __attribute__((noinline)) void add_key(float s, Row& mine) const {
+        if (s != -INFINITY) mine.on_keys += mine.reference == -INFINITY ? s : std::exp2((s - mine.reference) * factor);
+    }
+
     // Another reference for what a row has so far.
     __attribute__((noinline)) void refer(float to, float* out, Row& mine) const {
         const bool nothing = mine.reference == -INFINITY;
@@ -101,6 +129,7 @@ struct Softmax {
         store(mine.product, by * (load(mine.product) + splat(bounded(down)) * total));
         store(mine.total, by * total);
         store(mine.distance, by * load(mine.distance));
+        mine.on_keys *= by[0];
         for (int64_t e = 0; e < width; e += W) store(out + e, by * load(out + e));
     }
 
@@ -112,12 +141,17 @@ struct Softmax {
         store(mine.total, load(mine.total) + load(other.total));
         store(mine.product, load(mine.product) + load(other.product));
         store(mine.distance, load(mine.distance) + load(other.distance));
+        mine.on_keys += other.on_keys;
+        if (other.best > mine.best) mine.best = other.best, mine.best_key = other.best_key;
         for (int64_t e = 0; e < width; e += W) store(out + e, load(out + e) + load(more + e));
     }
 
     // The answers for one row.
     void finish(int64_t h, int64_t row, const float* out, const Row& mine) {
         const float inverse = answer(call, b, h, row, mine.reference * natural, sum(load(mine.total)), sum(load(mine.product)), sum(load(mine.distance)));
+        const int64_t at = (b * call.H + h) * call.Q + row;
+        if (call.at_keys) call.at_keys[at] = mine.on_keys * inverse;
+        if (call.top) call.top_weights[at] = mine.best == -INFINITY ? inverse - inverse : std::exp2((mine.best - mine.reference) * factor) * inverse, call.top_keys[at] = mine.best_key;
         if (call.out.data) write(h, row, out, inverse * kept_scale(call));
     }
 

@@ -30,15 +30,19 @@ class Statistics(SimpleNamespace):
 def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = None) -> dict[str, Any]:
     """The answers to some statistics of a call's weights, by name; from about so many rows, or from all.
 
-    The native kernels find what they can; a pass over tiles by torch the rest.
+    The native kernels find what they can; a pass over tiles by torch the rest. Which statistics are asked for together
+    decides how they are computed, and so the last digits.
     """
     answers = by_native(call, statistics) if rows is None else {}
     left = [each for each in statistics if each.name not in answers]
     return {**answers, **by_tiles(call, left, rows)} if left else answers
 
 
-def by_native(call: Scores, statistics: Sequence[Statistic]) -> dict[str, Any]:
-    """The answers that the native kernels find, in one call: of all, some or no statistics."""
+def by_native(call: Scores, statistics: Sequence[Statistic], out: Tensor | None = None) -> dict[str, Any]:
+    """The answers that the native kernels find, in one call: of all, some or no statistics.
+
+    With `out` [B, H, Q, E] they write the output too, if there is an answer.
+    """
     if refuse(call) is not None:
         return {}
     asked, names, options = [], set[str](), dict[str, Any]()
@@ -49,7 +53,7 @@ def by_native(call: Scores, statistics: Sequence[Statistic]) -> dict[str, Any]:
             names.update(each.native)
             options.update(own)
     with torch.no_grad():
-        rows = look(call, names, options) if names else {}
+        rows = look(call, names, options, out) if names else {}
         return {each.name: each.of_rows(call, rows) for each in asked}
 
 
