@@ -135,8 +135,19 @@ def test_the_gradients_of_slopes_and_sinks(each_set: str, q_len: int, k_len: int
     d_out = torch.randn_like(found)
     expected.backward(d_out.double())
     found.backward(d_out)
-    for x, y in zip((call.q, call.k, call.v, slopes, sinks), exact, strict=True):
+    for x, y in zip((call.q, call.k, call.v), exact, strict=False):
         near(x.grad, y.grad, dtype)
+    for x, y in zip((slopes, sinks), exact[3:], strict=True):
+        near(x.grad, y.grad, torch.float32, times=10)  # in half precision too, although the output is rounded
+
+
+def test_equal_values_give_queries_and_keys_no_gradient(each_set: str) -> None:
+    """Their gradients are what is left of terms that cancel."""
+    few = drawn(torch.float32, scale=0.7)
+    call = dataclasses.replace(few, v=few.v[:, :, :1].expand(-1, -1, 150, -1))
+    out = native.run(call)
+    out.backward(torch.randn_like(out))
+    assert max(x.grad.abs().max().item() for x in (few.q, few.k)) < 7e-6  # type: ignore[union-attr]
 
 
 def test_few_and_many_keys_have_the_same_gradients(each_set: str) -> None:
@@ -189,16 +200,16 @@ def test_what_the_weights_tell(each_set: str, name: str, dtype: torch.dtype) -> 
             near(found[name].nan_to_num(), expected[name].nan_to_num().double(), torch.float32)
 
 
-@pytest.mark.parametrize("q_len", [150, 3], ids=["many", "few"])
-@pytest.mark.parametrize("name", MASKS)
-def test_statistics_with_and_without_the_output(each_set: str, name: str, q_len: int) -> None:
-    mask = MASKS[name] if q_len == 150 else masks.window(100, 0)
+@pytest.mark.parametrize("name", [*MASKS, "few queries"])
+def test_statistics_with_and_without_the_output(each_set: str, name: str) -> None:
+    q_len, k_len = (3, 1300) if name == "few queries" else (150, 150)  # 1300: keys that are read in parts
     options: dict[str, Any] = {"softcap": 5.0, "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])} if name == "causal" else {}
-    call = drawn(torch.float32, q_len, mask=mask, **options)
+    options |= {"scale": 1.0} if name in ("none", "few queries") else {}  # scores so far apart that the reference moves
+    call = drawn(torch.float32, q_len, k_len, mask=MASKS.get(name, masks.window(1100, 0)), **options)
     with torch.no_grad():
         weights = call.weights().double()
     of_sink = (1.0 - weights.sum(-1)).clamp(min=0.0) if options else torch.zeros(weights.shape[:3])
-    far = (torch.arange(150 - q_len, 150)[:, None] - torch.arange(150)).abs().double()
+    far = (torch.arange(k_len - q_len, k_len)[:, None] - torch.arange(k_len)).abs().double()
     keys = torch.tensor([0, 70, -1]).expand(2, 4, 3).contiguous()
     expected = {
         "entropy": -(torch.xlogy(weights, weights).sum(-1) + torch.xlogy(of_sink, of_sink)),
@@ -209,7 +220,7 @@ def test_statistics_with_and_without_the_output(each_set: str, name: str, q_len:
     }
     for out in (torch.empty(2, 4, q_len, 20), None):
         found = {each: torch.empty(2, 4, q_len) for each in ("highest", "log_sum", "entropy", "distance", "at_keys")}
-        found |= {"top_weights": torch.empty(2, 4, q_len, 1), "received": torch.empty(2, 4, 150)}
+        found |= {"top_weights": torch.empty(2, 4, q_len, 1), "received": torch.empty(2, 4, k_len)}
         top_keys = torch.empty(2, 4, q_len, 1, dtype=torch.int64)
         assert forward(call, out, **found, keys=keys, top_keys=top_keys)
         for each, answer in expected.items():
