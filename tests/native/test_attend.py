@@ -68,7 +68,13 @@ SLOPES = torch.tensor([0.5, 0.25, 0.02, -0.01])
 
 @pytest.mark.parametrize(
     "options",
-    [{"softcap": 2.0}, {"sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])}, {"scale": -0.3}, {"slopes": SLOPES}],
+    [
+        {"softcap": 2.0},
+        {"softcap": 0.01},
+        {"sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])},
+        {"scale": -0.3},
+        {"slopes": SLOPES},
+    ],
     ids=str,
 )
 def test_options(each_set: str, options: dict[str, Any]) -> None:

@@ -68,7 +68,8 @@ INLINE vf capped(vf s, float cap) {
     constexpr float NEAR[] = {-5.70498872745e-3f, 2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f};
     const vf y = s * splat(1.0f / cap), size = y < 0.0f ? -y : y, square = y * y;
     const vf near = fma(y * square, polynomial(NEAR, square), y);
-    const vf far = 1.0f - 2.0f / (exp2<6>(size * splat(2.0f * LOG2E)) + 1.0f);
+    const vf most = size > 20.0f ? splat(20.0f) : size; // (tanh is 1 from 10 on, and 2^x ends at 127)
+    const vf far = 1.0f - 2.0f / (exp2<6>(most * splat(2.0f * LOG2E)) + 1.0f);
     return (size < 0.625f ? near : y < 0.0f ? -far : far) * splat(cap);
 }
 
