@@ -55,7 +55,7 @@ struct Backward {
     };
     const int64_t blocks = (call.K + TILE - 1) / TILE;
     const bool few = blocks <= FEW_BLOCKS;
-    Keys slots[FEW_BLOCKS]; // of all blocks, if they are few; else the first one, of one after the other
+    Keys slots[FEW_BLOCKS] = {}; // of all blocks, if they are few; else the first one, of one after the other
     Weight *p = nullptr, *ds = nullptr;             // the same as the left side of a product
     unit* right = nullptr;                          // dS^T as the right side
     char* chunk = nullptr;
