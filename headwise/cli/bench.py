@@ -10,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from headwise.cli.files import check_writable
 from headwise.cli.masks import parse_mask
@@ -53,10 +54,19 @@ def bench(
     """
     if calibrate + show + forget > 1:
         raise ArgumentError("expected one of --calibrate, --show and --forget. Received: several")
+    kept = calibrate or show or forget
+    context = click.get_current_context()
+    of_call = [
+        name for name in ("lengths", *asked) if context.get_parameter_source(name) == ParameterSource.COMMANDLINE
+    ]
+    if kept and of_call:
+        raise ArgumentError(
+            "--calibrate, --show and --forget are about the machine, not about one call: expected no option of a call. "
+            f"Received: {', '.join(of_call)}"
+        )
     parse_mask(asked["mask"], MASKS)
     if json_path is not None and json_path != STDOUT:
         check_writable(json_path, "--json")
-    kept = calibrate or show or forget
     content, tables = _speeds(calibrate, forget) if kept else _contests(lengths or (2048,), **asked)
     if json_path is not None:
         write_json(json_path, "--json", content)
@@ -132,7 +142,8 @@ def _speeds(calibrate: bool, forget: bool) -> tuple[dict[str, Any], list[Table]]
         busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
         with progress_bar() as tell:
             found = measure.calibrate(tell) if calibrate else None
-        click.echo(f"headwise: wrote {speeds.store(found)}", err=True)
+        path = speeds.store(found)
+        click.echo(f"headwise: {'wrote' if calibrate else 'removed this machine from'} {path}", err=True)
         if calibrate and busy > 0.5:
             click.echo(f"headwise: the machine was busy (load {busy:.1f}); measure when nothing else runs", err=True)
     try:

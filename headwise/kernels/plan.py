@@ -214,7 +214,8 @@ class Plan:
         else:
             how = "; `headwise bench --calibrate` measures it" if self.call.q.is_cpu else ""
             here = f"a matrix product (nominal{how})"
-        return f"about {self.share:.0%} of {here}"
+        share = f"about {self.share:.0%}" if self.share >= 0.005 else "less than 1%"
+        return f"{share} of {here}"
 
 
 def mask_blocks(mask: Mask, q_len: int, k_len: int) -> Blocks:

@@ -79,7 +79,9 @@ def test_speeds_are_measured_shown_and_forgotten(run: Run, file: Path, monkeypat
     assert told["file"] == str(file)
     assert told["machines"] == json.loads(file.read_text(encoding="utf-8"))
     assert list(told["machines"]) == [speeds.key()]
-    assert run("bench", "--forget").code == 0
+    forgotten = run("bench", "--forget")
+    assert forgotten.code == 0
+    assert "removed this machine from" in forgotten.err
     assert json.loads(file.read_text(encoding="utf-8")) == {}
 
 
@@ -88,6 +90,7 @@ def test_bad_input_gets_a_sentence(run: Run, file: Path, monkeypatch: pytest.Mon
     refused(run("bench", "--mask", "windw:3"), "--mask: expected one of none, causal, ")
     refused(run("bench", "--mask", "documents:0"), "--mask: expected documents of one token or more")
     refused(run("bench", "--calibrate", "--forget"), "expected one of --calibrate, --show and --forget")
+    refused(run("bench", "--show", "--length", "9", "--training"), "no option of a call", "lengths, training")
     refused(run("bench", "--length", "0"), "--length")
     refused(run("bench", *TINY, "--kv-heads", "3"), "3")
     file.write_text("{", encoding="utf-8")

@@ -194,6 +194,8 @@ def test_the_plan_reads_like_explain() -> None:
     assert lines[8] == "  blocks        378 full, 252 partial, 15,754 skipped (of 64 × 64)"
     assert any(line.startswith("  sdpa          could, at ") and "335 MB at the peak" not in line for line in lines)
     assert "  decode        refuses: it is for one query a head (the call has Q = 8192)" in lines
+    small = torch.ones(1, 1, 1, 8)
+    assert "  speed         less than 1% of a matrix product" in str(headwise.plan(small, small, small))
 
 
 def test_the_plan_counts_the_blocks_of_the_mask_where_the_kernel_counts_none() -> None:
