@@ -25,6 +25,7 @@ from headwise.errors import HeadwiseError, RecordError
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
 from headwise.records.computed import ComputedRecord
 from headwise.records.names import check_choice, select, stack_of
+from headwise.records.rounding import HALF
 from headwise.records.site import is_causal
 from headwise.records.statistics import compute
 from headwise.records.statistics.computed import named
@@ -180,6 +181,12 @@ class Watcher:
         step = self._computed(call)
         if not call.q.requires_grad and self._continues(state, step, call, causal, kind == "cross"):
             return None
+        if call.q.dtype in HALF:
+            self.note(
+                f"q and k are {str(call.q.dtype).removeprefix('torch.')}: records compute their scores in float32, the "
+                "model may round them. record.rounding_bound() says how far the weights may differ, "
+                "record.weights(rounded=True) rounds as eager models do"
+            )
         before = state.generation
         fate = self.generating.fate(before, call, cross=kind == "cross")
         if fate.refused:
