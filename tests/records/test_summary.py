@@ -208,7 +208,9 @@ def test_a_running_summary_is_the_mean_over_the_queries_of_all_runs() -> None:
 
 
 def test_a_running_summary_of_one_run_is_its_summary() -> None:
-    seen = Seen([attended(torch.randn(3, 5, 4), torch.randn(3, 5, 4), masks.causal(), Site("a", 0, "self", True, 3, 3))])
+    seen = Seen(
+        [attended(torch.randn(3, 5, 4), torch.randn(3, 5, 4), masks.causal(), Site("a", 0, "self", True, 3, 3))]
+    )
     running = RunningSummary()
     running.add(seen)
     assert str(running.summary()) == str(seen.summary())
@@ -219,7 +221,9 @@ def test_what_has_no_meaning_stays_so() -> None:
     """Distances between two sequences."""
     running = RunningSummary()
     for _ in range(2):
-        running.add(Seen([attended(torch.randn(1, 2, 4), torch.randn(1, 5, 4), site=Site("a", 0, "cross", False, 1, 1))]))
+        running.add(
+            Seen([attended(torch.randn(1, 2, 4), torch.randn(1, 5, 4), site=Site("a", 0, "cross", False, 1, 1))])
+        )
     (head,) = running.summary()
     assert math.isnan(head.distance)
     assert not math.isnan(head.entropy)
