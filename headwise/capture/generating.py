@@ -20,6 +20,7 @@ from headwise.call import AttentionCall
 from headwise.masks.additive import UNIFORM
 
 if TYPE_CHECKING:
+    from headwise.capture.keep import Keeper
     from headwise.capture.watcher import Entry
 
 _OTHER_KEYS = (
@@ -66,7 +67,7 @@ class Generating:
             if outermost:
                 self.run = None
 
-    def fate(self, before: Entry | None, call: AttentionCall, *, cross: bool) -> Fate:
+    def fate(self, before: Entry | None, call: AttentionCall, keeper: Keeper, *, cross: bool) -> Fate:
         """What becomes of a call after the entry `before`, which it does not continue."""
         if before is None or self.run is None or before.run != self.run:
             return Fate()
@@ -74,9 +75,10 @@ class Generating:
         q_len, k_len = call.shape[2:]
         if call.shape[:2] != (batch, heads):
             return Fate()
-        if q_len > rows and (k_len == keys if cross else k_len - keys == q_len - rows and q_len == k_len):
+        if q_len == rows + 1 and (k_len == keys if cross else k_len == keys + 1 == q_len):
             return Fate(replaces=True)
-        follows = k_len == keys if cross else q_len < k_len
+        # A model may also read several things with one module, such as images.
+        follows = before.kept.has_keys(keeper.step(call).k) if cross else q_len < k_len
         return Fate(refused=_OTHER_KEYS) if follows else Fate()
 
 

@@ -62,6 +62,10 @@ class Sequence:
         batch, heads = self._first.shape[:2]
         return batch, heads, self._rows.length, self._keys.length
 
+    def has_keys(self, k: Tensor) -> bool:
+        """Whether these are all its keys."""
+        return torch.equal(self._keys.tensor, k)
+
     def extend(
         self,
         call: AttentionCall,

@@ -188,16 +188,17 @@ class Watcher:
                 "record.weights(rounded=True) rounds as eager models do"
             )
         before = state.generation
-        fate = self.generating.fate(before, call, cross=kind == "cross")
+        fate = self.generating.fate(before, call, self._keeper, cross=kind == "cross")
         if fate.refused:
             state.refused[fate.refused] += 1
             self._followed = None if kind == "self" else self._followed
             return None
         state.generation = None
-        if run % self._every:
-            return None
         if before is not None and fate.replaces:
             self._drop(before)
+            run = before.site.call
+        elif run % self._every:
+            return None
         heads, key_heads = call.q.shape[1], call.k.shape[1]
         site = Site(state.name, state.layer, kind, kind == "self" and causal, heads, key_heads, call=run)
         outline = self._keeper.call(call, values=self.values)

@@ -416,6 +416,30 @@ def test_two_continuations_of_one_prompt_are_no_rejected_tokens(models: dict[str
     assert [record.shape[2:] for record in seen.only(0)] == [(10, 10), (3, 10)]
 
 
+def test_several_images_in_one_generation_are_several_records() -> None:
+    """A vision tower that runs once an image, and a resampler that reads each: no steps of one generation."""
+
+    class Reads(nn.Module):
+        def forward(self, q: Tensor, kv: Tensor) -> None:
+            headwise.attention(q[:, None], kv[:, None], kv[:, None])
+
+    x, y, latents = torch.randn(1, 5, 8), torch.randn(1, 7, 8), torch.randn(1, 3, 8)
+    model = nn.ModuleDict({"tower": Reads(), "cross": Reads()})
+    with headwise.watch(model) as seen, seen._watcher.generating.running():  # type: ignore[attr-defined]
+        for image in (x, y):
+            model["tower"](image, image)
+            model["cross"](latents, image)
+        model["cross"](latents, y + 1)
+    assert [record.shape[2:] for record in seen] == [(5, 5), (3, 5), (7, 7), (3, 7), (3, 7)]
+    assert {site.status for site in seen.coverage()} == {"seen"}
+
+
+def test_a_generation_without_a_cache_is_the_call_that_began_it(models: dict[str, Any]) -> None:
+    with headwise.watch(models["llama"], every=4) as seen:
+        models["llama"].generate(IDS, do_sample=False, max_new_tokens=3, min_new_tokens=3, use_cache=False)
+    assert [(record.shape[2], record.site.call) for record in seen.only(0) if record.site] == [(9, 0)]
+
+
 def test_continuous_batching_is_said_not_to_be_seen(models: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     model = models["llama"]
     monkeypatch.setattr(type(model), "generate_batch", lambda *_, **__: {"request": 1}, raising=False)
