@@ -333,9 +333,11 @@ class Watcher:
 
     def end_at(self, length: int) -> None:
         """Remove what the last step read and rejected, of a generation whose cache now has this length."""
-        found = [(state, entry) for state, entry in self._generated() if entry.kept.continued or entry.site.causal]
-        if any(entry.kept.continued for _, entry in found):  # not an encoder, which runs once
-            found = [(state, entry) for state, entry in found if entry.kept.continued]
+        made = self._generated()
+        found = [(state, entry) for state, entry in made if entry.kept.continued]
+        if not found:  # a single pass, of the decoder; that of an encoder is not causal
+            rows = {entry.kept.shape[2] for _, entry in made if entry.site.causal}
+            found = [(s, e) for s, e in made if e.site.causal or (e.site.kind == "cross" and e.kept.shape[2] in rows)]
         keys = [entry.kept.shape[3] for _, entry in found if entry.site.kind == "self"]
         rejected = max(keys, default=0) - length
         for state, entry in found if rejected > 0 else ():

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 import headwise
@@ -373,12 +374,33 @@ def test_what_is_returned_is_what_was_asked_for(models: dict[str, Any], way: dic
     assert isinstance(out, Tensor) is not asked
 
 
-def test_a_model_that_drafts_for_itself(models: dict[str, Any]) -> None:
+@pytest.mark.parametrize("how", ["whole", "early exit"])
+def test_a_model_that_drafts_for_itself(models: dict[str, Any], how: str) -> None:
     model = models["llama"]
+    options = {"assistant_model": model} if how == "whole" else {"assistant_early_exit": 1}
     with headwise.watch(model) as seen:
-        out = model.generate(IDS[:1], do_sample=False, max_new_tokens=6, min_new_tokens=6, assistant_model=model)
+        out = model.generate(IDS[:1], do_sample=False, max_new_tokens=6, min_new_tokens=6, **options)
     assert len(seen) == 2
+    assert {site.calls for site in seen.coverage()} == {1}
     assert_decoder(model, seen, out, torch.ones(1, 7, dtype=torch.long))
+
+
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_drafts_that_are_rejected_at_the_end(models: dict[str, Any], name: str) -> None:
+    """The last step too may read more tokens than are returned."""
+    model = models[name]
+    options = {"assistant_model": assistant_of(name), "do_sample": False}
+    for count in range(2, 8):
+        model.generation_config.eos_token_id = None
+        try:
+            plain = model.generate(IDS[:1], do_sample=False, max_new_tokens=count)
+            model.generation_config.eos_token_id = int(plain[0, -2])  # in the middle of a draft
+            with headwise.watch(model) as seen:
+                out = model.generate(IDS[:1], max_new_tokens=count, **options)
+        finally:
+            model.generation_config.eos_token_id = END
+        of_decoder = [each for each in seen if each.site and not each.site.name.startswith("encoder.")]
+        assert {each.shape[2] for each in of_decoder} == {out.shape[1] - 1}
 
 
 def test_an_assistant_is_another_model_again_afterwards(models: dict[str, Any]) -> None:
@@ -391,12 +413,16 @@ def test_an_assistant_is_another_model_again_afterwards(models: dict[str, Any]) 
     assert len(seen) == 4
 
 
-def test_a_prompt_that_fills_a_static_window(models: dict[str, Any]) -> None:
+def test_a_prompt_that_fills_a_static_window() -> None:
     """Its keys are the buffer itself, which the next step writes to."""
-    with headwise.watch(models["mistral"]) as seen:
-        out = models["mistral"].generate(IDS[:, :4], do_sample=False, max_new_tokens=5, min_new_tokens=5, **STATIC)
+    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2, "sliding_window": 4}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    torch.manual_seed(0)
+    model = transformers.MistralForCausalLM(transformers.MistralConfig(**sizes, **heads)).eval()
+    with headwise.watch(model) as seen:
+        out = model.generate(IDS[:, :4], do_sample=False, max_new_tokens=5, min_new_tokens=5, **STATIC)
     assert {site.status for site in seen.coverage()} == {"seen"}
-    assert_decoder(models["mistral"], seen, out, torch.ones(2, 4, dtype=torch.long))
+    assert_decoder(model, seen, out, torch.ones(2, 4, dtype=torch.long))
 
 
 def test_rows_of_padding_beside_an_empty_buffer_are_noted(models: dict[str, Any]) -> None:
