@@ -14,8 +14,9 @@ from headwise.masks.additive import split_additive
 
 Found = tuple[Mask | None, Tensor | None]
 
-# A forward pass has few distinct masks (a full and a sliding one); each is recognised once.
-REMEMBERED = 4
+# A forward pass has few distinct masks (a full and a sliding one); each is recognised once. Of large ones only two are
+# remembered: they are kept alive for that.
+REMEMBERED, LARGE = 4, 2**26  # how many, and how many bytes of all are large
 
 
 class Recognised:
@@ -70,6 +71,8 @@ class Recognised:
                 return found
         found = find()
         self._known.append((key, x.clone() if inference else x.detach(), found))
+        while len(self._known) > 2 and sum(known.untyped_storage().nbytes() for _, known, _ in self._known) > LARGE:
+            self._known.popleft()
         return found
 
 

@@ -34,6 +34,7 @@ class Pretrained:
     max_length: int | None = None  #: how many tokens it reads at most; None = not known
     pad_id: int = 0
     writes_apart: bool = False  #: an encoder-decoder: it generates another sequence than the one it reads
+    continues: bool = False  #: a decoder: it reads on from its cache
     missing: tuple[str, ...] = ()  #: parameters that the checkpoint lacks; their values are random
 
     def read(self, tokens: Sequence[Tokens]) -> list[Tokens]:
@@ -42,6 +43,20 @@ class Pretrained:
         with torch.no_grad(), _explained(f"{self.name} does not run on a text alone"):
             self.model(ids) if bool(real.all()) else self.model(ids, attention_mask=real)
         return tokens
+
+    def read_on(self, tokens: Tokens, size: int, progress: Callable[[], object]) -> None:
+        """Run the model on one text, a decoder with its cache on `size` tokens at a time; `progress` after each.
+
+        So memory grows with the cache alone. Other models read the whole text at once.
+        """
+        if not self.continues:
+            self.read([tokens])
+            return
+        cache = None
+        with torch.no_grad(), _explained(f"{self.name} does not run on a text in pieces"):
+            for part in torch.tensor([tokens.ids]).split(size, dim=1):
+                cache = self.model(part, past_key_values=cache, use_cache=True).past_key_values
+                progress()
 
     def generate(self, tokens: Sequence[Tokens], count: int, progress: Callable[[], object]) -> dict[str, Any]:
         """Generate at most `count` tokens after each text, greedily; `progress` is called once for each.
@@ -126,6 +141,7 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
             max_length=_longest(model, config),
             pad_id=pad_id if isinstance(pad_id, int) and pad_id >= 0 else 0,
             writes_apart=apart,
+            continues=not apart and _decodes(config),
             missing=missing,
         )
 
@@ -186,9 +202,17 @@ def _check_generates(name: str, config: Any) -> None:
     """CheckpointError for an encoder: some can be loaded with a head that generates, and generate nonsense."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as ENCODERS
 
-    decodes = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
-    if config.model_type in ENCODERS and not decodes:
+    if config.model_type in ENCODERS and not (_decodes(config) or getattr(config, "is_encoder_decoder", False)):
         raise CheckpointError(f"{name} cannot generate: a {config.model_type} model is an encoder")
+
+
+def _decodes(config: Any) -> bool:
+    """Whether it is a decoder, which attends to what it has read before."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as ENCODERS
+
+    is_decoder = bool(getattr(config, "is_decoder", False))
+    return is_decoder or (config.model_type in DECODERS and config.model_type not in ENCODERS)
 
 
 def _encoder(name: str, model_type: str) -> Callable[[str, int | None], Tokens]:

@@ -48,6 +48,28 @@ def read_texts(texts: Sequence[str], files: Sequence[Path]) -> list[NamedText]:
     return found
 
 
+def read_lines(files: Sequence[Path]) -> Iterator[NamedText]:
+    """Each line of the files that is not empty as a text, one after the other. FileError as in `read_texts`."""
+    for path in files:
+        for number, line in enumerate(_lines(path), start=1):
+            if line.strip():
+                name = f"{path}, line {number}"
+                text = _decode(line.rstrip(b"\r\n"), f"--file {name}")
+                yield NamedText(name, _beginning(text), text)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as lines:
+            yield from lines
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> FileError:
+    return FileError(f"--file {path}: {reason(error)}. Expected a readable UTF-8 text file")
+
+
 def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
     for number, text in enumerate(texts, start=1):
         if text == STDIN:
@@ -73,7 +95,7 @@ def _read_file(path: Path) -> NamedText:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise FileError(f"--file {path}: {reason(error)}. Expected a readable UTF-8 text file") from error
+        raise _unreadable(path, error) from error
     return NamedText(str(path), path.name, _decode(data, f"--file {path}"))
 
 

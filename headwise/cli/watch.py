@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from headwise.cli.files import NamedText, check_writable, read_texts, size, tell_cut
+from headwise.cli.files import NamedText, check_writable, read_lines, read_texts, size, tell_cut
 from headwise.cli.layers import LayerRange, parse_layers
 from headwise.errors import ArgumentError, RecordError
 
@@ -47,6 +48,18 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 )
 @click.option("--values", is_flag=True, help="Also save the values, which norm-based weights need.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="auto", help="The dtype of the model.")
+@click.option(
+    "--statistics-only",
+    is_flag=True,
+    help="Write no file: print what each head does, over all texts, one text after the other, in little memory.",
+)
+@click.option("--lines", is_flag=True, help="With --statistics-only: each line of a --file is a text.")
+@click.option(
+    "--chunk",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --statistics-only: decoders read N tokens at a time, with their cache. Default: 512.",
+)
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def watch(
     texts: tuple[str, ...],
@@ -59,6 +72,9 @@ def watch(
     generate: int | None,
     values: bool,
     dtype: str,
+    statistics_only: bool,
+    lines: bool,
+    chunk: int | None,
 ) -> None:
     """Record the attention of any model on each TEXT.
 
@@ -67,6 +83,20 @@ def watch(
     batch.
     """
     ranges = parse_layers(layers)
+    if statistics_only:
+        given = click.get_current_context().get_parameter_source("out") is not ParameterSource.DEFAULT
+        for option, value in (("--out", given), ("--values", values), ("--generate", generate)):
+            if value:
+                raise ArgumentError(f"--statistics-only writes no file and keeps no vectors: leave out {option}")
+        if lines and (texts or not files):
+            raise ArgumentError(
+                "--lines: expected --file PATH and no TEXT. Received: " + ("TEXT" if texts else "no file")
+            )
+        documents = read_lines(files) if lines else iter(read_texts(texts, files))
+        _print_statistics(model, documents, ranges, patterns, max_length, dtype, chunk or 512)
+        return
+    if lines or chunk:
+        raise ArgumentError(f"{'--lines' if lines else '--chunk'}: only with --statistics-only")
     check_writable(out, "--out")
     if out.resolve() in {path.resolve() for path in files}:
         raise ArgumentError(f"--out {out}: this is an input file. Choose another file")
@@ -97,6 +127,47 @@ def watch(
         f"Wrote {out} ({size(out.stat().st_size)}): {counts}, {examples}{' or '.join(map(str, lengths))} tokens. "
         f"Next: headwise stats {shlex.quote(str(out))}"
     )
+
+
+def _print_statistics(
+    model: str | None,
+    documents: Iterator[NamedText],
+    ranges: Sequence[LayerRange] | None,
+    patterns: Sequence[str],
+    max_length: int | None,
+    dtype: str,
+    chunk: int,
+) -> None:
+    """Read one text after the other, and print the summary of all."""
+    from headwise.capture.context import watch
+    from headwise.records.summary import RunningSummary
+
+    found, tokens, coverage = RunningSummary(), 0, None
+    with _Progress() as progress:
+        progress.say(f"loading {model or 'the model'}")
+        pretrained = _load(model, generates=False, dtype=dtype)
+        _tell_missing(pretrained)
+        only = _only(pretrained.model, ranges, patterns)
+        for document in documents:
+            (read,) = _encode(pretrained, [document], max_length, 0)
+            advance = progress.count(f"reading text {found.runs + 1}", -(-len(read.ids) // chunk))
+            with watch(pretrained.model, only=only, statistics=found.statistics(), keep=False) as seen:
+                pretrained.read_on(read, chunk, advance)
+            _check(seen)
+            seen.tokens = [read]
+            found.add(seen)
+            tokens, coverage = tokens + len(read.ids), seen.coverage()
+    if coverage is None:
+        raise ArgumentError("--lines: expected at least one line with a word. Received: none")
+
+    from rich.console import Console
+
+    from headwise.cli.heads import print_unseen, print_whole
+
+    console = Console(highlight=False)
+    print_whole(console, found.summary())
+    print_unseen(console, coverage)
+    click.echo(f"Read {_plural(found.runs, 'text')}, {tokens:,} tokens.")
 
 
 def _load(model: str | None, *, generates: bool, dtype: str) -> Pretrained:

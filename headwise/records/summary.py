@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -93,6 +93,45 @@ class Summary:
                 'to_pandas: pandas is not installed. Install it: pip install "headwise[pandas]"'
             ) from error
         return pandas.DataFrame([row.values() for row in self.rows], columns=HeadSummary.fields())
+
+
+class RunningSummary:
+    """The summary of many runs, one added after the other: it keeps a few numbers for each head, whatever their number.
+
+    Numbers are means over the queries of all runs; `example` of a row is the run with the strongest pair.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, int], tuple[HeadSummary, dict[str, tuple[float, int]]]] = {}
+        self.runs = 0
+
+    @staticmethod
+    def statistics() -> dict[str, dict[str, Any]]:
+        """What a watch has to compute for it: `watch(model, statistics=RunningSummary.statistics(), keep=False)`."""
+        return {each.name: dict(column.options) for each, column in columns().items()}
+
+    def add(self, seen: Seen) -> None:
+        """Add a run. Its records are not needed afterwards."""
+        for record in seen.records:
+            queries = record.shape[0] * record.shape[2]
+            for row in rows_of(seen, record):
+                strongest, sums = self._of.setdefault((row.layer, row.head), (row, {}))
+                for name, number in row.numbers.items():
+                    if not math.isnan(number):
+                        total, count = sums.get(name, (0.0, 0))
+                        sums[name] = total + number * queries, count + queries
+                if row.weight > strongest.weight or row is strongest:
+                    strongest = replace(row, index=strongest.index, call=0, example=self.runs)
+                self._of[row.layer, row.head] = strongest, sums
+        self.runs += 1
+
+    def summary(self) -> Summary:
+        """One row for each layer and head, over all runs so far."""
+        rows = []
+        for row, sums in self._of.values():
+            means = {name: total / count for name, (total, count) in sums.items()}
+            rows.append(replace(row, numbers={name: means.get(name, math.nan) for name in row.numbers}))
+        return Summary(tuple(sorted(rows, key=lambda row: (row.index, row.head))))
 
 
 def ask(record: AttentionRecord, kind: str, *, rows: int | None = None) -> Statistics:

@@ -114,6 +114,49 @@ def assert_equal_weights(seen: Seen, expected: list[torch.Tensor]) -> None:
         torch.testing.assert_close(record.weights().to(weights), weights, atol=1e-5, rtol=0)
 
 
+# --- Statistics alone -----------------------------------------------------------------------------------------------
+
+
+def test_statistics_of_a_long_text_in_pieces(run: Run, checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """The table is that of the text read at once, and no file is written."""
+    folder = checkpoint("llama")
+    (tmp_path / "long.txt").write_text("the cat saw the cat. " * 8, encoding="utf-8")
+    result = run("watch", "--model", folder, "--file", tmp_path / "long.txt", "--statistics-only", "--chunk", 7)
+    assert result.code == 0, result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["long.txt"]
+    loaded = pretrained.load_pretrained(str(folder))
+    tokens = loaded.encode("the cat saw the cat. " * 8, None)
+    with headwise.watch(loaded.model, tokens=[tokens]) as seen:
+        loaded.read([tokens])
+    expected = str(seen.summary()).splitlines()
+    assert [line.split() for line in result.out.splitlines()[: len(expected)]] == [line.split() for line in expected]
+    assert f"Read 1 text, {len(tokens.ids)} tokens." in result.out
+    assert "note: queries and keys were not kept" in result.out
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_statistics_of_a_data_set_line_by_line(
+    run: Run, checkpoint: Callable[[str], Path], tiny_bert: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "lines.txt").write_text("the cat\n\nthe cat saw the cat\n", encoding="utf-8")
+    folder = tiny_bert if name == "bert" else checkpoint(name)
+    result = run("watch", "--model", folder, "--file", tmp_path / "lines.txt", "--statistics-only", "--lines")
+    assert result.code == 0, result.err
+    assert "Read 2 texts" in result.out
+    both = run("watch", "the cat", "the cat saw the cat", "--model", folder, "--statistics-only")
+    assert both.out == result.out
+
+
+def test_a_decoder_reads_on_from_its_cache(checkpoint: Callable[[str], Path], tiny_bert: Path) -> None:
+    for folder, pieces in ((checkpoint("gpt2"), 2), (tiny_bert, 0)):
+        loaded, told = pretrained.load_pretrained(str(folder)), list[int]()
+        tokens = loaded.encode("the cat saw the cat", 5)
+        with headwise.watch(loaded.model) as seen:
+            loaded.read_on(tokens, 3, lambda told=told: told.append(1))  # type: ignore[misc]
+        assert len(told) == pieces
+        assert {record.shape[2:] for record in seen} == {(len(tokens.ids), len(tokens.ids))}
+
+
 # --- What it writes ---------------------------------------------------------------------------------------------------
 
 
@@ -431,6 +474,13 @@ BAD: dict[str, tuple[Any, ...]] = {  # arguments, {name} a checkpoint -> what th
     "a BERT that should write": ("the --model {bert} --generate 2", "cannot generate: a bert"),
     "a RoBERTa that should write": ("the --model {roberta} --generate 2", "cannot generate"),
     "an encoder-decoder that should not": ("the --model {t5}", "--generate N"),
+    "statistics in a file": ("the --statistics-only --out a.hw", "writes no file", "leave out --out"),
+    "statistics with values": ("the --statistics-only --values", "leave out --values"),
+    "lines of no file": ("the --statistics-only --lines", "--lines: expected --file PATH"),
+    "lines in a record": ("--file words.txt --lines", "--lines: only with --statistics-only"),
+    "pieces in a record": ("the --chunk 4", "--chunk: only with --statistics-only"),
+    "no lines": ("--file empty.txt --statistics-only --lines", "expected at least one line"),
+    "lines of a missing file": ("--file nowhere.txt --statistics-only --lines", "nowhere.txt", "readable UTF-8"),
     "a model of images": ("the --model {vit}", "does not run on a text alone"),
     "a model with no attention": ("the --model {fnet}", "no attention was recorded, so no file was written"),
 }
@@ -449,6 +499,7 @@ def test_bad_input_gets_one_line_and_leaves_nothing_behind(
     (tmp_path / "short" / "model.safetensors").write_bytes((gpt2 / "model.safetensors").read_bytes()[:-100])
     (tmp_path / "unknown" / "config.json").write_text('{"model_type": "attentionist"}', encoding="utf-8")
     (tmp_path / "words.txt").write_text("the cat", encoding="utf-8")
+    (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
     (tmp_path / "run.hw").write_text("of yesterday", encoding="utf-8")
 
     given, *expected = BAD[case]

@@ -18,7 +18,7 @@ from headwise import masks
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.records import AttentionRecord, Seen, Site
-from headwise.records.summary import HeadSummary, Summary, head_table
+from headwise.records.summary import HeadSummary, RunningSummary, Summary, head_table
 
 
 def attended(q_HQD: Tensor, k_HKD: Tensor, mask: Mask | None = None, site: Site | None = None) -> AttentionRecord:
@@ -187,3 +187,43 @@ def test_without_pandas_the_way_to_get_it_is_said(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ArgumentError, match=r'pip install "headwise\[pandas\]"'):
         Summary(()).to_pandas()
+
+
+# Many runs, one after the other.
+
+
+def test_a_running_summary_is_the_mean_over_the_queries_of_all_runs() -> None:
+    """Three queries of entropy log 3, and four of 0: the strongest pair is of the second run."""
+    running, keys = RunningSummary(), torch.eye(4)
+    alike = attended(torch.zeros(1, 3, 4), torch.randn(1, 3, 4))
+    one_back = attended(60 * keys[torch.tensor([0, 0, 1, 2])][None], keys[None])
+    for kept in (alike, one_back):
+        running.add(Seen([kept]))
+    (head,) = running.summary()
+    assert head.entropy == pytest.approx(3 * math.log(3) / 7, abs=1e-6)
+    assert head.keys_needed == pytest.approx((3 * 3 + 4 * 1) / 7)
+    assert (head.weight, head.example, running.runs) == (pytest.approx(1, abs=1e-6), 1, 2)
+    (first,) = rows_of(one_back)
+    assert (head.looks, head.looked_at) == (first.looks, first.looked_at)
+
+
+def test_a_running_summary_of_one_run_is_its_summary() -> None:
+    seen = Seen(
+        [attended(torch.randn(3, 5, 4), torch.randn(3, 5, 4), masks.causal(), Site("a", 0, "self", True, 3, 3))]
+    )
+    running = RunningSummary()
+    running.add(seen)
+    assert str(running.summary()) == str(seen.summary())
+    assert not list(RunningSummary().summary())
+
+
+def test_what_has_no_meaning_stays_so() -> None:
+    """Distances between two sequences."""
+    running = RunningSummary()
+    for _ in range(2):
+        running.add(
+            Seen([attended(torch.randn(1, 2, 4), torch.randn(1, 5, 4), site=Site("a", 0, "cross", False, 1, 1))])
+        )
+    (head,) = running.summary()
+    assert math.isnan(head.distance)
+    assert not math.isnan(head.entropy)
