@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 _CALL = nn.Module._call_impl.__code__
@@ -109,10 +110,21 @@ def clean(name: str) -> str:
 
 
 def attention_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The innermost modules whose class is called attention: where a computation may be missed."""
+    """The innermost modules whose class is called attention. A guess: what a watch sees does not depend on it."""
     for name, module in model.named_modules():
         if looks_like_attention(module) and sum(map(looks_like_attention, module.modules())) == 1:
             yield clean(name), module
+
+
+def threads(model: nn.Module) -> Iterator[nn.Module]:
+    """The modules at which other threads may begin: the model, its parts, and those of its lists."""
+    yield from {
+        id(module): module
+        for parent in model.modules()
+        if parent is model or isinstance(parent, (nn.ModuleList, nn.ModuleDict, nn.Sequential))
+        for module in (parent, *parent.children())
+        if not isinstance(module, torch.jit.ScriptModule) and callable(getattr(module, "forward", None))
+    }.values()
 
 
 def looks_like_attention(module: nn.Module) -> bool:

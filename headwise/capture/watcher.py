@@ -18,12 +18,14 @@ from headwise import masks
 from headwise.call import AttentionCall
 from headwise.capture.keep import Keeper, Keeping
 from headwise.capture.sequence import Sequence as Generation
-from headwise.capture.sites import Place, attention_modules, find_place, kind_of, module_names
+from headwise.capture.ledger import Ledger, Line, Softmax, closed
+from headwise.capture.sites import Place, find_place, kind_of, module_names, threads
 from headwise.capture.steps import Step
 from headwise.errors import HeadwiseError
 from headwise.masks.additive import UNIFORM
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
 from headwise.records.computed import ComputedRecord
+from headwise.records.coverage import Status
 from headwise.records.names import check_choice, select, stack_of
 from headwise.records.site import is_causal
 from headwise.records.statistics import compute
@@ -71,7 +73,6 @@ class _State:
     name: str
     layer: int
     how: str = ""
-    refused: Counter[str] = dataclasses.field(default_factory=Counter)
     generation: Entry | None = None  # what the next step may continue
     waiting: list[tuple[Entry, Tensor]] = dataclasses.field(default_factory=list)  # (entry without a gradient, its q)
 
@@ -98,11 +99,17 @@ class Watcher:
         self._hooks = contextlib.ExitStack()
         self._beams: Tensor | None = None  # which beams the last self-attention continued; None = it started a sequence
         self._stacks: Counter[str] = Counter()
+        self.ledger = Ledger()
 
     def start(self) -> None:
-        """Count the calls of every module whose class is called attention, so that missed ones are reported."""
-        for _, module in self._attentions():
-            self._count_runs(module)
+        """Notice parts of the model that run in other threads, where nothing is seen."""
+        for module in threads(self._model):
+            self._hooks.enter_context(module.register_forward_pre_hook(self._check_thread))
+
+    def _check_thread(self, module: nn.Module, *_: Any) -> None:
+        if threading.get_ident() != self._thread and not _in_backward():
+            name = self._names.get(id(module), type(module).__name__)
+            self.note(f"{name} ran in another thread, in which nothing was seen: only the thread of the watch is watched")
 
     def stop(self) -> None:
         """Remove everything from the model again."""
@@ -114,9 +121,9 @@ class Watcher:
         """id -> path of every module; of the model itself, its class."""
         return module_names(self._model)
 
-    def _attentions(self) -> Iterable[tuple[str, nn.Module]]:
-        """(path, module) of every module whose class is called attention."""
-        return attention_modules(self._model)
+    def _closed(self) -> Iterable[Line]:
+        """The parts of the model that nothing can be seen in."""
+        return closed({path: module for path, module in self._model.named_modules()})
 
     def _looked_for(self) -> str:
         """What is recognised, in which kind of place: the beginning of a sentence."""
@@ -146,11 +153,34 @@ class Watcher:
         if note not in self.notes:
             self.notes.append(note)
 
-    def refuse(self, place: Place, reason: str) -> None:
-        """Note a computation that cannot become a record."""
-        if not _in_backward():
-            state, _ = self._state(place)
-            state.refused[" ".join(reason.split())] += 1
+    def refuse(
+        self,
+        place: Place,
+        reason: str,
+        *,
+        status: Status = "refused",
+        where: str = "",
+        softmax: Softmax | None = None,
+    ) -> None:
+        """Note a computation that becomes no record, once for a softmax."""
+        if _in_backward():
+            return
+        told = None if softmax is None else softmax.line
+        name = told.name if told is not None else self._state(place)[0].name if status == "refused" else place.name
+        self.ledger.enter(Line(name, status, " ".join(reason.split()), where), softmax)
+
+    def outside(self, where: str) -> None:
+        """Note an attention that no module of the model computed."""
+        if threading.get_ident() == self._thread and not _in_backward():
+            self.ledger.enter(Line("(no module)", "missed", "computed outside of the modules of the model", where))
+
+    def withdraw(self, entry: Entry) -> None:
+        """Take back a record: it was of a part of something that is no attention."""
+        if entry in self.entries:
+            self.entries.remove(entry)
+        for state in self._states.values():
+            if state.generation is entry:
+                state.generation = None
 
     def found(
         self, place: Place, call: AttentionCall, out: Tensor, arrange: Callable[[Tensor], Tensor], how: str
@@ -293,7 +323,7 @@ class Watcher:
                 call, computed = entry.kept.call(beams), entry.kept.computed(beams)
                 entry.kept = Generation(call, values=self.values, step=Step(call, computed))
             except HeadwiseError as error:
-                state.refused[str(error)] += 1
+                self.ledger.enter(Line(state.name, "refused", str(error), ""))
                 self.entries.remove(entry)
             entry.built, state.generation = None, None
 
@@ -303,27 +333,21 @@ class Watcher:
         return [entry.record() for entry in self.entries if entry.site.name in chosen]
 
     def coverage(self) -> Coverage:
-        """Every place that computes attention, or seems to."""
-        sites: list[CallSite] = []
+        """What became of every softmax that met a product, and the parts that nothing can be seen in."""
         only, chosen = self._only, self._chosen()
         seen = Counter(entry.site.name for entry in self.entries if entry.site.name in chosen)
-        refused = [state.name for state in self._states.values()]
+        lines = [*self.ledger.sites("seen", "refused", "missed", "not attention")]
+        lines += [CallSite(line.name, line.status, 0, line.how, line.where) for line in self._closed()]
         if only and all(isinstance(each, str) for each in only):  # only what was seen has a number
-            refused, _ = select(refused, only)
+            wanted, _ = select(list({site.name: None for site in lines}), only)
+            lines = [site for site in lines if site.name in wanted]
+        by_name: dict[str, list[CallSite]] = {state.name: [] for state in self._states.values()}
         for state in self._states.values():
             if state.name in seen:
-                sites.append(CallSite(state.name, "seen", seen[state.name], state.how))
-            if state.name in refused:
-                sites += [CallSite(state.name, "refused", n, reason) for reason, n in state.refused.items()]
-        known = {name for name, _ in self._states}
-        for path, module in self._attentions():
-            runs, name = self._runs[id(module)], path or type(module).__name__
-            if runs and not any(f"{other}.".startswith(f"{name}.") for other in known):
-                reason = (
-                    f"a {type(module).__name__} ran, but no softmax(q kᵀ) v was recognised in it: it may be linear "
-                    "attention, a kernel of its own, or no attention"
-                )
-                sites.append(CallSite(name, "missed", runs, reason))
+                by_name[state.name].append(CallSite(state.name, "seen", seen[state.name], state.how))
+        for site in lines:
+            by_name.setdefault(site.name, []).append(site)
+        sites = [site for found in by_name.values() for site in found]
         notes = list(self.notes)
         if self._seen_names:
             unmatched = {each: select(self._seen_names, [each])[1] for each in only}
