@@ -46,6 +46,7 @@ Handler = Callable[[Callable[..., Any], str, Sequence[Any], Mapping[str, Any]], 
 Arrange = Callable[[Tensor], Tensor]
 
 _FACTORS = "its weights are multiplied with other weights: a product of softmaxes (as in Nyström attention)"
+_UNNORMALISED = "its weights are exp(scores), which are not normalised before they meet other tensors"
 _ASSIGNED = "its softmax is over the queries, so that the weights on each key sum to 1: an assignment, as of slots to tokens"
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "mv", "baddbmm", "baddbmm_", "einsum", "sum", "mean")
 _FUSED = ("scaled_dot_product_attention", "flex_attention")
@@ -158,7 +159,8 @@ class Functions(TorchFunctionMode):
 
     def _linear(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         weight = args[1] if len(args) > 1 else None
-        if isinstance(weight, nn.Parameter) and id(args[0]) not in self._known:
+        trail = self._trails.get(args[0]) if id(args[0]) in self._known else None
+        if isinstance(weight, nn.Parameter) and (trail is None or trail.of is None):
             out = func(*args, **kwargs)
             if self._outputs and not running():
                 self._follow(name, args, kwargs, out)
@@ -295,14 +297,18 @@ class Functions(TorchFunctionMode):
         if of.line is not None and of.line.status == "seen":
             return  # these weights have met other values before: one softmax is one record
         learned = trail.q is not None and trail.k is not None and any(map(products.is_parameter, (trail.q, trail.k)))
-        if trail.q is None and (trail.problem or trail.exps):
-            self._settle(of, "missed", f"its scores come from no product of queries and keys, and {trail.problem}")
-        elif trail.q is None and not met.kind and products.is_parameter(met.other):
-            self._settle(of, "not attention", "a softmax whose scores come from no product meets parameters")
+        if trail.problem and products.is_parameter(met.other):
+            self._settle(of, "missed", trail.problem)
+        elif trail.exps:
+            self._settle(of, "missed", _UNNORMALISED)
         elif met.kind == "assigned":
             self._settle(of, "refused", _ASSIGNED)
         elif met.kind:
             self._settle(of, "not attention" if trail.q is None or learned else "refused", met.kind)
+        elif trail.q is None and products.is_parameter(met.other):
+            self._settle(of, "not attention", "a softmax whose scores come from no product meets parameters")
+        elif trail.q is None and not trail.pairs:
+            self._settle(of, "missed", "its scores come from no product of queries and keys that could be followed")
         else:
             self._hear("matmul and softmax", lambda place: self._weighted(place, out, met), of)
 
@@ -325,8 +331,6 @@ class Functions(TorchFunctionMode):
             raise RecordError(found.problem)
         if found.sinks is not None and not found.sinks_cut:
             raise RecordError("the column of sinks was multiplied by the values too")
-        if found.exps:
-            raise RecordError("its weights are exp(scores), which are not normalised before they meet the values")
         if values is None and self._watcher.values:
             raise RecordError("its values could not be read from the product, and are asked for")
         layout = read_layout(found.lead, self._heads or place.heads)
@@ -359,15 +363,13 @@ class Functions(TorchFunctionMode):
         """
         scores = None if found.scores is None or found.used else layout.fold(found.scores).float()
         if scores is None:
-            weights = layout.fold(weights).float()
-            sums, eps = weights.sum(-1), torch.finfo(found.dtype).eps
-            close = (sums - 1).abs() <= 1e-4 + 8 * eps
-            if not bool((close | (sums == 0)).all()) or bool((weights < 0).any()):
+            weights = layout.fold(weights)
+            if not operations.sum_to_one(weights) or bool((weights < 0).any()):
                 raise RecordError(
                     f"its weights were changed by `{found.used}` after the softmax, and do not sum to 1: no softmax gives "
                     "them"
                 )
-            scores = weights.log()
+            scores = weights.float().log()
         if found.q is None or found.k is None:
             q, k = scores.new_zeros(*scores.shape[:3], 1), scores.new_zeros(*scores.shape[:2], scores.shape[3], 1)
             scale = 1.0
@@ -390,7 +392,7 @@ class Functions(TorchFunctionMode):
             rest = first if torch.equal(rest, first.expand_as(rest)) else rest
         shape = (*q.shape[:3], k.shape[2])
         mask, _ = self._recognised.mask(~forbidden, shape) if bool(forbidden.any()) else (None, None)
-        v = k[..., :0] if values is None else layout.fold(values).to(k.dtype)
+        v = k[..., :1] if values is None else layout.fold(values).to(k.dtype)
         bias = rest if bool(rest.any()) else None
         with torch.autocast(q.device.type, enabled=False):
             return make_call(q, k, v, mask=mask, bias=bias, scale=scale, dropout=found.dropout)
@@ -400,7 +402,7 @@ class Functions(TorchFunctionMode):
         _check_values(found.q)
         # Autocast has lowered the operands of the product; the record gets the same.
         q, k = (layout.fold(x).to(found.dtype) for x in (found.q, found.k))
-        v = k[..., :0] if values is None else layout.fold(values).to(found.dtype)
+        v = k[..., :1] if values is None else layout.fold(values).to(found.dtype)
         shape = (*q.shape[:3], k.shape[2])
         parts = [self._filled(found, layout, shape)] if found.fills else []
         for term, coefficient in found.terms:

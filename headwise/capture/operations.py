@@ -338,7 +338,7 @@ def _turned(trail: Trail) -> Trail:
 def _exponential(trail: Trail, step: _Step) -> Trail:
     """exp(scores): a softmax once it is divided by its sum, or if that was subtracted before."""
     if trail.of is not None:
-        return trail.but(logs=False) if trail.logs and not trail.used else _in_place(trail, step)
+        return trail.but(logs=False, softmax=None) if trail.logs and not trail.used else _in_place(trail, step)
     if trail.sinks is not None:
         return _unknown(trail, step)
     trail = trail.but(of=Softmax(), exps=True)
@@ -348,10 +348,13 @@ def _exponential(trail: Trail, step: _Step) -> Trail:
 def _sums_to_one(trail: Trail, step: _Step) -> Trail:
     if trail.problem or tuple(step.out.shape) != trail.shape:
         return _unknown(trail, step)
-    sums = at_home(trail, step.out).float().sum(-1)
-    eps = torch.finfo(step.out.dtype).eps
-    done = bool(((sums - 1).abs() <= 1e-4 + 8 * eps).logical_or(sums == 0).all())
-    return trail.but(exps=not done)
+    return trail.but(exps=not sum_to_one(at_home(trail, step.out)), softmax=None)
+
+
+def sum_to_one(weights: Tensor) -> bool:
+    """Whether each row of [..., Q, K] sums to 1, but for rounding, or to 0."""
+    eps, sums = torch.finfo(weights.dtype).eps, weights.float().sum(-1)
+    return bool(((sums - 1).abs() <= (16 if eps < 1e-4 else 4) * eps).logical_or(sums == 0).all())
 
 
 def _divided(trail: Trail, step: _Step) -> Trail:
@@ -362,8 +365,7 @@ def _divided(trail: Trail, step: _Step) -> Trail:
 
 def _squashed(trail: Trail, step: _Step) -> Trail:
     """Sigmoid attention."""
-    trail = trail.but(of=Softmax())
-    return _in_place(trail.but(scores=step.tracked), step)
+    return _in_place(trail.but(of=Softmax()), step)
 
 
 # Weights.

@@ -76,9 +76,9 @@ def _mixed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
     for each in () if found is None else (found, found.swapped()):
         trail = trails.get(each.a)
         places = None if trail is None else axes(trail, each.a.shape)
-        if trail is None or trail.q is None or trail.k is None or is_parameter(trail.q) or is_parameter(trail.k):
+        if trail is None or trail.problem or trail.q is None or trail.k is None or places is None:
             continue
-        if places is None or all((places[each.one.index(x)] or 0) < len(trail.lead) for x in each.summed):
+        if not is_parameter(trail.q) and not is_parameter(trail.k) and all((places[each.one.index(x)] or 0) < len(trail.lead) for x in each.summed):
             return trail.with_problem(f"the scores were mixed with each other by `{name}`")
     return None
 
