@@ -46,6 +46,10 @@ Handler = Callable[[Callable[..., Any], str, Sequence[Any], Mapping[str, Any]], 
 Arrange = Callable[[Tensor], Tensor]
 
 _FACTORS = "its weights are multiplied with other weights: a product of softmaxes (as in Nyström attention)"
+_NO_SOFTMAX: dict[str, tuple[Status, str]] = {
+    "missed": ("missed", "a product of queries and keys meets values without a softmax that could be followed"),
+    "not attention": ("not attention", "a product of products without a softmax, as in linear attention"),
+}
 _UNNORMALISED = "its weights are exp(scores), which are not normalised before they meet other tensors"
 _ASSIGNED = "its softmax is over the queries, so that the weights on each key sum to 1: an assignment, as of slots to tokens"
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "mv", "baddbmm", "baddbmm_", "einsum", "sum", "mean")
@@ -177,7 +181,10 @@ class Functions(TorchFunctionMode):
             found = products.product(name, args, kwargs, self._trails, out) if met is None else None
         if met is not None:
             self._meet(name, out, met)
-            return out
+            if met.kind != "no softmax":
+                return out
+            with self._reading(name):
+                found = products.product(name, args, kwargs, Trails(), out)
         if self._outputs or (found is None and self._known):
             self._follow(name, args, kwargs, out)
         if found is not None:
@@ -277,8 +284,11 @@ class Functions(TorchFunctionMode):
 
     def _meet(self, name: str, out: Tensor, met: Met) -> None:
         """Weights met another tensor in a product: an attention, or what else it is."""
-        trail, of = met.trail, met.trail.of
-        assert of is not None
+        trail, of = met.trail, met.trail.of or Softmax()
+        if met.kind == "no softmax":
+            changed = trail.loose or trail.problem
+            self._settle(of, *_NO_SOFTMAX["missed" if changed else "not attention"])
+            return
         if met.kind == "mixed":
             if trail.q is not None or not products.is_parameter(met.other):
                 self._trails.put(out, trail.with_problem(f"the weights were mixed with each other by `{name}`"))
@@ -307,8 +317,11 @@ class Functions(TorchFunctionMode):
             self._settle(of, "not attention" if trail.q is None or learned else "refused", met.kind)
         elif trail.q is None and products.is_parameter(met.other):
             self._settle(of, "not attention", "a softmax whose scores come from no product meets parameters")
-        elif trail.q is None and not trail.pairs:
-            self._settle(of, "missed", "its scores come from no product of queries and keys that could be followed")
+        elif trail.q is None and not (trail.pairs and not trail.problem):
+            reason = "its scores come from no product of queries and keys that could be followed"
+            self._settle(of, "missed", f"{reason}; {trail.problem}" if trail.problem else reason)
+        elif learned and trail.k is not None and products.is_parameter(trail.k) and products.is_parameter(met.other):
+            self._settle(of, "not attention", "its keys and its values are parameters: a table that is looked up softly")
         else:
             self._hear("matmul and softmax", lambda place: self._weighted(place, out, met), of)
 
@@ -333,7 +346,11 @@ class Functions(TorchFunctionMode):
             raise RecordError("the column of sinks was multiplied by the values too")
         if values is None and self._watcher.values:
             raise RecordError("its values could not be read from the product, and are asked for")
-        layout = read_layout(found.lead, self._heads or place.heads)
+        if len(found.lead) == 1 and found.q is not None and _is_slice(found.q):
+            raise RecordError("it is of some heads or examples of a tensor in which both are one dimension: which is not known")
+        layout = read_layout(found.lead, self._heads or place.heads or found.heads)
+        if layout.at is not None and found.rows != found.keys:
+            raise RecordError("its queries are cut into blocks that have keys of other blocks too")
         how, weights = "matmul and softmax", found.softmax
         if found.used or weights is None or found.q is None:
             weights = at_home(found, met.weights)
@@ -492,6 +509,12 @@ class Functions(TorchFunctionMode):
         if entry is not None and self._watcher.values:
             self._outputs.put(out, call.shape[1], lambda weight: entry.keep("output_weight", weight))
         return entry
+
+
+def _is_slice(x: Tensor) -> bool:
+    """Whether `x` is some of the matrices of a larger tensor."""
+    whole = x._base
+    return whole is not None and whole.ndim == x.ndim and whole.shape[1:] == x.shape[1:] and len(whole) != len(x)
 
 
 def _any_known(known: Container[int], given: Iterable[Any]) -> bool:

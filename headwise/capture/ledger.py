@@ -112,7 +112,7 @@ def _graph(scripted: Any) -> str:
 
 def _scripted(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """The scripted functions that a module's own methods name."""
-    for function in vars(type(module)).values():
+    for function in (*vars(type(module)).values(), *vars(module).values()):
         code, given = getattr(function, "__code__", None), getattr(function, "__globals__", {})
         for name in getattr(code, "co_names", ()):
             if isinstance(given.get(name), torch.jit.ScriptFunction):

@@ -74,7 +74,7 @@ def bare(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor)
     at = last if not isinstance(dim, int) else dim % out.ndim
     order = None if at == last else tuple(i if i < at else last if i == at else i - 1 for i in range(out.ndim))
     rest = [size for i, size in enumerate(out.shape) if i != at] or [1]
-    trail = Trail(None, None, tuple(rest[:-1]), out.dtype, rest[-1], out.shape[at], order, of=Softmax())
+    trail = Trail(None, None, tuple(rest[:-1]), out.dtype, rest[-1], out.shape[at], order=order, of=Softmax())
     trail = trail.but(logs=name.endswith("log_softmax"), view=(out.shape[0],) if out.ndim == 1 else None)
     return trail if name.strip("_") in _SOFTMAXES else trail.with_problem(f"its weights come from `{name}`")
 
@@ -445,7 +445,8 @@ def _reshaped(trail: Trail, step: _Step) -> Trail:
     terms, fills = (tuple((follow(x), c) for x, c in pairs) for pairs in (trail.terms, trail.fills))
     softmax, scores = (None if x is None else x.reshape(out) for x in (trail.softmax, trail.scores))
     q, k = (None if x is None else follow(x) for x in (trail.q, trail.k))
-    return trail.but(q=q, k=k, lead=lead, terms=terms, fills=fills, softmax=softmax, scores=scores, view=None)
+    heads = math.prod(trail.lead[1:]) if len(trail.lead) > 1 and len(lead) == 1 else trail.heads
+    return trail.but(heads=heads, q=q, k=k, lead=lead, terms=terms, fills=fills, softmax=softmax, scores=scores, view=None)
 
 
 def _permuted(trail: Trail, step: _Step) -> Trail:
@@ -507,6 +508,7 @@ _ELEMENTWISE = frozenset((
 ))  # fmt: skip
 # What is made of scores by these are no scores.
 _STATISTICS = frozenset((
+    "einsum", "matmul", "rmatmul", "bmm", "mm", "mv", "baddbmm", "linear",  # products.py follows these
     "sum", "mean", "amax", "amin", "argmax", "argmin", "logsumexp", "norm", "std", "var", "prod", "topk", "sort", "argsort",
     "median", "mode", "kthvalue", "any", "all", "count_nonzero", "nonzero", "bernoulli", "multinomial", "shape", "size",
     "isnan", "isinf", "vector_norm", "linalg_vector_norm", "quantile", "max_pool1d", "histc", "item", "tolist", "backward",

@@ -107,7 +107,7 @@ def _scores(found: _Product, out: Tensor) -> Trail | None:
     order = tuple(home.index(x) for x in letters)
     sizes = tuple(out.shape[letters.index(x)] for x in lead)
     straight = order == tuple(range(len(home)))
-    return Trail(q, k, sizes, out.dtype, q.shape[-2], k.shape[-2], None if straight else order)
+    return Trail(q, k, sizes, out.dtype, q.shape[-2], k.shape[-2], order=None if straight else order)
 
 
 # Weights and values.
@@ -128,13 +128,25 @@ def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
     if of_two:
         one, found = two, found.swapped()
     if one is None or one.of is None:
-        return None
+        return _without_softmax(one, found) or _without_softmax(two, found.swapped())
     if one.problem or one.values is not None:
         return Met(one.with_problem(f"the weights went through `{name}`"), found.a, None, None, found.b)
     places = axes(one, found.a.shape)
     if places is None:
         return Met(one.with_problem("the weights met their values in another shape"), found.a, None, None, found.b)
     return _met(one, found, places)
+
+
+def _without_softmax(trail: Trail | None, found: _Product) -> Met | None:
+    """Where scores of queries and keys meet another tensor, and it is summed over the keys."""
+    if trail is None or trail.q is None or trail.k is None or is_parameter(trail.q) or is_parameter(trail.k):
+        return None
+    places = axes(trail, found.a.shape)
+    summed = [] if places is None else [places[found.one.index(x)] for x in found.summed]
+    keys = len(trail.sizes) - 1
+    if places is None or summed != [keys] or is_parameter(found.b):
+        return None
+    return Met(trail, found.a, None, None, found.b, kind="no softmax")
 
 
 def _met(trail: Trail, found: _Product, places: list[int | None]) -> Met:
@@ -148,7 +160,9 @@ def _met(trail: Trail, found: _Product, places: list[int | None]) -> Met:
         own = [at for at, x in zip(places, found.one, strict=True) if x not in wide and at is not None]
         if own and rows not in own:
             trail, places = _with_rows(trail, own[-1], places)
-        if not own or trail.rows == 1:
+        if trail.rows == 1 and own:
+            return met._replace(trail=trail.with_problem("one row of weights meets values: a pooling, or a query alone"))
+        if not own:
             return met._replace(kind="a sum of each row's own values, as of a gate, a router or a pooling")
     if summed - {keys}:
         return met._replace(trail=trail.with_problem("the weights were summed over more than their keys"))

@@ -51,6 +51,7 @@ class Trail:
     used: str = ""  # the operation that changed the weights after the softmax: those that were used are the tensor
     values: Tensor | None = None  # the tensor is the weights times these, element by element
     dropout: float = 0.0
+    heads: int | None = None  # how many there are, as shapes showed where batch and heads are now one dimension
     problem: str = ""
     product: object = dataclasses.field(default_factory=object)  # shared by all trails that come from one q kᵀ
 

@@ -109,7 +109,8 @@ class Watcher:
     def _check_thread(self, module: nn.Module, *_: Any) -> None:
         if threading.get_ident() != self._thread and not _in_backward():
             name = self._names.get(id(module), type(module).__name__)
-            self.note(f"{name} ran in another thread, in which nothing was seen: only the thread of the watch is watched")
+            reason = "it ran in another thread: only the thread that entered the watch is watched"
+            self.ledger.enter(Line(name, "missed", reason, ""))
 
     def stop(self) -> None:
         """Remove everything from the model again."""
