@@ -25,7 +25,7 @@ from headwise import masks
 from headwise.call import AttentionCall, make_call
 from headwise.capture import flex, huggingface, operations, products, projection
 from headwise.capture.keep import TooMuch
-from headwise.capture.ledger import Line, Softmax, where
+from headwise.capture.ledger import PART, Line, Softmax, where
 from headwise.capture.layout import Layout, out_of_buffer, read_layout, share_heads
 from headwise.capture.masks import Found, Recognised
 from headwise.capture.products import Met
@@ -51,7 +51,9 @@ _NO_SOFTMAX: dict[str, tuple[Status, str]] = {
     "not attention": ("not attention", "a product of products without a softmax, as in linear attention"),
 }
 _UNNORMALISED = "its weights are exp(scores), which are not normalised before they meet other tensors"
-_ASSIGNED = "its softmax is over the queries, so that the weights on each key sum to 1: an assignment, as of slots to tokens"
+_ASSIGNED = (
+    "its softmax is over the queries, so that the weights on each key sum to 1: an assignment, as of slots to tokens"
+)
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "mv", "baddbmm", "baddbmm_", "einsum", "sum", "mean")
 _FUSED = ("scaled_dot_product_attention", "flex_attention")
 # What torch and headwise raise for a tensor of an unexpected kind or shape.
@@ -223,7 +225,9 @@ class Functions(TorchFunctionMode):
     def _hidden(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         place = None if running() else self._watcher.place()
         if place is not None:
-            self._watcher.refuse(place, f"{name} is one fused operation, which hides its queries and keys", where=where())
+            self._watcher.refuse(
+                place, f"{name} is one fused operation, which hides its queries and keys", where=where()
+            )
         return func(*args, **kwargs)
 
     def _opaque_operation(
@@ -254,9 +258,11 @@ class Functions(TorchFunctionMode):
 
         self._hear(name, read)
 
-    def _hear(self, how: str, read: Callable[[Place], None], softmax: Softmax | None = None) -> None:
+    def _hear(
+        self, how: str, read: Callable[[Place], None], of: Softmax | None = None, q: Tensor | None = None
+    ) -> None:
         """Read a computation that was recognised, if it was made in the model."""
-        with self._reading(how, softmax):
+        with self._reading(how, of, q):
             place = self._watcher.place()
             if place is not None:
                 self.heard += 1
@@ -265,7 +271,7 @@ class Functions(TorchFunctionMode):
                 self._watcher.outside(where())
 
     @contextlib.contextmanager
-    def _reading(self, how: str, softmax: Softmax | None = None) -> Iterator[None]:
+    def _reading(self, how: str, of: Softmax | None = None, q: Tensor | None = None) -> Iterator[None]:
         """Reading must never break the model: what cannot be read is refused.
 
         Inside, no function is listened to: weights that are computed for the comparison are not the model's attention.
@@ -278,7 +284,9 @@ class Functions(TorchFunctionMode):
         except _UNREADABLE as error:
             place = self._watcher.place()
             if place is not None:
-                self._watcher.refuse(place, f"{how}: {error}", where=where(), softmax=softmax)
+                self._watcher.refuse(place, f"{how}: {error}", where=where(), softmax=of)
+                if q is not None:
+                    self._watcher.refuse_parts(place, q)
 
     # Where weights meet their values.
 
@@ -320,10 +328,10 @@ class Functions(TorchFunctionMode):
         elif trail.q is None and not (trail.pairs and not trail.problem):
             reason = "its scores come from no product of queries and keys that could be followed"
             self._settle(of, "missed", f"{reason}; {trail.problem}" if trail.problem else reason)
-        elif learned and trail.k is not None and products.is_parameter(trail.k) and products.is_parameter(met.other):
-            self._settle(of, "not attention", "its keys and its values are parameters: a table that is looked up softly")
+        elif trail.k is not None and products.is_parameter(trail.k):
+            self._settle(of, "not attention", "its keys are parameters: a router, or a table that is looked up softly")
         else:
-            self._hear("matmul and softmax", lambda place: self._weighted(place, out, met), of)
+            self._hear("matmul and softmax", lambda place: self._weighted(place, out, met), of, trail.q)
 
     def _settle(self, softmax: Softmax, status: Status, reason: str) -> None:
         if softmax.withdraw is not None:
@@ -346,9 +354,12 @@ class Functions(TorchFunctionMode):
             raise RecordError("the column of sinks was multiplied by the values too")
         if values is None and self._watcher.values:
             raise RecordError("its values could not be read from the product, and are asked for")
-        if len(found.lead) == 1 and found.q is not None and _is_slice(found.q):
-            raise RecordError("it is of some heads or examples of a tensor in which both are one dimension: which is not known")
-        layout = read_layout(found.lead, self._heads or place.heads or found.heads)
+        heads = self._heads or place.heads or found.heads
+        if len(found.lead) == 1 and found.q is not None and _is_slice(found.q, heads):
+            raise RecordError(
+                "it is of some heads or examples of a tensor in which both are one dimension: which is not known"
+            )
+        layout = read_layout(found.lead, heads)
         if layout.at is not None and found.rows != found.keys:
             raise RecordError("its queries are cut into blocks that have keys of other blocks too")
         how, weights = "matmul and softmax", found.softmax
@@ -363,6 +374,8 @@ class Functions(TorchFunctionMode):
         if wrong is not None:
             raise RecordError(wrong)
         arrange = met.arrange
+        if found.q is not None and self._watcher.is_part(place, found.q):
+            raise RecordError(PART)
         entry = self._found(place, call, out, lambda x: layout.fold(x if arrange is None else arrange(x)), how)
         softmax = found.of
         assert softmax is not None
@@ -370,6 +383,8 @@ class Functions(TorchFunctionMode):
         softmax.line = Line(place.name, "seen", how, "")
         if entry is not None:
             softmax.withdraw = functools.partial(self._watcher.withdraw, entry)
+            if found.q is not None:
+                self._watcher.may_be_part(place, found.q, softmax)
             key, made = id(out), self._made
             made[key] = weakref.ref(out, lambda _: made.pop(key, None)), softmax
 
@@ -511,10 +526,11 @@ class Functions(TorchFunctionMode):
         return entry
 
 
-def _is_slice(x: Tensor) -> bool:
-    """Whether `x` is some of the matrices of a larger tensor."""
+def _is_slice(x: Tensor, heads: int | None) -> bool:
+    """Whether `x` [n, Q, D] is some of the matrices of a larger tensor, and not all heads of an example."""
     whole = x._base
-    return whole is not None and whole.ndim == x.ndim and whole.shape[1:] == x.shape[1:] and len(whole) != len(x)
+    some = whole is not None and whole.shape[-2:] == x.shape[-2:] and whole.numel() > x.numel()
+    return some and len(x) > 1 and x.stride(0) == x.shape[1] * x.shape[2] and (not heads or len(x) % heads > 0)
 
 
 def _any_known(known: Container[int], given: Iterable[Any]) -> bool:

@@ -38,7 +38,8 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     if name.startswith("new_") or name.endswith("_like") or name in _STATISTICS:
         return None  # takes only the shape, the dtype and the device; or what it makes are no scores
     if not isinstance(out, Tensor):
-        for part in out if name in _SPLIT else ():
+        cut = name in _SPLIT or (name in ("topk", "sort") and trail.q is not None)  # without q and k: a router's
+        for part in out if cut else ():
             if isinstance(part, Tensor):
                 trails.put(part, _unknown(trail, _Step(name, args, dict(kwargs), operands, at, part)))
         return None
@@ -51,9 +52,13 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     others = [other for other in map(trails.get, operands[at + 1 :]) if other is not None]
     if any(other.product is trail.product for other in others):
         alike = all(other.shape == trail.shape and other.order == trail.order for other in others)
-        trail = _in_place(trail, found) if alike and name in _ELEMENTWISE else trail.with_problem(
-            f"the {_what(trail)} were combined with something computed from them in `{name}`, which a record cannot "
-            "represent"
+        trail = (
+            _in_place(trail, found)
+            if alike and name in _ELEMENTWISE
+            else trail.with_problem(
+                f"the {_what(trail)} were combined with something computed from them in `{name}`, which a record cannot "
+                "represent"
+            )
         )
         trails.put(out, trail)
         return None
@@ -419,7 +424,8 @@ def axes(trail: Trail, shape: Sequence[int]) -> list[int | None] | None:
 def _same_but_ones(x: Tensor, y: Tensor) -> bool:
     """Whether two views show the same numbers, apart from dimensions of size 1."""
     (a, b), (c, d) = (
-        ([n for n in z.shape if n != 1], [s for n, s in zip(z.shape, z.stride(), strict=True) if n != 1]) for z in (x, y)
+        ([n for n in z.shape if n != 1], [s for n, s in zip(z.shape, z.stride(), strict=True) if n != 1])
+        for z in (x, y)
     )
     return a == c and b == d and x.data_ptr() == y.data_ptr()
 
@@ -446,7 +452,9 @@ def _reshaped(trail: Trail, step: _Step) -> Trail:
     softmax, scores = (None if x is None else x.reshape(out) for x in (trail.softmax, trail.scores))
     q, k = (None if x is None else follow(x) for x in (trail.q, trail.k))
     heads = math.prod(trail.lead[1:]) if len(trail.lead) > 1 and len(lead) == 1 else trail.heads
-    return trail.but(heads=heads, q=q, k=k, lead=lead, terms=terms, fills=fills, softmax=softmax, scores=scores, view=None)
+    return trail.but(
+        heads=heads, q=q, k=k, lead=lead, terms=terms, fills=fills, softmax=softmax, scores=scores, view=None
+    )
 
 
 def _permuted(trail: Trail, step: _Step) -> Trail:
@@ -489,11 +497,24 @@ _SHAPES = (
     *("unsafe_view", "ravel", "broadcast_to", "expand_as"),
 )
 ARRANGE = (*_DTYPES, *_MEMORY, *_SHAPES)
-_TURN = ("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "mT", "T", "t", "mH", "adjoint", "numpy_T")
+_TURN = (
+    "transpose",
+    "swapaxes",
+    "swapdims",
+    "permute",
+    "movedim",
+    "moveaxis",
+    "mT",
+    "T",
+    "t",
+    "mH",
+    "adjoint",
+    "numpy_T",
+)
 _LIMIT = ("clamp", "clamp_min", "clamp_max", "clip", "max", "maximum", "min", "minimum", "nan_to_num")
 _MULTIPLY = ("mul", "rmul", "imul", "multiply")
-_DIVIDE = ("div", "true_divide", "truediv", "itruediv", "rtruediv", "divide")
-_SUBTRACT = ("sub", "isub", "rsub", "subtract")
+_DIVIDE = ("div", "true_divide", "truediv", "itruediv", "divide")
+_SUBTRACT = ("sub", "isub", "subtract")
 _ADD = ("add", "radd", "iadd")
 _JOIN = ("cat", "concat", "concatenate", "stack", "hstack")
 _SOFTMAXES = ("softmax", "safe_softmax", "log_softmax", "special_softmax", "special_log_softmax")
@@ -501,7 +522,7 @@ _SOFTMAXES = ("softmax", "safe_softmax", "log_softmax", "special_softmax", "spec
 BARE = frozenset(f"{line}{name}" for name in _SOFTMAXES for line in ("", "_"))
 _CUT = ("getitem", "slice", "narrow", "select", "index", "index_select", "gather", "take_along_dim")
 _SPLIT = ("split", "chunk", "unbind", "tensor_split", "split_with_sizes", "unsafe_split", "unsafe_chunk", "iter")
-_ELEMENTWISE = frozenset((
+_ELEMENTWISE = frozenset(("rsub", "rtruediv", "rpow", "rdiv")) | frozenset((
     *_LIMIT, *_MULTIPLY, *_DIVIDE, *_SUBTRACT, *_ADD, "masked_fill", "where", "tanh", "relu", "leaky_relu", "gelu", "abs",
     "neg", "pow", "square", "sqrt", "rsqrt", "exp", "log", "sigmoid", "softplus", "elu", "silu", "addcmul", "addcdiv", "lerp",
     "round", "threshold", "hardtanh", "erf", "sign", "reciprocal", "masked_scatter", "dropout", "sin", "cos", "log1p", "expm1",
@@ -509,7 +530,7 @@ _ELEMENTWISE = frozenset((
 # What is made of scores by these are no scores.
 _STATISTICS = frozenset((
     "einsum", "matmul", "rmatmul", "bmm", "mm", "mv", "baddbmm", "linear",  # products.py follows these
-    "sum", "mean", "amax", "amin", "argmax", "argmin", "logsumexp", "norm", "std", "var", "prod", "topk", "sort", "argsort",
+    "sum", "mean", "amax", "amin", "argmax", "argmin", "logsumexp", "norm", "std", "var", "prod", "argsort",
     "median", "mode", "kthvalue", "any", "all", "count_nonzero", "nonzero", "bernoulli", "multinomial", "shape", "size",
     "isnan", "isinf", "vector_norm", "linalg_vector_norm", "quantile", "max_pool1d", "histc", "item", "tolist", "backward",
 ))  # fmt: skip

@@ -78,7 +78,11 @@ def _mixed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
         places = None if trail is None else axes(trail, each.a.shape)
         if trail is None or trail.problem or trail.q is None or trail.k is None or places is None:
             continue
-        if not is_parameter(trail.q) and not is_parameter(trail.k) and all((places[each.one.index(x)] or 0) < len(trail.lead) for x in each.summed):
+        if (
+            not is_parameter(trail.q)
+            and not is_parameter(trail.k)
+            and all((places[each.one.index(x)] or 0) < len(trail.lead) for x in each.summed)
+        ):
             return trail.with_problem(f"the scores were mixed with each other by `{name}`")
     return None
 
@@ -161,7 +165,9 @@ def _met(trail: Trail, found: _Product, places: list[int | None]) -> Met:
         if own and rows not in own:
             trail, places = _with_rows(trail, own[-1], places)
         if trail.rows == 1 and own:
-            return met._replace(trail=trail.with_problem("one row of weights meets values: a pooling, or a query alone"))
+            return met._replace(
+                trail=trail.with_problem("one row of weights meets values: a pooling, or a query alone")
+            )
         if not own:
             return met._replace(kind="a sum of each row's own values, as of a gate, a router or a pooling")
     if summed - {keys}:
@@ -199,7 +205,11 @@ def _with_rows(trail: Trail, rows: int, places: list[int | None]) -> tuple[Trail
     home.insert(len(home) - 2, home.pop(rows))
     order = tuple(home.index(at) for at in trail.order or range(len(sizes)))
     trail = trail.but(
-        lead=tuple(sizes[at] for at in home[:-2]), rows=sizes[rows], order=order, softmax=None, used=trail.used or "view"
+        lead=tuple(sizes[at] for at in home[:-2]),
+        rows=sizes[rows],
+        order=order,
+        softmax=None,
+        used=trail.used or "view",
     )
     return trail, [None if at is None else home.index(at) for at in places]
 
@@ -284,7 +294,9 @@ def _einsum(args: Sequence[Any]) -> _Product | None:
         sizes = [x.ndim - len(letters.replace("...", "")) for letters, x in ((one, a), (two, b)) if "..." in letters]
         free = free[: max(sizes)]
         one, two = (
-            letters.replace("...", free[len(free) - (x.ndim - len(letters.replace("...", ""))) :] if "..." in letters else "")
+            letters.replace(
+                "...", free[len(free) - (x.ndim - len(letters.replace("...", ""))) :] if "..." in letters else ""
+            )
             for letters, x in ((one, a), (two, b))
         )
         output = output.replace("...", free) if arrow else free

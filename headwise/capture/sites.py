@@ -117,14 +117,13 @@ def attention_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def threads(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules at which other threads may begin: the model, its parts, and those of its lists."""
-    yield from {
-        id(module): module
-        for parent in model.modules()
-        if parent is model or isinstance(parent, (nn.ModuleList, nn.ModuleDict, nn.Sequential))
-        for module in (parent, *parent.children())
-        if not isinstance(module, torch.jit.ScriptModule) and callable(getattr(module, "forward", None))
-    }.values()
+    """The modules at which other threads may begin: all but the parts that torch has (a layer norm, a linear layer)."""
+    for module in model.modules():
+        ours = type(module).__module__.startswith("torch.nn.") and not any(True for _ in module.children())
+        lists = isinstance(module, (nn.ModuleList, nn.ModuleDict, torch.jit.ScriptModule))
+        if module is model or not (ours or lists):
+            if not isinstance(module, torch.jit.ScriptModule):
+                yield module
 
 
 def looks_like_attention(module: nn.Module) -> bool:

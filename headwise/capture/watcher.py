@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +19,7 @@ from headwise import masks
 from headwise.call import AttentionCall
 from headwise.capture.keep import Keeper, Keeping
 from headwise.capture.sequence import Sequence as Generation
-from headwise.capture.ledger import Ledger, Line, Softmax, closed
+from headwise.capture.ledger import PART, Ledger, Line, Softmax, closed
 from headwise.capture.sites import Place, find_place, kind_of, module_names, threads
 from headwise.capture.steps import Step
 from headwise.errors import HeadwiseError
@@ -100,11 +101,26 @@ class Watcher:
         self._beams: Tensor | None = None  # which beams the last self-attention continued; None = it started a sequence
         self._stacks: Counter[str] = Counter()
         self.ledger = Ledger()
+        self._parts: tuple[Any, list[tuple[Place, Softmax]]] = (
+            None,
+            [],
+        )  # (the module's run, the queries), the records
+        self._refused_part: Any = None
 
     def start(self) -> None:
         """Notice parts of the model that run in other threads, where nothing is seen."""
         for module in threads(self._model):
             self._hooks.enter_context(module.register_forward_pre_hook(self._check_thread))
+        before = threading.getprofile()
+        threading.setprofile(self._started)
+        self._hooks.callback(threading.setprofile, before)
+
+    def _started(self, *_: Any) -> None:
+        """Called once in each thread that is started."""
+        sys.setprofile(None)
+        self.note(
+            "threads were started: what they compute is not seen, only the thread that entered the watch is watched"
+        )
 
     def _check_thread(self, module: nn.Module, *_: Any) -> None:
         if threading.get_ident() != self._thread and not _in_backward():
@@ -170,10 +186,43 @@ class Watcher:
         name = told.name if told is not None else self._state(place)[0].name if status == "refused" else place.name
         self.ledger.enter(Line(name, status, " ".join(reason.split()), where), softmax)
 
+    # Pieces: one run of a module may compute its attention in parts, whose queries are parts of one tensor.
+
+    def _run(self, place: Place, q: Tensor) -> tuple[int, int, int]:
+        key = id(place.module)
+        try:
+            memory = q.untyped_storage().data_ptr()
+        except (RuntimeError, NotImplementedError):  # inside torch.func tensors have no memory of their own
+            memory = id(q)
+        return key, self._runs[key], memory
+
+    def is_part(self, place: Place, q: Tensor) -> bool:
+        """Whether another part of the attention of these queries was refused: a record would be of some rows only."""
+        return self._refused_part == self._run(place, q)
+
+    def may_be_part(self, place: Place, q: Tensor, softmax: Softmax) -> None:
+        """A record was made of queries, of which there may be more."""
+        run = self._run(place, q)
+        if self._parts[0] != run:
+            self._parts = run, []
+        self._parts[1].append((place, softmax))
+
+    def refuse_parts(self, place: Place, q: Tensor) -> None:
+        """A part of an attention was refused: take back the records of the others."""
+        self._refused_part = self._run(place, q)
+        if self._parts[0] == self._refused_part:
+            for each, softmax in self._parts[1]:
+                if softmax.withdraw is not None:
+                    softmax.withdraw()
+                    self.refuse(each, PART, softmax=softmax)
+            self._parts = None, []
+
     def outside(self, where: str) -> None:
         """Note an attention that no module of the model computed."""
         if threading.get_ident() == self._thread and not _in_backward():
-            self.ledger.enter(Line("(no module)", "missed", "computed outside of the modules of the model", where))
+            self.note(
+                f"a softmax that met a product was computed outside of the model's modules, and is not seen: {where}"
+            )
 
     def withdraw(self, entry: Entry) -> None:
         """Take back a record: it was of a part of something that is no attention."""

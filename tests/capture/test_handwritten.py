@@ -157,21 +157,36 @@ def by_exp(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (e / e.sum(-1, keepdim=True)) @ v
 
 
-@pytest.mark.parametrize("body", [linear, by_exp])
-def test_attention_by_name_that_is_not_recognised_is_missed(body: Callable[..., Any]) -> None:
-    model = LinearAttention(body)
+def test_a_product_without_queries_and_keys_is_named() -> None:
+    model = LinearAttention(linear)
     with headwise.watch(model) as seen:
         model(*inputs())
         model(*inputs())
     (site,) = seen.coverage()
-    assert (site.name, site.status, site.calls) == ("LinearAttention", "missed", 2)
-    assert "no softmax(q kᵀ) v was recognised" in site.how
-    with pytest.raises(RecordError, match="no attention was seen"):
+    assert (site.name, site.status, site.calls) == ("LinearAttention", "missed", 4)
+    assert "its scores come from no product of queries and keys" in site.how
+    assert site.where.startswith("tests/capture/test_handwritten.py:")
+    with pytest.raises(RecordError, match="come from no product"):
         seen["LinearAttention"]
 
 
+def test_a_softmax_by_hand_is_seen() -> None:
+    seen, _ = see(by_exp)
+    q, k, _ = inputs()
+    assert_weights(the_record(seen), (q @ k.mT).softmax(-1))
+
+
+def test_batch_and_heads_are_those_of_the_queries() -> None:
+    def body(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        w = (q @ k.mT).softmax(-1)
+        return w.transpose(0, 1) @ v.transpose(0, 1), w
+
+    seen, (_, weights) = see(body)
+    assert_weights(the_record(seen), weights)
+
+
 def test_a_model_without_attention_says_what_was_looked_for() -> None:
-    model = Mixer(linear)
+    model = Mixer(lambda q, k, v: q + k + v)
     with headwise.watch(model) as seen:
         model(*inputs())
     assert len(seen) == 0
@@ -253,7 +268,6 @@ STEPS: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "rows flipped": lambda s, r: s.flip(-2),
     "keys rolled": lambda s, r: s.roll(1, -1),
     "transposed": lambda s, r: s.mT if s.shape[-1] == s.shape[-2] else s,
-    "batch and heads swapped": lambda s, r: s.transpose(0, 1) if s.shape[0] == s.shape[1] else s,
     "folded": lambda s, r: s.flatten(0, 1).unflatten(0, s.shape[:2]),
     "viewed": lambda s, r: s.reshape(s.shape[1], s.shape[0], *s.shape[2:]).reshape(s.shape),
     "cumulated": lambda s, r: s + s.cumsum(-1),

@@ -60,7 +60,7 @@ def outcome(style: Style) -> Outcome:
     records = [record for record in seen if record.site and record.site.name != "after"]
     lines = [site for site in seen.coverage() if site.name != "after"]
     said = {s: "; ".join(x.how for x in lines if x.status == s) for s in ("refused", "missed", "not attention")}
-    said["missed"] = said["missed"] or said["not attention"]
+    said["missed"] = said["missed"] or said["not attention"] or "; ".join(note for note in notes if "not seen" in note)
     try:
         if not _is(seen["after"], after):
             return Outcome("WRONG", "the attention after it has a wrong record")
