@@ -23,7 +23,7 @@ _WIDTH = re.compile(
     r"|hidden_dim|embedding_size|embedding_dim|projection_dim|mlp_dim|lora_rank|width|d_embed|d_head|ffn_hidden_size"
     r"|emb_dim|kv_channels|dim_head|dim_feedforward|d_feedforward|d_attn|mlp_hidden_size|inner_dim|head_size|proj_dim|attn_dim"
     r"|latent_size|encoder_dim|decoder_dim|feedforward_dim|d_latents|latent_dim|output_dim|conv_dim|embed_hidden_size|hidden_channels"
-    r"|neck_hidden_sizes|d_states|out_hidden_size|text_width|query_dim|key_dim|mlp_intermediate_size|proj_size|mamba_expand_dim)$"
+    r"|neck_hidden_sizes|d_states|out_hidden_size|text_width|query_dim|key_dim|mlp_intermediate_size|proj_size|mamba_expand_dim|output_channels|embed_dim_per_stage|backbone_channel_list|fpn_channels|encoder_in_channels|decoder_in_channels)$"
 )
 _NOT_WIDTH = re.compile(
     r"mask|mel|num_|bbox|vocab|group|state_dim|act_dim|action|conv_kernel|codebook_dim|kernel|linear_conv|label|dim_bbox|rope_dim|rotary|image_size"
@@ -195,8 +195,10 @@ def _narrower(value: int, divisor: int) -> int:
 
 def _tokens(config: PreTrainedConfig) -> None:
     """Special tokens that lie outside of the vocabulary go to its end, each to a place of its own."""
-    text = config.get_text_config()
-    size = getattr(text, "vocab_size", None) or getattr(config, "vocab_size", None)
+    try:
+        size = config.get_text_config().vocab_size
+    except (AttributeError, ValueError):
+        size = getattr(config, "vocab_size", None)
     if not isinstance(size, int):
         return
     free = iter(range(size - 1, 0, -1))

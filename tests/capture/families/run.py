@@ -23,8 +23,9 @@ from tests.capture.families.configs import SIZES
 from tests.capture.families.inputs import Inputs, Padding, candidates, expected_places, padded, ready
 from tests.capture.families.models import build, seed
 
-PADDINGS: tuple[Padding, ...] = ("none", "left", "right")
 IMPLEMENTATIONS = ("sdpa", "eager")
+PADDINGS: tuple[Padding, ...] = ("none", "left", "right")
+VARIANTS = tuple((how, padding) for how in IMPLEMENTATIONS for padding in PADDINGS)
 SECONDS, BYTES = 240, 6 * 2**30
 PRELOADED = (
     *("transformers.modeling_utils", "transformers.generation", "transformers.masking_utils", "headwise.capture"),
@@ -45,7 +46,9 @@ class Report:
     seconds: float = 0.0
 
 
-def examine(family: str, variants: Sequence[tuple[str, Padding]] | None = None) -> Report:
+def examine(
+    family: str, variants: Sequence[tuple[str, Padding]] = VARIANTS, dtype: torch.dtype = torch.float32
+) -> Report:
     """Every variant of a family, here and now."""
     start = time.monotonic()
     report = Report(family)
@@ -73,14 +76,15 @@ def examine(family: str, variants: Sequence[tuple[str, Padding]] | None = None) 
     size, inputs = made
     report.inputs = tuple(sorted(inputs))
     known: dict[str, Any] = {}
-    for how, padding in variants or [(how, padding) for how in IMPLEMENTATIONS for padding in PADDINGS]:
+    for how, padding in variants:
         variant = f"{how} {padding}"
         try:
             if how not in known:
-                known[how] = build(family, how, size)
+                known[how] = build(family, how, size).to(dtype)
             given = padded(inputs, padding, known[how])
             if given is None:
                 continue
+            given = {name: _to(dtype, x) for name, x in given.items()}
             seed()
             with torch.no_grad():
                 known[how](**given)
@@ -94,6 +98,10 @@ def examine(family: str, variants: Sequence[tuple[str, Padding]] | None = None) 
             report.skipped[variant] = f"HARNESS {_short(error)} {_line()}"
     report.seconds = time.monotonic() - start
     return report
+
+
+def _to(dtype: torch.dtype, x: Any) -> Any:
+    return x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
 
 def fitting(model: Any, family: str) -> Inputs:
@@ -134,7 +142,7 @@ def _line() -> str:
 # In processes of their own.
 
 
-def _child(family: str, variants: Any, pipe: Connection) -> None:
+def _child(family: str, variants: Any, dtype: torch.dtype, pipe: Connection) -> None:
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, used + BYTES))
     torch.set_num_threads(1)
@@ -144,14 +152,20 @@ def _child(family: str, variants: Any, pipe: Connection) -> None:
     os.dup2(silence.fileno(), 1)
     os.dup2(silence.fileno(), 2)
     try:
-        report = examine(family, variants)
+        report = examine(family, variants, dtype)
     except BaseException as error:
         report = Report(family, error=f"the harness: {type(error).__name__}: {error}")
     pipe.send(report)
     pipe.close()
 
 
-def run(families: Sequence[str], jobs: int, variants: Any = None, seconds: int = SECONDS) -> Iterator[Report]:
+def run(
+    families: Sequence[str],
+    jobs: int,
+    variants: Sequence[tuple[str, Padding]] = VARIANTS,
+    dtype: torch.dtype = torch.float32,
+    seconds: int = SECONDS,
+) -> Iterator[Report]:
     """The report of each family, as they finish."""
     torch.set_num_threads(1)  # a process with threads cannot be forked
     for name in PRELOADED:  # once, and not in every process
@@ -162,7 +176,7 @@ def run(families: Sequence[str], jobs: int, variants: Any = None, seconds: int =
         while waiting and len(running) < jobs:
             family = waiting.pop(0)
             mine, theirs = fork.Pipe(duplex=False)
-            process = fork.Process(target=_child, args=(family, variants, theirs), daemon=True)
+            process = fork.Process(target=_child, args=(family, variants, dtype, theirs), daemon=True)
             process.start()
             theirs.close()
             running[mine] = (family, process, time.monotonic())

@@ -119,11 +119,10 @@ class Truth(TorchDispatchMode):
         if any(part in name for part in FUSED):
             self.fused.append(name)
         written = [x for x in tree_iter(out) if isinstance(x, Tensor)]
-        if read and all(self._is_weight(x) for x in read) and name not in ("bernoulli_", "copy_"):
+        if name in MOVES and read and all(self._is_weight(x) for x in read):  # a weight in another layout or dtype
             for x in written:
                 self._weights.add(x.untyped_storage()._cdata)
                 self._kept.append(x.untyped_storage())
-            return out
         if name in SOFTMAX:
             self._softmax(name, scores, args, out)
         elif name in BATCHED or name in MATRICES:
