@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_iter, tree_map
 
 # A mark: 0 = nothing; PRODUCT = a product of activations; above, a weight: (entry, many?, row, column).
 PRODUCT, COLUMN, ROW, MANY = -1, 2**18, 2**24, 2**42
-SOFTMAX = {"_softmax", "_safe_softmax", "_log_softmax"}
+SOFTMAX = {"_softmax", "_safe_softmax", "_log_softmax", "softmax", "log_softmax"}
 # Weights that are not a softmax: of scores alone, and listed only if they are contracted.
 OTHER = {"sigmoid", "exp", "relu", "silu", "softplus", "elu", "tanh"}
 BATCHED, MATRICES = {"bmm", "baddbmm"}, {"mm", "addmm", "linear", "mv", "addmv", "dot"}
@@ -56,7 +56,7 @@ class Entry:
     @property
     def rows(self) -> Tensor:
         """[..., K]: the weights, the normalised axis last."""
-        w = self.weights.exp() if self.operator == "_log_softmax" else self.weights
+        w = self.weights.exp() if "log_softmax" in self.operator else self.weights
         return w.movedim(self.dim, -1)
 
 
