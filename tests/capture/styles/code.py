@@ -186,6 +186,10 @@ class XLM(nn.Module):
 class SewD(nn.Module):
     """SEW-D and DeBERTa's first XSoftmax: the weights are filled in place."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_attention_heads = H
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
         s = torch.bmm(q.reshape(-1, Q, D), k.reshape(-1, Q, D).transpose(-1, -2) / math.sqrt(D)).view(B, H, Q, Q)
         rmask = ~REAL[:, None, None].expand(B, 1, Q, Q)

@@ -109,7 +109,7 @@ def local_blocks_of_t5(q: Tensor, k: Tensor, v: Tensor) -> Two:
         for j in range(max(0, i - 1), min(3, i + 2)):
             part = w[:, i, :, :, 2 * (j - i + 1) : 2 * (j - i + 2)]
             full[:, :, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2] = part
-    return out.reshape(B, Q, H, D), full
+    return out.reshape(B, Q, H, D), [full, w.flatten(0, 1)]
 
 
 def _windows(x: Tensor, value: float) -> Tensor:
@@ -132,7 +132,8 @@ def windows_by_unfold(q: Tensor, k: Tensor, v: Tensor) -> Two:
     outside = _windows(torch.ones(B, H, Q, 1), 0.0).squeeze(-1) == 0
     s = (q.unsqueeze(-2) @ _windows(k, 0.0).mT).squeeze(-2).masked_fill(outside, -math.inf)
     w = s.softmax(-1)
-    return (w.unsqueeze(-2) @ _windows(v, 0.0)).squeeze(-2), _banded(w)
+    out = (w.unsqueeze(-2) @ _windows(v, 0.0)).squeeze(-2)
+    return out, [_banded(w), w.transpose(1, 2).reshape(B * Q, H, 1, 3)]
 
 
 @style
@@ -162,7 +163,8 @@ def longformer(q: Tensor, k: Tensor, v: Tensor) -> Two:
     full = torch.zeros(heads, Q, Q + 2 * one)
     for i in range(Q):
         full[:, i, i : i + 2 * one + 1] = w[:, i]
-    return torch.einsum("bqk,bqdk->bqd", w, chunks), full[:, :, one:-one].reshape(B, H, Q, Q)
+    windows = w.view(B, H, Q, -1).transpose(1, 2).reshape(B * Q, H, 1, -1)
+    return torch.einsum("bqk,bqdk->bqd", w, chunks), [full[:, :, one:-one].reshape(B, H, Q, Q), windows]
 
 
 @style
@@ -249,7 +251,7 @@ def the_largest_keys_alone(q: Tensor, k: Tensor, v: Tensor) -> Two:
         part,
         v[:, :, None].expand(-1, -1, Q, -1, -1).gather(3, at[..., None].expand(-1, -1, -1, -1, D)),
     )
-    return out, torch.zeros(B, H, Q, Q).scatter(-1, at, part)
+    return out, [torch.zeros(B, H, Q, Q).scatter(-1, at, part), part.transpose(1, 2).reshape(B * Q, H, 1, 3)]
 
 
 @style
@@ -325,7 +327,7 @@ def keys_of_each_query(q: Tensor, k: Tensor, v: Tensor) -> Two:
     at = torch.stack([(torch.arange(Q) + 2 * i) % Q for i in range(3)], -1)
     w = torch.einsum("bhid,bhijd->bhij", q, k[:, :, at]).softmax(-1)
     full = torch.zeros(B, H, Q, Q).scatter(-1, at.expand(B, H, Q, 3), w)
-    return torch.einsum("bhij,bhijd->bhid", w, v[:, :, at]), full
+    return torch.einsum("bhij,bhijd->bhid", w, v[:, :, at]), [full, w.transpose(1, 2).reshape(B * Q, H, 1, 3)]
 
 
 @style

@@ -219,6 +219,7 @@ class ExportedAndDecomposed(nn.Module):
         super().__init__()
         exported = torch.export.export(_Scriptable(), tuple(torch.randn(3, B, H, Q, D)))
         self.layer = exported.run_decompositions().module()
+        self.layer.num_heads = H
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
         return self.layer(q, k, v)

@@ -1,8 +1,9 @@
 """A style of attention: how some code computes it, and the weights that it used itself.
 
 A style is a function or a module with `@style`. It returns its output and its truth: its weights [B, H, Q, K], a
-function that computes them afterwards, a tuple of these if it attends several times, or `NOT_ATTENTION`. The names of
-its arguments say what it is given (`INPUTS`). Adding a style is one function, in the file of its kind.
+function that computes them afterwards, a tuple of these if it attends several times, a list of them if they can be
+arranged in several ways, or `NOT_ATTENTION`. The names of its arguments say what it is given (`INPUTS`). Adding a
+style is one function, in the file of its kind.
 """
 
 from __future__ import annotations
