@@ -31,6 +31,10 @@ class Growing:
         self._buffer[:, :, self.length : total] = more
         self.length = total
 
+    def cut(self, count: int) -> None:
+        """Remove the last `count` positions."""
+        self.length -= count
+
     def of_beams(self, origin: Tensor | None) -> Tensor:
         """The positions of each beam, each from its origin [N, length]: [N, ·, length, ·]; None = as they are."""
         if origin is None:

@@ -38,8 +38,9 @@ def seen_through(model: nn.Module, watcher: Watcher, functions: Functions) -> It
         return
     with _REGISTRY.heard_by(functions), contextlib.ExitStack() as stack:
         for module in theirs:
-            if callable(getattr(module, "generate", None)):
-                stack.enter_context(_beams_chosen(module, watcher))
+            for name, context in (("generate", _generating), ("generate_batch", _batching_noted)):
+                if callable(getattr(module, name, None)):
+                    stack.enter_context(context(module, watcher))
         yield
 
 
@@ -134,29 +135,87 @@ def read(
 
 
 @contextlib.contextmanager
-def _beams_chosen(model: nn.Module, watcher: Watcher) -> Iterator[None]:
-    """Inside this context `model.generate` with beams reports which beams it returned."""
-    had = model.__dict__.get("generate")
+def _generating(model: nn.Module, watcher: Watcher) -> Iterator[None]:
+    """Inside this context `model.generate` reports when it runs, which beams it returned and what it rejected."""
     original: Callable[..., Any] = model.generate  # type: ignore[assignment]
 
     @functools.wraps(original)
     def generate(*args: Any, **kwargs: Any) -> Any:
         config = kwargs.get("generation_config") or getattr(model, "generation_config", None)
-        beams = kwargs.get("num_beams") or getattr(config, "num_beams", None) or 1
-        if beams == 1:
-            return original(*args, **kwargs)
-        asked = kwargs.get("return_dict_in_generate")
-        asked = getattr(config, "return_dict_in_generate", False) if asked is None else asked
-        out = original(*args, **{**kwargs, "return_dict_in_generate": True})
-        if getattr(out, "beam_indices", None) is not None:
-            watcher.choose_beams(out.beam_indices)
-        return out if asked else out.sequences
 
-    model.__dict__["generate"] = generate
+        def asked(name: str) -> Any:
+            given = kwargs.get(name)
+            return getattr(config, name, None) if given is None else given
+
+        if not watcher.is_watching():
+            return original(*args, **kwargs)
+        with watcher.generating.running() as outermost, contextlib.ExitStack() as stack:
+            if (assistant := kwargs.get("assistant_model")) is not None:
+                stack.enter_context(_drafting(assistant, model, watcher))
+            beams, drafts = asked("num_beams") or 1, any(asked(name) for name in _DRAFTS)
+            if not outermost or (beams == 1 and not drafts):
+                return original(*args, **kwargs)
+            out = original(*args, **{**kwargs, "return_dict_in_generate": True})
+            if getattr(out, "beam_indices", None) is not None:
+                examples = len(out.beam_indices) // (asked("num_return_sequences") or 1)
+                watcher.choose_beams(out.beam_indices, examples * beams)
+            elif getattr(out, "past_key_values", None) is not None:
+                watcher.end_at(int(out.past_key_values.get_seq_length()))
+            return out if asked("return_dict_in_generate") else out.sequences
+
+    with _replaced(model, "generate", generate):
+        yield
+
+
+@contextlib.contextmanager
+def _drafting(assistant: nn.Module, model: nn.Module, watcher: Watcher) -> Iterator[None]:
+    """Inside this context what an assistant computes is no attention of the model."""
+    own = set(map(id, model.modules()))
+
+    def enter(*_: Any) -> None:
+        watcher.generating.depth += 1
+
+    def leave(*_: Any) -> None:
+        watcher.generating.depth -= 1
+
+    with contextlib.ExitStack() as stack:
+        for module in assistant.modules():
+            if id(module) not in own and hasattr(module, "config"):  # a model, or its encoder
+                stack.callback(module.register_forward_pre_hook(enter).remove)
+                stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+        yield
+
+
+# The arguments of `generate` by which steps read several tokens, and reject some.
+_DRAFTS = ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")
+
+
+@contextlib.contextmanager
+def _batching_noted(model: nn.Module, watcher: Watcher) -> Iterator[None]:
+    """Inside this context it is noted that continuous batching cannot be seen."""
+    original: Callable[..., Any] = model.generate_batch  # type: ignore[assignment]
+
+    @functools.wraps(original)
+    def generate_batch(*args: Any, **kwargs: Any) -> Any:
+        watcher.note(
+            "generate_batch was not seen: it runs in a thread of its own, and packs parts of several texts into one "
+            "row, with a cache in pages. Call generate for each text"
+        )
+        return original(*args, **kwargs)
+
+    with _replaced(model, "generate_batch", generate_batch):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(model: nn.Module, name: str, method: Callable[..., Any]) -> Iterator[None]:
+    """Inside this context a method of the model is another one."""
+    had = model.__dict__.get(name)
+    model.__dict__[name] = method
     try:
         yield
     finally:
         if had is None:
-            model.__dict__.pop("generate", None)
+            model.__dict__.pop(name, None)
         else:
-            model.__dict__["generate"] = had
+            model.__dict__[name] = had

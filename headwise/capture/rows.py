@@ -50,6 +50,25 @@ class MaskRows:
             others = others & (k >= start.min(1, keepdims=True)) & (k < stop.max(1, keepdims=True))
         self._kept.append(mask if not exact or others.any() else None)
 
+    def cut(self, count: int, keys: int, *, unseen: bool) -> bool:
+        """Remove the last `count` rows and `keys` keys, all of the last step.
+
+        False, and nothing is done, if the keys must be `unseen` by the rows that stay, and are not.
+        """
+        q_len, k_len, total = self.steps[-1]
+        q_len, left = q_len - count, k_len - keys
+        start, stop = (x[:, :q_len] for x in self._runs[-1])
+        kept, stays = self._kept[-1], total - keys
+        sees = bool((stop > stays).any())
+        if kept is not None:
+            sees = bool(kept.cells(torch.arange(q_len), torch.arange(left, k_len)).any())
+        if keys and unseen and sees:
+            return False
+        self.steps[-1] = q_len, left, stays
+        self._runs[-1] = start.clip(max=stays), stop.clip(max=stays)
+        self._real = self._real[:, :stays]
+        return True
+
     def origins(self, beams: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """[N, Q] and [N, K]: the example of its step that each row and each key of the beams comes from."""
         if beams is None:

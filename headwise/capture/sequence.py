@@ -3,13 +3,15 @@
 The keys of a step are those of the previous step and a few new ones, for every kind of cache: it grows (dynamic), it is
 a window that moves (sliding), or it is a buffer that fills up (static; its unfilled end was removed before). So a step
 continues a sequence if its older keys are the sequence's last ones, bit by bit. In a beam search they may be those of
-another beam: `_beams` holds, for each beam and each step, the example of that step that the beam goes through.
+another beam: `_beams` holds, for each beam and each step, the example of that step that the beam goes through. Assisted
+decoding reads tokens that it then rejects: the older keys of the next step end before them, and their rows are removed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +22,13 @@ from headwise.capture.rows import MaskRows, place
 from headwise.capture.steps import Step, Steps
 from headwise.errors import RecordError
 from headwise.records.statistics.computed import Computed
+
+
+class Followed(NamedTuple):
+    """How a step continued a sequence."""
+
+    beams: Tensor  # bool [B, B]: which beams each example may continue
+    rejected: int = 0  # how many rows of the step before were removed
 
 
 class Sequence:
@@ -44,15 +53,28 @@ class Sequence:
 
     @property
     def continued(self) -> bool:
-        """Whether a step has followed the first call."""
-        return len(self._biases) > 1
+        """Whether a step has followed the first call, or some of its rows were removed."""
+        return bool(self._mask.steps)
 
-    def extend(self, call: AttentionCall, *, among: Tensor | None = None, step: Step | None = None) -> Tensor | None:
-        """Add the rows of a step; returns which beams each example may continue, bool [B, B]; None if it is none.
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(B, H, Q, K)"""
+        batch, heads = self._first.shape[:2]
+        return batch, heads, self._rows.length, self._keys.length
+
+    def extend(
+        self,
+        call: AttentionCall,
+        *,
+        among: Followed | None = None,
+        step: Step | None = None,
+        rejects: bool = False,
+    ) -> Followed | None:
+        """Add the rows of a step; returns how they follow; None if they do not.
 
         Beams with equal keys are interchangeable. Without `among` the keys grow (self-attention). With it the keys are
-        those of another sequence and do not change, and `among` [B, B] is what the model's self-attention returned for
-        this step.
+        those of another sequence and do not change, and `among` is what the model's self-attention returned for this
+        step. With `rejects` the last rows but one of the step before may have been rejected.
         """
         grows = among is None
         if _kind(call) != _kind(self._first):
@@ -63,16 +85,21 @@ class Sequence:
         old = call.k.shape[2] - new
         if old <= 0 or old > self._keys.length or (not grows and old != self._keys.length):
             return None
-        candidates = self._candidates(call.k[:, :, :old], among)
+        older, rejected = call.k[:, :, :old], 0 if among is None else among.rejected
+        candidates = self._candidates(older, among)
         if not bool(candidates.any(1).all()):
+            rejected = self._rejected(older) if grows and rejects else 0
+            if not rejected:
+                return None
+            candidates = _own(older)
+        if rejected and not self.cut(rejected, rejected if grows else 0):
             return None
         if not self._rows.owned and _versions(self._first) != self._versions:
             raise RecordError(
                 "the queries or keys of the first step were changed in place before the next step, so its record would "
                 "be wrong"
             )
-        if not self.continued:
-            self._mask.append(self._first.mask, *self._first.shape[2:], self._keys.length)
+        self._begin()
         self._follow(candidates)
         self._rows.append(call.q)
         if new:
@@ -83,11 +110,50 @@ class Sequence:
         self._biases.append(call.bias)
         if self._statistics is not None and step is not None:
             self._statistics.append(step, self._keys.length, grew=grows)
-        return candidates
+        return Followed(candidates, rejected)
+
+    def _begin(self) -> None:
+        if not self.continued:
+            self._mask.append(self._first.mask, *self._first.shape[2:], self._keys.length)
+
+    def cut(self, rows: int, keys: int) -> bool:
+        """Remove the last rows and keys, all of the last step; False, and nothing is done, if others attend to them."""
+        self._begin()
+        whole = self._rows.tensor.shape[-1] > 0  # of statistics alone each row's are those of its own step
+        if not self._mask.cut(rows, keys, unseen=whole):
+            return False
+        q_len, k_len, _ = self._mask.steps[-1]
+        self._rows.cut(rows)
+        for part in (self._keys, *([] if self._vals is None else [self._vals])):
+            part.cut(keys)
+        bias = self._biases[-1]
+        if bias is not None and bias.ndim > 1:
+            bias = bias[..., : q_len if bias.shape[-2] > 1 else 1, :]
+        if bias is not None and bias.ndim:
+            bias = bias[..., : k_len if bias.shape[-1] > 1 else 1]
+        self._biases[-1] = bias
+        if self._statistics is not None:
+            self._statistics.cut(rows)
+        return True
+
+    def _rejected(self, older: Tensor) -> int:
+        """How many rows of the last step were rejected, if the keys before them are the older ones of the next."""
+        length, last = self._keys.length, (self._mask.steps[-1][0] if self.continued else self._rows.length)
+        if self._beams is not None or last < 2:
+            return 0
+        kept = self._keys.tensor[:, :, length - last : length - 1]  # the first row of a step is never rejected
+        ends = (kept == older[:, :, -1:]).all(-1).all(1).all(0).nonzero().flatten().tolist()
+        for end in reversed(ends):
+            stop = length - last + end + 1
+            if stop >= older.shape[2] and torch.equal(self._keys.tensor[:, :, stop - older.shape[2] : stop], older):
+                return length - stop
+        return 0
 
     def call(self, beams: Tensor | None = None) -> AttentionCall:
         """All steps as one call; with `beams` [N, steps] (the row of each step's batch), of these beams."""
         first = self._first
+        if beams is not None:
+            self._begin()
         if not self.continued:
             return first
         rows, keys = self._origins(beams)
@@ -101,9 +167,12 @@ class Sequence:
         """The statistics of all steps; `beams` as in `call`."""
         if self._statistics is None:
             return ()
+        if beams is not None:
+            self._begin()
         if not self.continued:
             return self._statistics.first
-        return self._statistics.computed(self._origins(beams)[0], self._keys.length)
+        rows, keys = self._origins(beams)
+        return self._statistics.computed(rows, self._keys.length if keys is None else keys.shape[1])
 
     def _origins(self, beams: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         return self._mask.origins(self._beams if beams is None else beams.to(self._first.q.device))
@@ -114,14 +183,13 @@ class Sequence:
         parts = (self._rows, self._keys, self._vals, self._statistics)
         return sum(part.nbytes for part in parts if part is not None)
 
-    def _candidates(self, older: Tensor, among: Tensor | None) -> Tensor:
+    def _candidates(self, older: Tensor, among: Followed | None) -> Tensor:
         """[B, B]: whether example i of a step has the keys of beam j of this sequence."""
         tail = self._keys.of_beams(self._mask.origins(self._beams)[1])[:, :, -older.shape[2] :]
-        own = torch.eye(len(older), dtype=torch.bool, device=older.device)
-        if (among is None or bool(among.diagonal().all())) and torch.equal(tail, older):
-            return own  # the usual case: each example continues itself
+        if (among is None or bool(among.beams.diagonal().all())) and torch.equal(tail, older):
+            return _own(older)  # the usual case: each example continues itself
         same = torch.stack([(tail == row).flatten(1).all(1) for row in older])
-        return same if among is None else same & among
+        return same if among is None else same & among.beams
 
     def _follow(self, candidates: Tensor) -> None:
         """Let each beam continue the one that it may, best itself."""
@@ -140,6 +208,10 @@ class Sequence:
             return None
         width = 1 if all(x.shape[3] == 1 for x in known) else k.shape[2]
         return place(tiles, self._mask.steps, known[0].new_zeros(1, 1, q.shape[2], width), rows)
+
+
+def _own(x: Tensor) -> Tensor:
+    return torch.eye(len(x), dtype=torch.bool, device=x.device)
 
 
 def _versions(call: AttentionCall) -> list[int]:

@@ -46,6 +46,16 @@ class Steps:
                     part.append(part.tensor.new_zeros(*part.tensor.shape[:2], total - part.length, 1))
                     part.tensor[:, :, before:] += x.tensor.to(part.tensor.device)
 
+    def cut(self, count: int) -> None:
+        """Remove the last `count` rows. What they added to the keys is not known any more."""
+        self.first = tuple((each, None) for each, _ in self.first)
+        for each, _ in self.first:
+            if each.of_steps == "rows":
+                for part in self._parts[each.name]:
+                    part.cut(count)
+            else:
+                self._parts[each.name] = []
+
     def computed(self, rows: Tensor | None, k_len: int) -> Computed:
         """The statistics of all rows; `rows` [N, Q]: the example that each row of N beams comes from, -1 = ended."""
         return tuple((each, self._joined(each, rows, k_len)) for each, _ in self.first)

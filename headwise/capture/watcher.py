@@ -15,19 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise import masks
 from headwise.call import AttentionCall
+from headwise.capture.generating import Generating, rows_of_padding, without_empty_buffer
 from headwise.capture.keep import Keeper, Keeping
+from headwise.capture.sequence import Followed
 from headwise.capture.sequence import Sequence as Generation
 from headwise.capture.ledger import PART, Ledger, Line, Softmax, closed
 from headwise.capture.sites import Place, find_place, kind_of, module_names, threads
 from headwise.capture.steps import Step
-from headwise.errors import HeadwiseError
-from headwise.masks.additive import UNIFORM
+from headwise.errors import HeadwiseError, RecordError
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
 from headwise.records.computed import ComputedRecord
 from headwise.records.coverage import Status
 from headwise.records.names import check_choice, select, stack_of
+from headwise.records.rounding import HALF
 from headwise.records.site import is_causal
 from headwise.records.statistics import compute
 from headwise.records.statistics.computed import named
@@ -43,6 +44,8 @@ class Entry:
     values: bool
     whole: bool  # kept with its queries and keys, not its statistics alone
     names: dict[str, Sequence[str] | None]  # of the rows and the columns, if the module has them
+    run: int | None = None  # which call of `generate` made its last step
+    recomputed: bool = False  # it took the place of the pass before, whose rows it computed again
     extras: dict[str, Tensor] = dataclasses.field(default_factory=dict)
     built: AttentionRecord | None = None
 
@@ -98,7 +101,8 @@ class Watcher:
         self._runs: Counter[int] = Counter()  # how often each module was called
         self._numbers: Counter[int] = Counter()  # how many computations its last call has made so far
         self._hooks = contextlib.ExitStack()
-        self._beams: Tensor | None = None  # which beams the last self-attention continued; None = it started a sequence
+        self._followed: Followed | None = None  # how the last self-attention continued; None = it started a sequence
+        self.generating = Generating()
         self._stacks: Counter[str] = Counter()
         self.ledger = Ledger()
         self._parts: tuple[Any, list[tuple[Place, Softmax]]] = (
@@ -151,7 +155,7 @@ class Watcher:
 
     def _count_runs(self, module: nn.Module) -> None:
         def count(*_: Any) -> None:
-            if threading.get_ident() == self._thread and not _in_backward():
+            if self.is_watching() and not _in_backward():
                 self._ran(id(module))
 
         self._runs[id(module)] = 0
@@ -160,6 +164,10 @@ class Watcher:
     def _ran(self, key: int) -> None:
         self._runs[key] += 1
         self._numbers[key] = 0
+
+    def is_watching(self) -> bool:
+        """Whether this is the thread that is watched."""
+        return threading.get_ident() == self._thread
 
     def place(self) -> Place | None:
         """The innermost of the model's modules that is running; None if there is none."""
@@ -240,10 +248,12 @@ class Watcher:
             self._found_again(place, call, out, arrange)
             return None
         state, run = self._state(place)
-        if not self._wants(state.name):
+        if not self._wants(state.name) or self.generating.drafts:
             return None
         state.how = how
-        call = _without_empty_buffer(call)
+        call, note = without_empty_buffer(call, copy=self.generating.run is not None)
+        if note:
+            self.note(note)
         causal = _is_causal(call)
         kind = kind_of(place, *call.shape[2:], causal)
         if state.generation is None and run % self._every:
@@ -251,23 +261,38 @@ class Watcher:
         step = self._computed(call)
         if not call.q.requires_grad and self._continues(state, step, call, causal, kind == "cross"):
             return None
+        if call.q.dtype in HALF:
+            self.note(
+                f"q and k are {str(call.q.dtype).removeprefix('torch.')}: records compute their scores in float32, the "
+                "model may round them. record.rounding_bound() says how far the weights may differ, "
+                "record.weights(rounded=True) rounds as eager models do"
+            )
+        before = state.generation
+        fate = self.generating.fate(before, call, cross=kind == "cross")
+        if fate.refused:
+            state.refused[fate.refused] += 1
+            self._followed = None if kind == "self" else self._followed
+            return None
         state.generation = None
         if run % self._every:
             return None
+        if before is not None and fate.replaces:
+            self._drop(before)
         heads, key_heads = call.q.shape[1], call.k.shape[1]
         site = Site(state.name, state.layer, kind, kind == "self" and causal, heads, key_heads, call=run)
         outline = self._keeper.call(call, values=self.values)
         keep = functools.partial(self._keeper.tensor, keep_dtype=True)
         step = Step(call, tuple((each, mapped(keep, answer)) for each, answer in step.computed))
         names = {side: getattr(place.module, side, None) for side in ("row_names", "col_names")}
-        entry = Entry(site, Generation(outline, values=self.values, step=step), self.values, self._keep, names)
+        kept = Generation(outline, values=self.values, step=step)
+        entry = Entry(site, kept, self.values, self._keep, names, self.generating.run, fate.replaces)
         if not self._keep:
             asked = ", ".join(each.name for each in self._statistics)
             self.note(f"queries and keys were not kept (keep=False), only these statistics: {asked}")
         if not call.q.requires_grad:
             state.generation = entry
             if kind == "self":
-                self._beams = None
+                self._followed = None
         entry.record()  # now: it detects changes in place from here on
         self.entries.append(entry)
         if self._gradients:
@@ -283,13 +308,16 @@ class Watcher:
             self._seen_names.append(layer)
             self._kept = self._chosen(up_to_last=True)
             for entry in [entry for entry in self.entries if entry.site.name not in self._kept]:
-                self.entries.remove(entry)
-                call, answers = entry.kept.call(), (answer for _, answer in entry.kept.computed())
-                self._keeper.forget(call.q, call.k, call.v, call.bias, *itertools.chain(*map(tensors_of, answers)))
+                self._drop(entry)
             for state in self._states.values():
                 if state.name not in self._kept:
                     state.generation, state.waiting = None, []
         return layer in self._kept
+
+    def _drop(self, entry: Entry) -> None:
+        self.entries.remove(entry)
+        call, answers = entry.kept.call(), (answer for _, answer in entry.kept.computed())
+        self._keeper.forget(call.q, call.k, call.v, call.bias, *itertools.chain(*map(tensors_of, answers)))
 
     def _chosen(self, *, up_to_last: bool = False) -> list[str]:
         """The layers seen so far that `only` means; -3 counts as -3, -2, -1 with `up_to_last`."""
@@ -310,17 +338,18 @@ class Watcher:
             return False
         # The keys of another sequence are the same in every step, and also if the model is called twice with the same
         # input: cross-attention continues only if the model's self-attention continues.
-        continued = [] if self._beams is None else [self._beams]
-        ways: list[Tensor | None] = [*continued] if cross else [None, *continued]
+        continued = [] if self._followed is None else [self._followed]
+        ways: list[Followed | None] = [*continued] if cross else [None, *continued]
         outline = self._keeper.step(call)
         before = entry.kept.nbytes
         for way in ways:
-            beams = entry.kept.extend(outline, among=way, step=step)
-            if beams is not None:
-                entry.built = None
+            rejects = self.generating.run is not None
+            followed = entry.kept.extend(outline, among=way, step=step, rejects=rejects)
+            if followed is not None:
+                entry.built, entry.run = None, self.generating.run
                 entry.site = dataclasses.replace(entry.site, causal=entry.site.causal and causal)
                 self._keeper.count(max(0, entry.kept.nbytes - before))
-                self._beams = beams if way is None else self._beams
+                self._followed = followed if way is None else self._followed
                 return True
         return False
 
@@ -363,19 +392,41 @@ class Watcher:
             self._stacks[stack] += 1
         return state, max(0, self._runs[key] - 1)
 
-    def choose_beams(self, beams: Tensor) -> None:
-        """Keep the beams [N, steps] that a beam search has returned."""
-        for state in self._states.values():
-            entry = state.generation
-            if entry is None or not entry.kept.continued:
+    def choose_beams(self, beams: Tensor, batch: int) -> None:
+        """Keep the beams [N, steps] that a beam search has returned; `batch`: how many it ran, of all examples."""
+        for state, entry in self._generated():
+            if entry.kept.shape[0] != batch:  # an encoder, which ran once for all beams of an example
                 continue
             try:
+                if entry.recomputed:
+                    raise RecordError(
+                        "without a cache each step computes all beams again, and those that were returned are not all "
+                        "among the last ones. Generate with use_cache=True"
+                    )
                 call, computed = entry.kept.call(beams), entry.kept.computed(beams)
                 entry.kept = Generation(call, values=self.values, step=Step(call, computed))
             except HeadwiseError as error:
                 self.ledger.enter(Line(state.name, "refused", str(error), ""))
                 self.entries.remove(entry)
             entry.built, state.generation = None, None
+
+    def end_at(self, length: int) -> None:
+        """Remove what the last step read and rejected, of a generation whose cache now has this length."""
+        found = [(state, entry) for state, entry in self._generated() if entry.kept.continued or entry.site.causal]
+        if any(entry.kept.continued for _, entry in found):  # not an encoder, which runs once
+            found = [(state, entry) for state, entry in found if entry.kept.continued]
+        keys = [entry.kept.shape[3] for _, entry in found if entry.site.kind == "self"]
+        rejected = max(keys, default=0) - length
+        for state, entry in found if rejected > 0 else ():
+            entry.built = None
+            if not entry.kept.cut(rejected, rejected if entry.site.kind == "self" else 0):
+                state.refused["tokens that were read and rejected at its end are attended to by others"] += 1
+                self.entries.remove(entry)
+
+    def _generated(self) -> list[tuple[_State, Entry]]:
+        """The generations that the running call of `generate` has made."""
+        found = [(state, state.generation) for state in self._states.values()]
+        return [(state, entry) for state, entry in found if entry is not None and entry.run == self.generating.run]
 
     def records(self) -> list[AttentionRecord]:
         """What was seen, as it stands."""
@@ -416,28 +467,5 @@ def _in_backward() -> bool:
 
 def _is_causal(call: AttentionCall) -> bool:
     """Whether no query attends to a key after its own position; queries of padding do not count."""
-    bias, q_len = call.bias, call.shape[2]
-    padding = bias is not None and bias.ndim == 4 and bias.shape[2:] == (q_len, 1)
-    blind = (bias[:, :, :-1, 0] <= UNIFORM).cpu() if bias is not None and padding else None
-    return is_causal(call.mask, *call.shape[2:], blind)
-
-
-def _without_empty_buffer(call: AttentionCall) -> AttentionCall:
-    """The call without the unfilled end of a static cache: keys of 0 that no query may attend to."""
-    used = None if call.slopes is not None else call.used_keys  # (distances are counted from the last key)
-    if used is None:
-        return call
-    filled = int(used.any(0).any(0).nonzero().max()) + 1 if bool(used.any()) else 0
-    if filled in (0, call.shape[3]) or bool(call.k[:, :, filled:].any()):
-        return call
-    assert call.mask is not None
-    device = call.q.device
-    rows, cols = torch.arange(call.shape[2], device=device), torch.arange(filled, device=device)
-    bias = call.bias
-    if bias is not None and bias.ndim and bias.shape[-1] > 1:
-        bias = bias[..., :filled]
-    # Copies, because the buffer will be written to.
-    k, v = call.k[:, :, :filled].clone(), call.v[:, :, :filled].clone()
-    mask = masks.recognise(call.mask.cells(rows, cols))
-    mask = None if mask is None else mask.aligned(call.shape[2], filled)
-    return dataclasses.replace(call, k=k, v=v, bias=bias, mask=mask)
+    blind = rows_of_padding(call)
+    return is_causal(call.mask, *call.shape[2:], None if blind is None else blind[:, :, :-1].cpu())

@@ -21,6 +21,7 @@ from headwise.errors import ArgumentError, DtypeError, RecordError, brief
 from headwise.masks import Mask
 from headwise.options import EVERY, OPTIONS
 from headwise.records.head import Head
+from headwise.records.rounding import rounded_weights, rounding_bound
 from headwise.records.site import Site
 from headwise.records.statistics import STATISTICS, Statistic, Statistics, compute, make
 from headwise.records.statistics.computed import Computed, look_up
@@ -201,9 +202,17 @@ class AttentionRecord:
         """
         return self.call.scores(self._choose("rows", rows), self._choose("cols", cols), self._choose("heads", heads))
 
-    def weights(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
-        """The attention weights of a tile, [B, heads, rows, cols]; choices as in `scores`. An empty row is 0."""
+    def weights(
+        self, rows: Choice = None, cols: Choice = None, heads: Choice = None, *, rounded: bool = False
+    ) -> Tensor:
+        """The attention weights of a tile, [B, heads, rows, cols]; choices as in `scores`. An empty row is 0.
+
+        They are computed in float32 or better from q and k as they are kept. With `rounded` each step is rounded to the
+        dtype of q, as eager attention in transformers does: in bfloat16 and float16 these are the bits of such a model.
+        """
         call, row_index, head_index = self.call, self._choose("rows", rows), self._choose("heads", heads)
+        if rounded:
+            return rounded_weights(call, row_index, head_index)[..., self._choose("cols", cols)]
         if cols is None:
             return call.weights(row_index, head_index, overwrite=True)
         if "_normaliser" in self.__dict__ or rows is None:
@@ -212,6 +221,14 @@ class AttentionRecord:
         else:
             normaliser = self._normaliser_of(row_index, head_index)
         return normaliser.weights(call.scores(row_index, self._choose("cols", cols), head_index))
+
+    def rounding_bound(self, rows: Choice = None, heads: Choice = None) -> Tensor:
+        """How far from `weights` those of a model may be that computed in the dtype of q: [B, heads, rows, K].
+
+        In half precision a model rounds scores and weights, a record does not. `headwise.records.rounding` has the
+        formula.
+        """
+        return rounding_bound(self.call, self._choose("rows", rows), self._choose("heads", heads))
 
     @functools.cached_property
     def lse(self) -> Tensor:

@@ -554,7 +554,7 @@ def test_after_an_exception_in_the_model() -> None:
     assert_weights(seen[0], truth(model[0].layers[0], inputs()))  # type: ignore[index,union-attr,arg-type]
 
 
-@pytest.mark.parametrize("where", [("context", "listening"), ("huggingface", "_beams_chosen")], ids=str)
+@pytest.mark.parametrize("where", [("context", "listening"), ("huggingface", "_generating")], ids=str)
 def test_after_an_exception_while_entering(where: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError

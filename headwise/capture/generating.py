@@ -1,0 +1,128 @@
+"""What `generate` of transformers does between its steps, as far as records have to know it.
+
+A step normally continues a sequence (sequence.py). Inside `generate` it is also known that a pass over one token more
+computes the same rows again (no cache), and that a step whose older keys are others belongs to no record (a quantised
+cache).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise import masks
+from headwise.call import AttentionCall
+from headwise.masks.additive import UNIFORM
+
+if TYPE_CHECKING:
+    from headwise.capture.watcher import Entry
+
+_OTHER_KEYS = (
+    "a step of the generation read other keys than the steps before had computed (from a quantised cache), or these "
+    "attended to tokens that were then rejected, so one record cannot hold them all. What is kept ends before it. Run "
+    "the model on the whole sequence, or generate with another cache and without drafts"
+)
+_OPEN_ROWS = (
+    "rows of padding attended to all keys alike, to the empty part of a static cache too; their records leave that out"
+)
+
+
+class Fate(NamedTuple):
+    """What becomes of a computation that does not continue the sequence of its place."""
+
+    replaces: bool = False  # the pass before, whose rows it computes again
+    refused: str = ""
+
+
+class Generating:
+    """Which call of `generate` is running."""
+
+    def __init__(self) -> None:
+        self.run: int | None = None
+        self.depth = 0  # how many calls of `generate` run inside one another: the inner ones write drafts
+        self._runs = 0
+
+    @property
+    def drafts(self) -> bool:
+        """Whether an assistant is at work, which may be the model itself."""
+        return self.depth > 1
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[bool]:
+        """Inside this context `generate` runs; gives whether it was not running before."""
+        outermost = self.run is None
+        if outermost:
+            self.run, self._runs = self._runs, self._runs + 1
+        self.depth += 1
+        try:
+            yield outermost
+        finally:
+            self.depth -= 1
+            if outermost:
+                self.run = None
+
+    def fate(self, before: Entry | None, call: AttentionCall, *, cross: bool) -> Fate:
+        """What becomes of a call after the entry `before`, which it does not continue."""
+        if before is None or self.run is None or before.run != self.run:
+            return Fate()
+        batch, heads, rows, keys = before.kept.shape
+        q_len, k_len = call.shape[2:]
+        if call.shape[:2] != (batch, heads):
+            return Fate()
+        if q_len > rows and (k_len == keys if cross else k_len - keys == q_len - rows and q_len == k_len):
+            return Fate(replaces=True)
+        follows = k_len == keys if cross else q_len < k_len
+        return Fate(refused=_OTHER_KEYS) if follows else Fate()
+
+
+def rows_of_padding(call: AttentionCall) -> Tensor | None:
+    """The queries that attend to all their keys alike, as eager models write padding: bool [B|1, H|1, Q]."""
+    bias = call.bias
+    if bias is None or bias.ndim != 4 or bias.shape[2:] != (call.shape[2], 1):
+        return None
+    return bias[..., 0] <= UNIFORM
+
+
+def without_empty_buffer(call: AttentionCall, *, copy: bool = False) -> tuple[AttentionCall, str]:
+    """The call without the unfilled end of a static cache: keys of 0 that no query may attend to; and what to note.
+
+    Rows of padding may attend to them. With `copy` the keys of a first step may be a buffer that is filled completely.
+    """
+    padding = rows_of_padding(call)
+    padding = None if padding is None or not bool(padding.any()) else padding
+    if call.slopes is not None:  # distances are counted from the last key
+        return call, ""
+    used = call.used_keys if padding is None else _used_by_others(call, padding)
+    filled = call.shape[3] if used is None or not bool(used.any()) else int(used.any(0).any(0).nonzero().max()) + 1
+    if filled == call.shape[3] or bool(call.k[:, :, filled:].any()):
+        if copy and 1 < call.shape[2] == call.shape[3]:
+            call = dataclasses.replace(call, k=call.k.clone(), v=call.v.clone())
+        return call, ""
+    assert call.mask is not None
+    device = call.q.device
+    rows, cols = torch.arange(call.shape[2], device=device), torch.arange(filled, device=device)
+    bias = call.bias
+    if bias is not None and bias.ndim and bias.shape[-1] > 1:
+        bias = bias[..., :filled]
+    # Copies, because the buffer will be written to.
+    k, v = call.k[:, :, :filled].clone(), call.v[:, :, :filled].clone()
+    mask = masks.recognise(call.mask.cells(rows, cols))
+    mask = None if mask is None else mask.aligned(call.shape[2], filled)
+    return dataclasses.replace(call, k=k, v=v, bias=bias, mask=mask), _OPEN_ROWS * (padding is not None)
+
+
+def _used_by_others(call: AttentionCall, padding: Tensor) -> Tensor | None:
+    """The keys that queries but those of padding may attend to, bool [B|1, H|1, K]."""
+    if call.mask is None:
+        return None
+    cols = torch.arange(call.shape[3], device=call.q.device)
+    parts = [
+        (call.mask.cells(rows, cols) & ~padding[:, :, rows, None]).any(2)
+        for rows in torch.arange(call.shape[2], device=call.q.device).split(256)
+    ]
+    return torch.stack(parts).any(0)

@@ -1,0 +1,68 @@
+"""What a model in half precision rounds and a record does not, and a bound of the difference.
+
+A record keeps q and k as the model had them, and computes scores and softmax from them in float32. A model that writes
+attention out in bfloat16 or float16 rounds the scores after each operation, and the weights: its weights are less exact
+than the record's, by up to `rounding_bound`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headwise.call import Scores, as_written
+from headwise.masks.additive import FORBIDS
+from headwise.options import EVERY, Index
+from headwise.softmax import EMPTY, Normaliser
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+def rounded_weights(call: Scores, rows: Index, heads: Index) -> Tensor:
+    """The weights of whole rows in the dtype of q, [B, heads, rows, K], every result rounded to that dtype.
+
+    The operations, and their order, are those of eager attention in transformers: q kᵀ, times the scale, the softcap,
+    plus the bias, the softmax in float32. With a learned sink each row's highest score is subtracted before.
+    """
+    part = call.part(heads=heads, rows=rows)
+    with as_written(part.q.device):
+        s = part.q @ part.k.repeat_interleave(part.heads_per_key_head, 1).mT
+    s = s if part.scale == 1.0 else s * part.scale
+    if part.softcap is not None:
+        s = torch.tanh(s / part.softcap) * part.softcap
+    added = part.added()
+    s = s if added is None else s + added.clamp(min=torch.finfo(s.dtype).min).to(s.dtype)
+    s = s.masked_fill(call.scores(rows, EVERY, heads) == EMPTY, EMPTY)
+    if part.sinks is not None:
+        s = torch.cat([s, part.sinks[:, None, None].to(s.dtype).expand(*s.shape[:3], 1)], -1)
+        s = s - s.amax(-1, keepdim=True)
+    weights = torch.softmax(s, -1, dtype=torch.promote_types(s.dtype, torch.float32))[..., : call.shape[3]]
+    return weights.nan_to_num(0.0).to(s.dtype)
+
+
+def rounding_bound(call: Scores, rows: Index, heads: Index) -> Tensor:
+    """How far weights that were computed in the dtype of q can be from the record's, at most: [B, heads, rows, K].
+
+    A · (exp(2δ + ε) - 1) + the smallest normal number, at most 1, with ε = `torch.finfo(dtype).eps` and
+    δ = 4 ε · (the row's largest |score|) + 2⁻²³ D · scale · |q| · (the largest |k|).
+
+    A score takes at most eight roundings of ε / 2 (the product, the scale, three of a softcap, the bias, a maximum
+    that is subtracted, the exponential); the products are summed in float32. The row's sum has the same error again.
+    Scores that forbid do not count.
+    """
+    s = call.scores(rows, EVERY, heads)
+    part, eps = call.part(heads=heads, rows=rows), torch.finfo(call.q.dtype).eps
+    raw = Scores(part.q, part.k, scale=part.scale).unmasked()  # before softcap and bias
+    largest = torch.maximum(s.abs(), raw.abs()).masked_fill(s <= FORBIDS, 0.0).amax(-1, keepdim=True)
+    if part.sinks is not None:
+        largest = largest.maximum(part.sinks.abs()[:, None, None].to(largest.dtype))
+    norms = [x.to(call.dtype).norm(dim=-1) for x in (part.q, part.k)]
+    longest = norms[1].amax(-1).repeat_interleave(part.heads_per_key_head, 1)[..., None]
+    summed = (2.0**-23 * call.q.shape[3] * abs(part.scale) * norms[0] * longest)[..., None]
+    exponent = 2 * (4 * eps * largest + summed) + eps
+    normaliser = Normaliser.of(s).with_sinks(None if part.sinks is None else part.sinks[:, None])
+    weights = normaliser.weights(s)
+    # A weight that is 0 in float32 may become one that is not.
+    from_nothing = (s - normaliser.highest[..., None] - normaliser.log_sum[..., None] + exponent).exp()
+    off = torch.where(weights > 0, weights * exponent.expm1(), from_nothing.nan_to_num(0.0))
+    return (off + torch.finfo(call.q.dtype).tiny).clamp(max=1.0)
