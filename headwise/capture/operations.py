@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headwise.capture.ledger import Softmax
 from headwise.capture.trail import Trail, Trails, at_home
-from headwise.masks.additive import FORBIDS
+from headwise.masks.additive import FORBIDS, UNIFORM
 
 
 def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
@@ -212,7 +212,16 @@ def _added(trail: Trail, step: _Step) -> Trail:
     other = trail.canonical(other)
     if other.ndim and other.shape[-1] == 1 and trail.keys > 1 and not bool((other.abs() >= -FORBIDS).any()):
         return trail  # the same for all keys: cancels in the softmax, unless it is so large that it rounds the scores
+    if (trail.terms or trail.fills) and _overflows(trail, other * sign):
+        return _in_place(trail, step)
     return trail.but(terms=(*trail.terms, (other, sign)))
+
+
+def _overflows(trail: Trail, other: Tensor) -> bool:
+    """Whether a mask comes upon another one, so that finfo.min + finfo.min may be -inf."""
+    before = [value <= UNIFORM for _, value in trail.fills]
+    before += [bool((term * factor <= UNIFORM).any()) for term, factor in trail.terms]
+    return any(before) and bool((other <= UNIFORM).any())
 
 
 def _capped(trail: Trail, step: _Step) -> Trail:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ _CALL = nn.Module._call_impl.__code__
 # Names of arguments with the sequence of the keys, where it is not that of the queries.
 _OTHER_SEQUENCE = ("encoder_hidden_states", "key_value_states", "key_value", "context", "memory", "key", "inputs", "kv")
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads", "h")
+_CACHE = re.compile(r"cache|past", re.IGNORECASE)
 _CROSS = re.compile(r"cross|encdec", re.IGNORECASE)
 _LOOKS_LIKE = re.compile(r"attention|attn", re.IGNORECASE)
 
@@ -40,6 +42,17 @@ class Place:
         config = getattr(self.module, "config", None)
         value = getattr(config, "num_attention_heads", None)
         return value if isinstance(value, int) else None
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether the module was given a cache of keys, as an argument whose name says so or as what it holds itself."""
+        given = (name for name, value in self.keywords.items() if value is not None)
+        held = (name for name, value in vars(self.module).items() if value is not None)
+        held = itertools.chain(held, getattr(self.module, "_buffers", ()))
+        if any(_CACHE.search(name) for name in itertools.chain(given, held)):
+            return True
+        passed = any(_CACHE.search(type(value).__name__) for value in self.arguments)
+        return passed or (self.around is not None and self.around.has_cache)
 
     @property
     def reads_another_sequence(self) -> bool | None:

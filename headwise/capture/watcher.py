@@ -251,9 +251,10 @@ class Watcher:
         if not self._wants(state.name) or self.generating.drafts:
             return None
         state.how = how
-        call, note = without_empty_buffer(call, copy=self.generating.run is not None)
-        if note:
-            self.note(note)
+        if self.generating.run is not None or place.has_cache:  # else keys of 0 are the model's own
+            call, note = without_empty_buffer(call, copy=self.generating.run is not None)
+            if note:
+                self.note(note)
         causal = _is_causal(call)
         kind = kind_of(place, *call.shape[2:], causal)
         if state.generation is None and run % self._every:
@@ -270,7 +271,7 @@ class Watcher:
         before = state.generation
         fate = self.generating.fate(before, call, cross=kind == "cross")
         if fate.refused:
-            state.refused[fate.refused] += 1
+            self.ledger.enter(Line(state.name, "refused", fate.refused, ""))
             self._followed = None if kind == "self" else self._followed
             return None
         state.generation = None
