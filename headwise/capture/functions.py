@@ -409,6 +409,8 @@ class Functions(TorchFunctionMode):
             _check_values(found.q)
             q, k = (layout.fold(x).to(found.dtype) for x in (found.q, found.k))
             scale = found.factor if found.inner is None else 0.0
+        if bool((scores.isnan() | (scores == torch.inf)).any()):
+            raise RecordError("its scores are not all numbers")
         top = scores.amax(-1, keepdim=True)
         forbidden = (scores - top <= FORBIDS) | (scores == -torch.inf)
         rest = scores - scale * (q.float() @ k.float().mT)

@@ -143,7 +143,9 @@ def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
 
 def _without_softmax(trail: Trail | None, found: _Product) -> Met | None:
     """Where scores of queries and keys meet another tensor, and it is summed over the keys."""
-    if trail is None or trail.q is None or trail.k is None or is_parameter(trail.q) or is_parameter(trail.k):
+    if trail is None or trail.problem or trail.q is None or trail.k is None:
+        return None
+    if is_parameter(trail.q) or is_parameter(trail.k):
         return None
     places = axes(trail, found.a.shape)
     summed = [] if places is None else [places[found.one.index(x)] for x in found.summed]

@@ -421,7 +421,8 @@ class Watcher:
         for state, entry in found if rejected > 0 else ():
             entry.built = None
             if not entry.kept.cut(rejected, rejected if entry.site.kind == "self" else 0):
-                state.refused["tokens that were read and rejected at its end are attended to by others"] += 1
+                reason = "tokens that were read and rejected at its end are attended to by others"
+                self.ledger.enter(Line(state.name, "refused", reason, ""))
                 self.entries.remove(entry)
 
     def _generated(self) -> list[tuple[_State, Entry]]:
