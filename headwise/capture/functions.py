@@ -25,8 +25,8 @@ from headwise import masks
 from headwise.call import AttentionCall, make_call
 from headwise.capture import flex, huggingface, operations, products, projection
 from headwise.capture.keep import TooMuch
-from headwise.capture.ledger import PART, Line, Softmax, where
 from headwise.capture.layout import Layout, out_of_buffer, read_layout, share_heads
+from headwise.capture.ledger import PART, Line, Softmax, where
 from headwise.capture.masks import Found, Recognised
 from headwise.capture.products import Met
 from headwise.capture.sites import Place
@@ -259,7 +259,7 @@ class Functions(TorchFunctionMode):
         self._hear(name, read)
 
     def _hear(
-        self, how: str, read: Callable[[Place], None], of: Softmax | None = None, q: Tensor | None = None
+        self, how: str, read: Callable[[Place], object], of: Softmax | None = None, q: Tensor | None = None
     ) -> None:
         """Read a computation that was recognised, if it was made in the model."""
         with self._reading(how, of, q):
@@ -298,7 +298,11 @@ class Functions(TorchFunctionMode):
             self._settle(of, *_NO_SOFTMAX["missed" if changed else "not attention"])
             return
         if met.kind == "mixed":
-            if trail.q is not None or not products.is_parameter(met.other):
+            if trail.q is None and not products.is_parameter(met.other):
+                self._settle(
+                    of, "missed", "its scores come from no product, and its weights are summed over another axis"
+                )
+            elif trail.q is not None:
                 self._trails.put(out, trail.with_problem(f"the weights were mixed with each other by `{name}`"))
             return
         if met.kind == "factors":
@@ -398,8 +402,8 @@ class Functions(TorchFunctionMode):
             weights = layout.fold(weights)
             if not operations.sum_to_one(weights) or bool((weights < 0).any()):
                 raise RecordError(
-                    f"its weights were changed by `{found.used}` after the softmax, and do not sum to 1: no softmax gives "
-                    "them"
+                    f"its weights were changed by `{found.used}` after the softmax, and do not sum to 1: no softmax "
+                    "gives them"
                 )
             scores = weights.float().log()
         if found.q is None or found.k is None:
@@ -432,7 +436,8 @@ class Functions(TorchFunctionMode):
             return make_call(q, k, v, mask=mask, bias=bias, scale=scale, dropout=found.dropout)
 
     def _call_of(self, found: Trail, values: Tensor | None, layout: Layout) -> AttentionCall:
-        assert found.q is not None and found.k is not None
+        assert found.q is not None
+        assert found.k is not None
         _check_values(found.q)
         # Autocast has lowered the operands of the product; the record gets the same.
         q, k = (layout.fold(x).to(found.dtype) for x in (found.q, found.k))
@@ -537,7 +542,7 @@ def _is_slice(x: Tensor, heads: int | None) -> bool:
 
 def _any_known(known: Container[int], given: Iterable[Any]) -> bool:
     """Whether a followed tensor is among arguments, or in a list among them."""
-    for x in given:
+    for x in given:  # noqa: SIM110 - any() takes twice as long, and every call asks
         if id(x) in known or (isinstance(x, (list, tuple)) and any(id(part) in known for part in x)):
             return True
     return False

@@ -1,8 +1,8 @@
 """Every softmax that meets a product, and what became of it: nothing that may be attention is silent.
 
-A softmax is listed once its result meets a product with activations. It is then explained by a record, refused with the
-reason, not understood (`missed`), or known to be something else (`not attention`). A softmax that meets no product, such
-as a classifier's, is not listed.
+A softmax is listed once its result meets a product with activations. It is then explained by a record, refused with
+the reason, not understood (`missed`), or known to be something else (`not attention`). A softmax that meets no product,
+such as a classifier's, is not listed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Ledger:
 
 
 def where() -> str:
-    """The file and the line that called the torch function that is being handled: "transformers/…/modeling_x.py:120"."""
+    """The file and the line that called the torch function which is being handled: "x/modeling_x.py:120"."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_MODEL):
         frame = frame.f_back

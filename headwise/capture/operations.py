@@ -1,7 +1,7 @@
 """How each operation changes scores before the softmax, and weights between the softmax and the values.
 
 An operation with a rule is described exactly. One without a rule that keeps every number in its place makes the trail
-loose (scores) or `used` (weights): the numbers themselves are then kept. After any other one the trail says what it was.
+loose (scores) or `used` (weights): the numbers themselves are kept. After any other one the trail says what it was.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
             _in_place(trail, found)
             if alike and name in _ELEMENTWISE
             else trail.with_problem(
-                f"the {_what(trail)} were combined with something computed from them in `{name}`, which a record cannot "
-                "represent"
+                f"the {_what(trail)} were combined with something computed from them in `{name}`, which a record "
+                "cannot represent"
             )
         )
         trails.put(out, trail)
@@ -65,7 +65,7 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     if trail.problem:
         trails.put(out, trail)
         return None
-    if name in _CUT and trail.q is None and out.numel() < x.numel():
+    if name in _CUT and trail.q is None and not _same_but_ones(x, out):
         return None  # some columns of a softmax without queries, as those of the experts that a router chose
     rule = (_BEFORE if trail.of is None else _AFTER).get(name, _in_place)
     trails.put(out, rule(trail, found))
@@ -185,7 +185,7 @@ def _scaled_by_rows(trail: Trail, step: _Step, by: Tensor) -> Trail:
     if trail.view is not None or by.ndim > len(trail.shape):
         return _in_place(trail, step)
     by = trail.canonical(by)
-    if trail.inner is not None or trail.sinks is not None or by.shape[-1] != 1 or trail.loose:
+    if trail.q is None or trail.inner is not None or trail.sinks is not None or by.shape[-1] != 1 or trail.loose:
         return _in_place(trail, step)
     if not all(bool((value * by <= FORBIDS).all()) for _, value in trail.fills):
         return _in_place(trail, step)
@@ -304,14 +304,16 @@ def _beside(parts: list[Trail]) -> Trail | None:
     """The scores of the same queries with several sets of keys, beside each other."""
     first, *others = parts
     for each in others:
+        if each.q is None or each.k is None or first.q is None:
+            return None
         plain = not (each.terms or each.fills or each.loose or each.problem or each.order or each.view)
         alike = each.factor == first.factor and each.inner == first.inner and each.lead == first.lead
         if not plain or not alike or each.sinks is not None or not torch.equal(each.q, first.q):
             return None
     if first.terms or first.fills or first.loose:
         return None
-    lead = first.lead
-    keys = torch.cat([each.k.expand(*lead, *each.k.shape[-2:]) for each in parts], -2)
+    sets = [each.k.expand(*first.lead, *each.k.shape[-2:]) for each in parts if each.k is not None]
+    keys = torch.cat(sets, -2)
     return first.but(k=keys, keys=keys.shape[-2], product=object())
 
 
@@ -534,16 +536,20 @@ BARE = frozenset(f"{line}{name}" for name in _SOFTMAXES for line in ("", "_"))
 _CUT = ("getitem", "slice", "narrow", "select", "index", "index_select", "gather", "take_along_dim")
 _SPLIT = ("split", "chunk", "unbind", "tensor_split", "split_with_sizes", "unsafe_split", "unsafe_chunk", "iter")
 _ELEMENTWISE = frozenset(("rsub", "rtruediv", "rpow", "rdiv")) | frozenset((
-    *_LIMIT, *_MULTIPLY, *_DIVIDE, *_SUBTRACT, *_ADD, "masked_fill", "where", "tanh", "relu", "leaky_relu", "gelu", "abs",
-    "neg", "pow", "square", "sqrt", "rsqrt", "exp", "log", "sigmoid", "softplus", "elu", "silu", "addcmul", "addcdiv", "lerp",
-    "round", "threshold", "hardtanh", "erf", "sign", "reciprocal", "masked_scatter", "dropout", "sin", "cos", "log1p", "expm1",
+    *_LIMIT, *_MULTIPLY, *_DIVIDE, *_SUBTRACT, *_ADD, "masked_fill", "where", "tanh", "relu", "leaky_relu", "gelu",
+    "abs", "neg", "pow", "square", "sqrt", "rsqrt", "exp", "log", "sigmoid", "softplus", "elu", "silu", "addcmul",
+    "addcdiv",
+    "lerp", "round", "threshold", "hardtanh", "erf", "sign", "reciprocal", "masked_scatter", "dropout", "sin", "cos",
+    "log1p",
+    "expm1",
 ))  # fmt: skip
 # What is made of scores by these are no scores.
 _STATISTICS = frozenset((
     "einsum", "matmul", "rmatmul", "bmm", "mm", "mv", "baddbmm", "linear",  # products.py follows these
     "sum", "mean", "amax", "amin", "argmax", "argmin", "logsumexp", "norm", "std", "var", "prod", "argsort",
     "median", "mode", "kthvalue", "any", "all", "count_nonzero", "nonzero", "bernoulli", "multinomial", "shape", "size",
-    "isnan", "isinf", "vector_norm", "linalg_vector_norm", "quantile", "max_pool1d", "histc", "item", "tolist", "backward",
+    "isnan", "isinf", "vector_norm", "linalg_vector_norm", "quantile", "max_pool1d", "histc", "item", "tolist",
+    "backward",
 ))  # fmt: skip
 
 _BEFORE: dict[str, Rule] = {

@@ -60,7 +60,7 @@ def product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: T
     if name in ("baddbmm", "baddbmm_"):
         base, q, k = (*args, *kwargs.values())[:3]
         alpha, beta = float(kwargs.get("alpha", 1)), float(kwargs.get("beta", 1))
-        trail = Trail(q, k.mT, lead, dtype, *out.shape[-2:], factor=alpha)
+        trail = Trail(q, k.mT, lead, dtype, *out.shape[-2:]).but(factor=alpha)
         if beta and name == "baddbmm_":
             return trail.with_problem("baddbmm_ overwrote what it added")
         return trail.but(terms=((base, beta),)) if beta else trail
@@ -96,7 +96,7 @@ def _scores(found: _Product, out: Tensor) -> Trail | None:
     only_two = [x for x in letters if x not in found.one]
     if not only_one or not only_two:
         return None
-    if letters[-1] in only_one and len(only_two) > 1 or (letters[-1] in only_one and letters[-2] in only_two):
+    if (letters[-1] in only_one and len(only_two) > 1) or (letters[-1] in only_one and letters[-2] in only_two):
         found, only_one, only_two = found.swapped(), only_two, only_one
     # Heads or examples that one factor lacks, as the keys of multi-query attention: the others are rows and columns.
     j = max(only_two, key=letters.index)
@@ -132,7 +132,7 @@ def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
     if of_two:
         one, found = two, found.swapped()
     if one is None or one.of is None:
-        return _without_softmax(one, found) or _without_softmax(two, found.swapped())
+        return _without_softmax(name, one, found) or _without_softmax(name, two, found.swapped())
     if one.problem or one.values is not None:
         return Met(one.with_problem(f"the weights went through `{name}`"), found.a, None, None, found.b)
     places = axes(one, found.a.shape)
@@ -141,9 +141,9 @@ def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
     return _met(one, found, places)
 
 
-def _without_softmax(trail: Trail | None, found: _Product) -> Met | None:
+def _without_softmax(name: str, trail: Trail | None, found: _Product) -> Met | None:
     """Where scores of queries and keys meet another tensor, and it is summed over the keys."""
-    if trail is None or trail.problem or trail.q is None or trail.k is None:
+    if trail is None or trail.q is None or trail.k is None or (trail.problem and name == "einsum"):
         return None
     if is_parameter(trail.q) or is_parameter(trail.k):
         return None

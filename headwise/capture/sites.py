@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -45,11 +44,10 @@ class Place:
 
     @property
     def has_cache(self) -> bool:
-        """Whether the module was given a cache of keys, as an argument whose name says so or as what it holds itself."""
+        """Whether the module was given a cache of keys, as an argument whose name says so or as its own."""
         given = (name for name, value in self.keywords.items() if value is not None)
         held = (name for name, value in vars(self.module).items() if value is not None)
-        held = itertools.chain(held, getattr(self.module, "_buffers", ()))
-        if any(_CACHE.search(name) for name in itertools.chain(given, held)):
+        if any(_CACHE.search(name) for name in (*given, *held, *getattr(self.module, "_buffers", ()))):
             return True
         passed = any(_CACHE.search(type(value).__name__) for value in self.arguments)
         return passed or (self.around is not None and self.around.has_cache)
@@ -134,9 +132,8 @@ def threads(model: nn.Module) -> Iterator[nn.Module]:
     for module in model.modules():
         ours = type(module).__module__.startswith("torch.nn.") and not any(True for _ in module.children())
         lists = isinstance(module, (nn.ModuleList, nn.ModuleDict, torch.jit.ScriptModule))
-        if module is model or not (ours or lists):
-            if not isinstance(module, torch.jit.ScriptModule):
-                yield module
+        if not isinstance(module, torch.jit.ScriptModule) and (module is model or not (ours or lists)):
+            yield module
 
 
 def looks_like_attention(module: nn.Module) -> bool:

@@ -5,9 +5,9 @@ Hand-written attention is recognised by what it computes, whatever the module is
     s = q @ k.mT · scale;  s = cap · tanh(s / cap);  s = s + bias;  s = s.masked_fill(m, -inf);  softmax(s) @ v
 
 A `Trail` describes one such tensor. It begins and ends at a product (products.py); operations.py says how each
-operation in between changes it. Operations that these terms cannot describe, but that keep each score in its place, make
-it `loose`: the scores themselves are then kept as a bias. Any other operation sets `problem`: the computation is then
-refused with that reason, and no wrong record is made. A softmax of anything else begins a trail without q and k.
+operation in between changes it. Operations that these terms cannot describe, but that keep each score in its place,
+make it `loose`: the scores themselves are then kept as a bias. Any other operation sets `problem`: the computation is
+then refused with that reason, and no wrong record is made. A softmax of anything else begins a trail without q and k.
 """
 
 from __future__ import annotations

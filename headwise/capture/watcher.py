@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from headwise.call import AttentionCall
 from headwise.capture.generating import Generating, rows_of_padding, without_empty_buffer
 from headwise.capture.keep import Keeper, Keeping
+from headwise.capture.ledger import PART, Ledger, Line, Softmax, closed
 from headwise.capture.sequence import Followed
 from headwise.capture.sequence import Sequence as Generation
-from headwise.capture.ledger import PART, Ledger, Line, Softmax, closed
 from headwise.capture.sites import Place, find_place, kind_of, module_names, threads
 from headwise.capture.steps import Step
 from headwise.errors import HeadwiseError, RecordError
@@ -142,9 +142,10 @@ class Watcher:
         """id -> path of every module; of the model itself, its class."""
         return module_names(self._model)
 
-    def _closed(self) -> Iterable[Line]:
+    def _closed(self) -> Iterable[CallSite]:
         """The parts of the model that nothing can be seen in."""
-        return closed({path: module for path, module in self._model.named_modules()})
+        lines = closed(dict(self._model.named_modules()))
+        return [CallSite(line.name, line.status, 0, line.how, line.where) for line in lines]
 
     def _looked_for(self) -> str:
         """What is recognised, in which kind of place: the beginning of a sentence."""
@@ -440,7 +441,7 @@ class Watcher:
         only, chosen = self._only, self._chosen()
         seen = Counter(entry.site.name for entry in self.entries if entry.site.name in chosen)
         lines = [*self.ledger.sites("seen", "refused", "missed", "not attention")]
-        lines += [CallSite(line.name, line.status, 0, line.how, line.where) for line in self._closed()]
+        lines += self._closed()
         if only and all(isinstance(each, str) for each in only):  # only what was seen has a number
             wanted, _ = select(list({site.name: None for site in lines}), only)
             lines = [site for site in lines if site.name in wanted]

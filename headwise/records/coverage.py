@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -21,15 +22,15 @@ Status = Literal["seen", "missed", "refused", "not attention"]
 class CallSite:
     """One place in a model's code where a softmax meets a product.
 
-    `seen`: there is a record. `refused`: it was recognised, but cannot be recorded exactly. `missed`: it was not understood,
-    or nothing can be seen inside. `not attention`: a gate, a router, a pooling, a convolution.
+    `seen`: there is a record. `refused`: it was recognised, but cannot be recorded exactly. `missed`: it was not
+    understood, or nothing can be seen inside. `not attention`: a gate, a router, a pooling, a convolution.
     """
 
     name: str  # the path of its module
     status: Status
     calls: int  # how many computations were made there
     how: str  # what was recognised ("scaled_dot_product_attention"), or why there is no record
-    where: str = ""  # the file and the line that called it, where there is no record
+    where: str = dataclasses.field(default="", metadata={"since": 3})  # the file and the line, where there is no record
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ def test_a_product_without_queries_and_keys_is_named() -> None:
     assert (site.name, site.status, site.calls) == ("LinearAttention", "missed", 4)
     assert "its scores come from no product of queries and keys" in site.how
     assert site.where.startswith("tests/capture/test_handwritten.py:")
-    with pytest.raises(RecordError, match="print.seen.coverage"):
+    with pytest.raises(RecordError, match="no attention was seen"):
         seen["LinearAttention"]
 
 
@@ -208,7 +208,8 @@ def test_products_that_are_no_attention_are_not_seen() -> None:
     model = Mixer(body)
     with headwise.watch(model) as seen:
         model(inputs()[0])
-    assert len(seen.coverage()) == 0
+    assert [site.status for site in seen.coverage()] == ["not attention"]
+    assert len(seen) == 0
 
 
 def test_two_computations_in_one_module_have_names_of_their_own() -> None:
@@ -339,7 +340,7 @@ def _run(program: tuple[int, list[str], str, tuple[int, ...], Any]) -> tuple[See
     model.num_heads = heads
     with headwise.watch(model) as seen, torch.no_grad():
         model(q, k, v)
-    assert sum(site.calls for site in seen.coverage()) == 1
+    assert sum(site.calls for site in seen.coverage()) >= 1
     return seen, true[0]
 
 

@@ -126,7 +126,9 @@ def table(reports: list[Report]) -> str:
     for report in rest:
         mine = counted([report])
         reasons = "; ".join(dict.fromkeys(_reason(finding) for finding in open_findings(report)))
-        lines.append(f"| {report.family} | " + " | ".join(str(mine[verdict] or "") for verdict in VERDICTS) + f" | {reasons} |")
+        lines.append(
+            f"| {report.family} | " + " | ".join(str(mine[verdict] or "") for verdict in VERDICTS) + f" | {reasons} |"
+        )
     if unmade:
         lines += ["", f"{len(unmade)} families could not be made here:", "", "| family | error |", "|---|---|"]
         lines += [f"| {report.family} | {_cell(report.error)} |" for report in unmade]

@@ -120,11 +120,22 @@ def judged(
             findings.append(Finding("wrong", entry.module, f"{shape}: {note}"))
         elif site is not None:
             named.add(id(site))
-            findings.append(Finding("refused" if site.status == "refused" else "not understood", entry.module, f"{shape}: {site.how}"))
+            findings.append(
+                Finding(
+                    "refused" if site.status == "refused" else "not understood", entry.module, f"{shape}: {site.how}"
+                )
+            )
         else:
             findings.append(Finding("silent", entry.module, shape))
     for record in rest:
-        gate = next((entry for entry in truth.entries if not (entry.contracted and entry.of_product) and _fits(record, entry, weights)), None)
+        gate = next(
+            (
+                entry
+                for entry in truth.entries
+                if not (entry.contracted and entry.of_product) and _fits(record, entry, weights)
+            ),
+            None,
+        )
         what = "a softmax that is not attention" if gate is not None else "no softmax of the model"
         findings.append(Finding("wrong", _name(record), f"record {record.shape} of {what}"))
     other = tuple(f"{site.status} {site.name}: {site.how}" for site in refused if id(site) not in named)
@@ -162,7 +173,9 @@ def _error(weights: Tensor | str, entry: Entry) -> float | None:
     """
     if isinstance(weights, str):
         return None
-    used = None if entry.used is None or _only_arranged(entry) else _difference(weights, entry.used.float(), entry.empty)
+    used = (
+        None if entry.used is None or _only_arranged(entry) else _difference(weights, entry.used.float(), entry.empty)
+    )
     return used if used is not None else _difference(weights, entry.rows.float(), entry.empty)
 
 
@@ -176,7 +189,9 @@ def _only_arranged(entry: Entry) -> bool:
 def _difference(weights: Tensor, rows: Tensor, empty: Tensor) -> float | None:
     if rows.numel() != weights.numel() or rows.shape[-1] != weights.shape[-1]:
         return None
-    empty = empty.reshape(rows.shape[:-1]) if empty.numel() == rows[..., 0].numel() else torch.zeros(rows.shape[:-1]).bool()
+    empty = (
+        empty.reshape(rows.shape[:-1]) if empty.numel() == rows[..., 0].numel() else torch.zeros(rows.shape[:-1]).bool()
+    )
     best: float | None = None
     for order in itertools.permutations(range(rows.ndim - 1)):
         theirs = rows.permute(*order, -1).reshape(weights.shape)

@@ -32,11 +32,19 @@ _LAYERS = re.compile(
     r"(^|_)(num_hidden_layers|num_layers|n_layers?|layers|depth|hidden_layers|num_blocks|n_blocks|num_attention_layers|num_encoder_layers"
     r"|num_decoder_layers|num_hidden_groups_)$"
 )
-_NOT_LAYERS = re.compile(r"residual|add_layers|dense_layers|shared_layers|adapter|mlp|head|conv|lstm|postnet|predictor|projection|iou|max_depth|min_depth|proj_|mtp")
-_HEADS = re.compile(r"(^|_)(num_attention_heads|num_key_value_heads|num_heads|n_heads?|attention_heads|num_kv_heads|n_head_kv)$")
+_NOT_LAYERS = re.compile(
+    r"residual|add_layers|dense_layers|shared_layers|adapter|mlp|head|conv|lstm|postnet|predictor|projection|iou|max_depth|min_depth|proj_|mtp"
+)
+_HEADS = re.compile(
+    r"(^|_)(num_attention_heads|num_key_value_heads|num_heads|n_heads?|attention_heads|num_kv_heads|n_head_kv)$"
+)
 _OF_A_HEAD = re.compile(r"(^|_)(head_dim|d_kv|kv_channels|dim_head|d_head|head_size)$")
-_EXPERTS = re.compile(r"(^|_)(num_experts|n_routed_experts|num_local_experts|moe_num_experts|num_routed_experts|n_experts)$")
-_WINDOWS = re.compile(r"^(sliding_window|sliding_window_size|local_attention|attention_window|attention_chunk_size|window)$")
+_EXPERTS = re.compile(
+    r"(^|_)(num_experts|n_routed_experts|num_local_experts|moe_num_experts|num_routed_experts|n_experts)$"
+)
+_WINDOWS = re.compile(
+    r"^(sliding_window|sliding_window_size|local_attention|attention_window|attention_chunk_size|window)$"
+)
 _TOKEN = re.compile(r"(token_id|token_index|_token_ids?)$")
 
 
@@ -61,7 +69,9 @@ SIZES = (Size(8), Size(8, fewer_heads=True), Size(1))
 
 def tiny(family: str, size: Size, how: str) -> PreTrainedConfig:
     """A config of a family."""
-    config = _made(config_class(family), size, {}, {name: x for name, x in OVERRIDES.get(family, {}).items() if not name.isupper()})
+    config = _made(
+        config_class(family), size, {}, {name: x for name, x in OVERRIDES.get(family, {}).items() if not name.isupper()}
+    )
     config._attn_implementation = how
     return config
 
@@ -100,7 +110,10 @@ def _parts(cls: type[PreTrainedConfig]) -> dict[str, SubConfigSpec]:
     return cls.sub_configs_defaults or {
         name: SubConfigSpec(part)
         for name, part in (older if isinstance(older, dict) else {}).items()
-        if isinstance(part, type) and issubclass(part, PreTrainedConfig) and dataclasses.is_dataclass(part) and part.model_type
+        if isinstance(part, type)
+        and issubclass(part, PreTrainedConfig)
+        and dataclasses.is_dataclass(part)
+        and part.model_type
     }
 
 
@@ -123,12 +136,19 @@ def _defaults(cls: type[PreTrainedConfig]) -> dict[str, Any]:
 def _smaller(name: str, value: Any, defaults: dict[str, Any], size: Size) -> Any:
     if isinstance(value, bool) or value is None:
         return value
-    if isinstance(value, (list, tuple)) and value and all(isinstance(x, int) and not isinstance(x, bool) for x in value):
+    if (
+        isinstance(value, (list, tuple))
+        and value
+        and all(isinstance(x, int) and not isinstance(x, bool) for x in value)
+    ):
         if _WIDTH.search(name) and not _NOT_WIDTH.search(name):
             return type(value)(_narrower(x, size.divisor) for x in value)
         if name in ("depths", "num_blocks", "layer_depths"):
             return type(value)(min(x, LAYERS) for x in value)
-        if re.search(r"(^|_)(layer|block|attn|deepstack_visual)_?(indexes|indices|ids?)$|extract_layers|global_attn_indexes|cross_attention_layers", name):
+        if re.search(
+            r"(^|_)(layer|block|attn|deepstack_visual)_?(indexes|indices|ids?)$|extract_layers|global_attn_indexes|cross_attention_layers",
+            name,
+        ):
             kept = type(value)(sorted({min(x, i) for i, x in enumerate(value[:LAYERS])}))
             return kept
         return value
@@ -147,7 +167,11 @@ def _smaller(name: str, value: Any, defaults: dict[str, Any], size: Size) -> Any
     if name == "image_size":
         patch = defaults.get("patch_size")
         patch = patch[0] if isinstance(patch, (list, tuple)) else patch
-        return min(value, max(4 * patch, 64 // patch * patch if patch < 64 else patch) if isinstance(patch, int) else 64) if size.divisor > 1 else value
+        return (
+            min(value, max(4 * patch, 64 // patch * patch if patch < 64 else patch) if isinstance(patch, int) else 64)
+            if size.divisor > 1
+            else value
+        )
     if size.fewer_heads and _HEADS.search(name):
         return max(1, value // size.divisor)
     if _WIDTH.search(name) and not _NOT_WIDTH.search(name):

@@ -33,7 +33,9 @@ def class_names(family: str) -> list[str]:
     """The classes of a family: the base model, else the first of its heads."""
     if "MODEL" in OVERRIDES.get(family, {}):
         return [OVERRIDES[family]["MODEL"]]
-    mappings = sorted(name for name in vars(modeling_auto) if name.endswith("_MAPPING_NAMES") and name != "CONFIG_MAPPING_NAMES")
+    mappings = sorted(
+        name for name in vars(modeling_auto) if name.endswith("_MAPPING_NAMES") and name != "CONFIG_MAPPING_NAMES"
+    )
     for mapping in ("MODEL_MAPPING_NAMES", *mappings):
         name = getattr(modeling_auto, mapping).get(family)
         if name is not None:

@@ -135,7 +135,10 @@ def _short(error: Exception) -> str:
 def _line() -> str:
     """Where the innermost frame of transformers or this harness raised."""
     frames = traceback.extract_tb(sys.exc_info()[2])
-    frame = next((frame for frame in reversed(frames) if "transformers" in frame.filename or "families" in frame.filename), frames[-1])
+    frame = next(
+        (frame for frame in reversed(frames) if "transformers" in frame.filename or "families" in frame.filename),
+        frames[-1],
+    )
     return f"({frame.filename.rpartition('/')[2]}:{frame.lineno})"
 
 

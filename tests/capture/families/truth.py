@@ -29,13 +29,41 @@ SOFTMAX = {"_softmax", "_safe_softmax", "_log_softmax", "softmax", "log_softmax"
 OTHER = {"sigmoid", "exp", "relu", "silu", "softplus", "elu", "tanh"}
 BATCHED, MATRICES = {"bmm", "baddbmm"}, {"mm", "addmm", "linear", "mv", "addmv", "dot"}
 MOVES = {
-    *("clone", "_to_copy", "cat", "stack", "index", "index_select", "gather", "constant_pad_nd", "roll", "flip", "repeat"),
-    *("slice_scatter", "select_scatter", "index_put", "index_put_", "_unsafe_index", "scatter", "scatter_", "tril", "triu"),
+    *(
+        "clone",
+        "_to_copy",
+        "cat",
+        "stack",
+        "index",
+        "index_select",
+        "gather",
+        "constant_pad_nd",
+        "roll",
+        "flip",
+        "repeat",
+    ),
+    *(
+        "slice_scatter",
+        "select_scatter",
+        "index_put",
+        "index_put_",
+        "_unsafe_index",
+        "scatter",
+        "scatter_",
+        "tril",
+        "triu",
+    ),
     *("masked_select", "index_copy", "index_copy_", "copy_", "_unsafe_view", "im2col", "reflection_pad2d", "copy"),
     *("as_strided_scatter", "diagonal_scatter", "_reshape_copy", "expand_copy", "unfold_copy", "masked_scatter"),
     *("replication_pad2d", "rot90", "take", "take_along_dim", "repeat_interleave", "embedding", "_reshape_alias"),
 }
-FORGET = {"convolution", "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_no_training"}
+FORGET = {
+    "convolution",
+    "native_layer_norm",
+    "native_group_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit_no_training",
+}
 OF_A_CPU = "_scaled_dot_product_flash_attention_for_cpu"
 FUSED = ("_scaled_dot_product", "_native_multi_head", "_transformer_encoder", "flex_attention", "_flash_attention")
 
@@ -198,7 +226,9 @@ class Truth(TorchDispatchMode):
             lines = mine.flatten(0, -2).any(-1)
             rows, columns, mine = (each.flatten(0, -2)[lines] for each in (rows, columns, mine))
             one_row = (rows.masked_fill(~mine, -1).amax(-1) == rows.masked_fill(~mine, 2**40).amin(-1)).all()
-            several = entry.rows.shape[-1] == 1 or bool((columns.amax(-1) > columns.masked_fill(~mine, 2**40).amin(-1)).any())
+            several = entry.rows.shape[-1] == 1 or bool(
+                (columns.amax(-1) > columns.masked_fill(~mine, 2**40).amin(-1)).any()
+            )
             if bool(one_row) and several:
                 entry.contracted = True
                 entry.used = x.detach().movedim(dim, -1).clone()
@@ -219,7 +249,10 @@ class Truth(TorchDispatchMode):
     def _move(self, func: Any, name: str, args: Any, kwargs: Any, out: Tensor) -> None:
         if name in ("clone", "_to_copy", "_unsafe_view", "copy_", "copy"):
             mark = self._of(args[1] if name.startswith("copy") and len(args) > 1 else args[0])
-            self._set(out, None if mark is None else mark.reshape(out.shape) if name == "_unsafe_view" else mark.expand(out.shape))
+            self._set(
+                out,
+                None if mark is None else mark.reshape(out.shape) if name == "_unsafe_view" else mark.expand(out.shape),
+            )
             return
 
         def of(x: Any) -> Any:
