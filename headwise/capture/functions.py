@@ -299,9 +299,7 @@ class Functions(TorchFunctionMode):
             return
         if met.kind == "mixed":
             if trail.q is None and not products.is_parameter(met.other):
-                self._settle(
-                    of, "missed", "its scores come from no product, and its weights are summed over another axis"
-                )
+                self._settle(of, "not attention", "its weights are summed over another axis than its softmax")
             elif trail.q is not None:
                 self._trails.put(out, trail.with_problem(f"the weights were mixed with each other by `{name}`"))
             return
