@@ -77,7 +77,7 @@ def by_chance(q: Tensor, k: Tensor, v: Tensor) -> Any:
     [
         (other_weights, "WRONG", "differ by up to 0.0001"),
         (other_example, "WRONG", "differ"),
-        (a_part_is_left_out, "WRONG", "others are missing"),
+        (a_part_is_left_out, "refused", "a part of an attention"),
         (none_at_all, "WRONG", "there is a record of it"),
         (nothing_is_computed, "SILENT", ""),
         (by_chance, "WRONG", "its output changed"),
