@@ -7,12 +7,13 @@ the same arguments.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import operator
 import types
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,22 +26,36 @@ from headwise.call import AttentionCall, make_call
 from headwise.capture import flex, huggingface, operations, products, projection
 from headwise.capture.keep import TooMuch
 from headwise.capture.layout import Layout, out_of_buffer, read_layout, share_heads
+from headwise.capture.ledger import PART, Line, Softmax, where
 from headwise.capture.masks import Found, Recognised
+from headwise.capture.products import Met
 from headwise.capture.sites import Place
-from headwise.capture.trail import Trail, Trails
+from headwise.capture.trail import Trail, Trails, at_home
 from headwise.capture.verify import wrong_output, wrong_weights
 from headwise.errors import HeadwiseError, RecordError
 from headwise.functional import running
+from headwise.masks.additive import FORBIDS
+from headwise.records.coverage import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headwise.capture.watcher import Watcher
+    from headwise.capture.watcher import Entry, Watcher
 
 Handler = Callable[[Callable[..., Any], str, Sequence[Any], Mapping[str, Any]], Any]
 Arrange = Callable[[Tensor], Tensor]
 
-_PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "baddbmm", "baddbmm_", "einsum")
+_FACTORS = "its weights are multiplied with other weights: a product of softmaxes (as in Nyström attention)"
+_NO_SOFTMAX: dict[str, tuple[Status, str]] = {
+    "missed": ("missed", "a product of queries and keys meets values without a softmax that could be followed"),
+    "not attention": ("not attention", "a product of products without a softmax, as in linear attention"),
+}
+_UNNORMALISED = "its weights are exp(scores), which are not normalised before they meet other tensors"
+_ASSIGNED = (
+    "its softmax is over the queries, so that the weights on each key sum to 1: an assignment, as of slots to tokens"
+)
+_PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "mv", "baddbmm", "baddbmm_", "einsum", "sum", "mean")
+_FUSED = ("scaled_dot_product_attention", "flex_attention")
 # What torch and headwise raise for a tensor of an unexpected kind or shape.
 _UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError)
 # Fused operations that take the model's input and hide its queries and keys.
@@ -64,16 +79,21 @@ class Functions(TorchFunctionMode):
         super().__init__()
         self._watcher = watcher
         self._trails = Trails()
+        self._known = self._trails.known
         self._outputs = projection.Outputs()
         self._recognised = Recognised()
         self.heard = 0  # how many computations were seen as torch functions
         self.sinks: Tensor | None = None  # learned sinks that the caller applies to the output of FlexAttention
         self.asked: torch.Size | None = None  # the shape of the queries that the registry's function was given
         self._heads: int | None = None  # inside nn.MultiheadAttention: its number of heads
-        self._handlers: dict[str, Handler] = {
+        self._made: dict[int, tuple[weakref.ref[Tensor], Softmax]] = {}  # outputs, and the softmax that made them
+        self._handlers: dict[str, Handler | None] = {  # name -> what handles it; None = an operation like any other
             **dict.fromkeys(_PRODUCTS, self._product),
             **dict.fromkeys(_HIDDEN, self._hidden),
-            **dict.fromkeys(("scaled_dot_product_attention", "flex_attention"), self._fused),
+            **dict.fromkeys(_FUSED, self._fused),
+            **dict.fromkeys(operations.BARE, self._softmax),
+            "linear": self._linear,
+            "__get__": self._attribute,
             "multi_head_attention_forward": self._multi_head,
             "backward": self._backward,
         }
@@ -81,31 +101,77 @@ class Functions(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = {} if kwargs is None else kwargs
+        # Most calls have nothing to do with attention: they must be quick.
         name = getattr(func, "__name__", "")
-        return self._handlers.get(name, self._operation)(func, name, args, kwargs)
+        try:
+            handler = self._handlers[name]
+        except KeyError:
+            handler = self._handlers[name] = self._handler_of(func, name)
+        if handler is not None:
+            return handler(func, name, args, kwargs or {})
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        if (self._known or self._outputs) and not running():
+            self._follow(name, args, kwargs or {}, out)
+        return out
+
+    def _handler_of(self, func: Any, name: str) -> Handler | None:
+        """What handles a function that is called for the first time."""
+        base = name.partition(".")[0]  # torch.ops.aten.bmm.default is called bmm.default
+        handler = self._handlers.get(base)
+        if handler is not None:
+            return lambda func, _, args, kwargs: handler(func, base, args, kwargs)
+        if "softmax" in name:
+            return self._softmax
+        if "attention" in name or "attn" in name:
+            return self._hidden
+        own = getattr(func, "namespace", "aten") not in ("aten", "prims", "prim", "higher_order")
+        return self._opaque_operation if own else None
 
     # Each handler calls the function, and then reads what it did.
 
-    def _operation(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        out = func(*args, **kwargs)
-        # Most calls only ask (for a shape, a number) and make no tensor: they must be quick.
-        if (isinstance(out, Tensor) or name == "__setitem__") and (self._trails or self._outputs) and not running():
-            if name == "__get__":  # x.mT, x.data
-                name = func.__self__.__name__  # type: ignore[attr-defined]
-            self._follow(name, args, kwargs, out)
+    def _attribute(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        out = func(*args)  # x.shape, x.device; x.mT, x.data
+        if isinstance(out, Tensor) and (self._known or self._outputs) and not running():
+            self._follow(func.__self__.__name__, args, kwargs, out)  # type: ignore[attr-defined]
         return out
 
     def _follow(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
-        try:
-            with torch.no_grad():
-                if self._trails:
-                    operations.step(name, self._trails, args, kwargs, out)
-                if self._outputs:
-                    self._outputs.step(name, args, out)
-        except _UNREADABLE:  # not of the kind that it looked like
-            if isinstance(out, Tensor):
-                self._trails.put(out, None)
+        """What became of the scores and the weights among the arguments of an operation."""
+        known = self._known
+        if known and (_any_known(known, args) or (kwargs and _any_known(known, kwargs.values()))):
+            base = name.partition(".")[0]
+            try:
+                with torch.no_grad(), torch._C.DisableTorchFunction():
+                    operations.step(base, self._trails, args, kwargs, out)
+            except _UNREADABLE as error:  # not of the kind that it looked like
+                self._lose(base, args, out, error)
+        if self._outputs:
+            with contextlib.suppress(*_UNREADABLE), torch.no_grad():
+                self._outputs.step(name, args, out)
+
+    def _lose(self, name: str, args: Sequence[Any], out: Any, error: Exception) -> None:
+        trail = next((trail for trail in map(self._trails.get, args) if trail is not None), None)
+        if isinstance(out, Tensor) and trail is not None and out.is_floating_point():
+            self._trails.put(out, trail.with_problem(f"`{name}` could not be followed: {error}"))
+
+    def _softmax(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        out = func(*args, **kwargs)
+        if isinstance(out, Tensor) and not running():
+            self._follow(name, args, kwargs, out)
+            if id(out) not in self._known:
+                with self._reading(name):
+                    self._trails.put(out, operations.bare(name.partition(".")[0], args, kwargs, out))
+        return out
+
+    def _linear(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        weight = args[1] if len(args) > 1 else None
+        trail = self._trails.get(args[0]) if id(args[0]) in self._known else None
+        if isinstance(weight, nn.Parameter) and (trail is None or trail.of is None):
+            out = func(*args, **kwargs)
+            if self._outputs and not running():
+                self._follow(name, args, kwargs, out)
+            return out
+        return self._product(func, name, args, kwargs)
 
     def _product(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         out = func(*args, **kwargs)
@@ -113,12 +179,15 @@ class Functions(TorchFunctionMode):
             return out
         met = found = None
         with self._reading("matmul and softmax"):
-            met = products.values(name, args, kwargs, self._trails) if self._trails else None
-            found = products.product(name, args, kwargs, out) if met is None else None
+            met = products.values(name, args, kwargs, self._trails, out) if self._known else None
+            found = products.product(name, args, kwargs, self._trails, out) if met is None else None
         if met is not None:
-            self._hear("matmul and softmax", lambda place: self._weighted(place, out, *met))
-            return out
-        if found is None or self._outputs:
+            self._meet(name, out, met)
+            if met.kind != "no softmax":
+                return out
+            with self._reading(name):
+                found = products.product(name, args, kwargs, Trails(), out)
+        if self._outputs or (found is None and self._known):
             self._follow(name, args, kwargs, out)
         if found is not None:
             self._trails.put(out, found)
@@ -154,9 +223,21 @@ class Functions(TorchFunctionMode):
             return _backward(*args, **kwargs)
 
     def _hidden(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        place = self._watcher.place()
+        place = None if running() else self._watcher.place()
         if place is not None:
-            self._watcher.refuse(place, f"{name} is one fused operation, which hides its queries and keys")
+            self._watcher.refuse(
+                place, f"{name} is one fused operation, which hides its queries and keys", where=where()
+            )
+        return func(*args, **kwargs)
+
+    def _opaque_operation(
+        self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """An operation that is not of torch, and may be attention: it is given three or more tensors of vectors."""
+        given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()]
+        if sum(x.ndim > 2 and not products.is_parameter(x) for x in given) >= 3 and not running():
+            reason = f"`{name}` is an operation of another library: nothing can be seen inside"
+            self._settle(Softmax(), "missed", reason)
         return func(*args, **kwargs)
 
     # What else reports attention.
@@ -177,16 +258,20 @@ class Functions(TorchFunctionMode):
 
         self._hear(name, read)
 
-    def _hear(self, how: str, read: Callable[[Place], None]) -> None:
+    def _hear(
+        self, how: str, read: Callable[[Place], object], of: Softmax | None = None, q: Tensor | None = None
+    ) -> None:
         """Read a computation that was recognised, if it was made in the model."""
-        with self._reading(how):
+        with self._reading(how, of, q):
             place = self._watcher.place()
             if place is not None:
                 self.heard += 1
                 read(place)
+            else:
+                self._watcher.outside(where())
 
-    @contextmanager
-    def _reading(self, how: str) -> Iterator[None]:
+    @contextlib.contextmanager
+    def _reading(self, how: str, of: Softmax | None = None, q: Tensor | None = None) -> Iterator[None]:
         """Reading must never break the model: what cannot be read is refused.
 
         Inside, no function is listened to: weights that are computed for the comparison are not the model's attention.
@@ -199,28 +284,162 @@ class Functions(TorchFunctionMode):
         except _UNREADABLE as error:
             place = self._watcher.place()
             if place is not None:
-                self._watcher.refuse(place, f"{how}: {error}")
+                self._watcher.refuse(place, f"{how}: {error}", where=where(), softmax=of)
+                if q is not None:
+                    self._watcher.refuse_parts(place, q)
+
+    # Where weights meet their values.
+
+    def _meet(self, name: str, out: Tensor, met: Met) -> None:
+        """Weights met another tensor in a product: an attention, or what else it is."""
+        trail, of = met.trail, met.trail.of or Softmax()
+        if met.kind == "no softmax":
+            changed = trail.loose or trail.problem
+            self._settle(of, *_NO_SOFTMAX["missed" if changed else "not attention"])
+            return
+        if met.kind == "mixed":
+            if trail.q is None and not products.is_parameter(met.other):
+                self._settle(of, "not attention", "its weights are summed over another axis than its softmax")
+            elif trail.q is not None:
+                self._trails.put(out, trail.with_problem(f"the weights were mixed with each other by `{name}`"))
+            return
+        if met.kind == "factors":
+            other = self._trails.get(met.other)
+            self._trails.put(out, trail.but(problem=_FACTORS))
+            for each in (of, None if other is None else other.of):
+                if each is not None:
+                    self._settle(each, "refused", _FACTORS)
+            return
+        if trail.problem == _FACTORS:  # and what it meets may be the last factor times the values
+            made = self._made.get(id(met.other))
+            if made is not None and made[0]() is met.other:
+                self._settle(made[1], "refused", _FACTORS)
+        if of.line is not None and of.line.status == "seen":
+            return  # these weights have met other values before: one softmax is one record
+        learned = trail.q is not None and trail.k is not None and any(map(products.is_parameter, (trail.q, trail.k)))
+        if trail.problem and products.is_parameter(met.other):
+            self._settle(of, "missed", trail.problem)
+        elif trail.exps:
+            self._settle(of, "missed", _UNNORMALISED)
+        elif met.kind == "assigned":
+            self._settle(of, "refused", _ASSIGNED)
+        elif met.kind:
+            self._settle(of, "not attention" if trail.q is None or learned else "refused", met.kind)
+        elif trail.q is None and products.is_parameter(met.other):
+            self._settle(of, "not attention", "a softmax whose scores come from no product meets parameters")
+        elif trail.q is None and not (trail.pairs and not trail.problem):
+            reason = "its scores come from no product of queries and keys that could be followed"
+            self._settle(of, "missed", f"{reason}; {trail.problem}" if trail.problem else reason)
+        elif trail.k is not None and products.is_parameter(trail.k):
+            self._settle(of, "not attention", "its keys are parameters: a router, or a table that is looked up softly")
+        else:
+            self._hear("matmul and softmax", lambda place: self._weighted(place, out, met), of, trail.q)
+
+    def _settle(self, softmax: Softmax, status: Status, reason: str) -> None:
+        if softmax.withdraw is not None:
+            softmax.withdraw()
+            softmax.withdraw = None
+        place = self._watcher.place()
+        if place is None:
+            self._watcher.outside(where())
+        else:
+            self._watcher.refuse(place, reason, status=status, where=where(), softmax=softmax)
 
     # What was recognised, as a call.
 
-    def _weighted(self, place: Place, out: Tensor, found: Trail, v: Tensor, arrange: Arrange) -> None:
+    def _weighted(self, place: Place, out: Tensor, met: Met) -> None:
         """Weights that a softmax made of a product were multiplied by their values."""
+        found, values = met.trail, met.values
         if found.problem:
             raise RecordError(found.problem)
         if found.sinks is not None and not found.sinks_cut:
             raise RecordError("the column of sinks was multiplied by the values too")
-        layout = read_layout(found.lead, self._heads or place.heads)
-        call = self._call_of(found, v, layout)
-        assert found.softmax is not None
-        wrong = wrong_weights(call, layout.fold(found.softmax), found.dtype)
+        if values is None and self._watcher.values:
+            raise RecordError("its values could not be read from the product, and are asked for")
+        heads = self._heads or place.heads or found.heads
+        if len(found.lead) == 1 and found.q is not None and _is_slice(found.q, heads):
+            raise RecordError(
+                "it is of some heads or examples of a tensor in which both are one dimension: which is not known"
+            )
+        layout = read_layout(found.lead, heads)
+        if layout.at is not None and found.rows != found.keys:
+            raise RecordError("its queries are cut into blocks that have keys of other blocks too")
+        how, weights = "matmul and softmax", found.softmax
+        if found.used or weights is None or found.q is None:
+            weights = at_home(found, met.weights)
+        if found.q is None or found.loose or found.used:
+            call = self._kept(found, values, layout, weights)
+            how = "softmax of other scores" if found.q is None else "matmul and softmax, its scores kept"
+        else:
+            call = self._call_of(found, values, layout)
+        wrong = wrong_weights(call, layout.fold(weights), found.dtype)
         if wrong is not None:
             raise RecordError(wrong)
-        self._found(place, call, out, lambda x: layout.fold(arrange(x)), "matmul and softmax")
+        arrange = met.arrange
+        if found.q is not None and self._watcher.is_part(place, found.q):
+            raise RecordError(PART)
+        entry = self._found(place, call, out, lambda x: layout.fold(x if arrange is None else arrange(x)), how)
+        softmax = found.of
+        assert softmax is not None
+        self._watcher.ledger.strike(softmax)
+        softmax.line = Line(place.name, "seen", how, "")
+        if entry is not None:
+            softmax.withdraw = functools.partial(self._watcher.withdraw, entry)
+            if found.q is not None:
+                self._watcher.may_be_part(place, found.q, softmax)
+            key, made = id(out), self._made
+            made[key] = weakref.ref(out, lambda _: made.pop(key, None)), softmax
 
-    def _call_of(self, found: Trail, v: Tensor, layout: Layout) -> AttentionCall:
+    def _kept(self, found: Trail, values: Tensor | None, layout: Layout, weights: Tensor) -> AttentionCall:
+        """A call whose scores are kept as what they are beside those of its queries and keys.
+
+        Of weights that were changed after the softmax these are the logarithms of those that were used.
+        """
+        scores = None if found.scores is None or found.used else layout.fold(found.scores).float()
+        if scores is None:
+            weights = layout.fold(weights)
+            if not operations.sum_to_one(weights) or bool((weights < 0).any()):
+                raise RecordError(
+                    f"its weights were changed by `{found.used}` after the softmax, and do not sum to 1: no softmax "
+                    "gives them"
+                )
+            scores = weights.float().log()
+        if found.q is None or found.k is None:
+            q, k = scores.new_zeros(*scores.shape[:3], 1), scores.new_zeros(*scores.shape[:2], scores.shape[3], 1)
+            scale = 1.0
+        else:
+            _check_values(found.q)
+            q, k = (layout.fold(x).to(found.dtype) for x in (found.q, found.k))
+            scale = found.factor if found.inner is None else 0.0
+        if bool((scores.isnan() | (scores == torch.inf)).any()):
+            raise RecordError("its scores are not all numbers")
+        top = scores.amax(-1, keepdim=True)
+        forbidden = (scores - top <= FORBIDS) | (scores == -torch.inf)
+        rest = scores - scale * (q.float() @ k.float().mT)
+        if found.used:
+            count = (~forbidden).sum(-1, keepdim=True).clamp(min=1)
+            rest = rest - rest.masked_fill(forbidden, 0.0).sum(-1, keepdim=True) / count
+        rest = rest.masked_fill(forbidden, 0.0)
+        size = scores.masked_fill(forbidden, 0.0).abs().amax(-1, keepdim=True)
+        nothing = 4 * torch.finfo(found.dtype).eps * (1 + size) if found.dtype == torch.float32 else 0.0
+        rest = rest.masked_fill((rest.abs() <= nothing).all(-1, keepdim=True), 0.0)
+        for dim in (0, 1, 3):
+            first = rest.narrow(dim, 0, 1)
+            rest = first if torch.equal(rest, first.expand_as(rest)) else rest
+        shape = (*q.shape[:3], k.shape[2])
+        mask, _ = self._recognised.mask(~forbidden, shape) if bool(forbidden.any()) else (None, None)
+        v = k[..., :1] if values is None else layout.fold(values).to(k.dtype)
+        bias = rest if bool(rest.any()) else None
+        with torch.autocast(q.device.type, enabled=False):
+            return make_call(q, k, v, mask=mask, bias=bias, scale=scale, dropout=found.dropout)
+
+    def _call_of(self, found: Trail, values: Tensor | None, layout: Layout) -> AttentionCall:
+        assert found.q is not None
+        assert found.k is not None
         _check_values(found.q)
         # Autocast has lowered the operands of the product; the record gets the same.
-        q, k, v = (layout.fold(x).to(found.dtype) for x in (found.q, found.k, v))
+        q, k = (layout.fold(x).to(found.dtype) for x in (found.q, found.k))
+        v = k[..., :1] if values is None else layout.fold(values).to(found.dtype)
         shape = (*q.shape[:3], k.shape[2])
         parts = [self._filled(found, layout, shape)] if found.fills else []
         for term, coefficient in found.terms:
@@ -303,12 +522,28 @@ class Functions(TorchFunctionMode):
             call = dataclasses.replace(call, sinks=self.sinks.detach().to(call.q.dtype))
         self._found(place, call, out, arrange, how)
 
-    def _found(self, place: Place, call: AttentionCall, out: Tensor, arrange: Arrange, how: str) -> None:
+    def _found(self, place: Place, call: AttentionCall, out: Tensor, arrange: Arrange, how: str) -> Entry | None:
         k, v = (out_of_buffer(x) for x in share_heads(call.k, call.v))
         call = dataclasses.replace(call, k=k, v=v)
         entry = self._watcher.found(place, call, out, arrange, how)
         if entry is not None and self._watcher.values:
             self._outputs.put(out, call.shape[1], lambda weight: entry.keep("output_weight", weight))
+        return entry
+
+
+def _is_slice(x: Tensor, heads: int | None) -> bool:
+    """Whether `x` [n, Q, D] is some of the matrices of a larger tensor, and not all heads of an example."""
+    whole = x._base
+    some = whole is not None and whole.shape[-2:] == x.shape[-2:] and whole.numel() > x.numel()
+    return some and len(x) > 1 and x.stride(0) == x.shape[1] * x.shape[2] and (not heads or len(x) % heads > 0)
+
+
+def _any_known(known: Container[int], given: Iterable[Any]) -> bool:
+    """Whether a followed tensor is among arguments, or in a list among them."""
+    for x in given:  # noqa: SIM110 - any() takes twice as long, and every call asks
+        if id(x) in known or (isinstance(x, (list, tuple)) and any(id(part) in known for part in x)):
+            return True
+    return False
 
 
 def _check_values(q: Tensor) -> None:

@@ -16,16 +16,24 @@ class Layout:
     lead: tuple[int, ...]
     batch: int
     heads: int
+    at: int | None = None  # which of them are the heads; None: all but the first
 
     def fold(self, x: Tensor) -> Tensor:
         """[*lead, r, c], or what broadcasts to it, as [B, H, r, c]."""
         shape = (self.batch, self.heads, *x.shape[-2:])
-        return x if tuple(x.shape) == shape else x.expand(*self.lead, *shape[2:]).reshape(shape)
+        if self.at is None and tuple(x.shape) == shape:
+            return x
+        x = x.expand(*self.lead, *shape[2:])
+        return (x if self.at is None else x.movedim(self.at, len(self.lead) - 1)).reshape(shape)
 
     def fold_mask(self, x: Tensor) -> Tensor:
         """A mask or bias that broadcasts to [*lead, Q, K] as [B|1, H|1, r, c], expanded only where it has to be."""
         x = x[(None,) * (len(self.lead) + 2 - x.ndim)]
         lead, rows = x.shape[:-2], x.shape[-2:]
+        if self.at is not None:
+            if lead.numel() == 1:
+                return x.reshape(1, 1, *rows)
+            return self.fold(x)
         if len(lead) == 2:
             return x
         if all(size == 1 for size in lead[1:]) and (len(lead) > 2 or lead.numel() == 1):
@@ -40,7 +48,11 @@ def read_layout(lead: tuple[int, ...], heads: int | None) -> Layout:
         n = math.prod(lead)
         folded = heads if heads and n % heads == 0 else 1
         return Layout(lead, n // folded, folded)
-    return Layout(lead, lead[0], math.prod(lead[1:]))
+    folded = math.prod(lead[1:])
+    if heads and heads > 1 and folded != heads and heads in lead:  # windows or blocks beside the heads: examples
+        at = len(lead) - 1 - lead[::-1].index(heads)
+        return Layout(lead, math.prod(lead) // heads, heads, at)
+    return Layout(lead, lead[0], folded)
 
 
 def out_of_buffer(x: Tensor) -> Tensor:

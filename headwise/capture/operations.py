@@ -1,56 +1,89 @@
-"""How each operation changes scores before the softmax, and weights between the softmax and the values."""
+"""How each operation changes scores before the softmax, and weights between the softmax and the values.
+
+An operation with a rule is described exactly. One without a rule that keeps every number in its place makes the trail
+loose (scores) or `used` (weights): the numbers themselves are kept. After any other one the trail says what it was.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise.capture.trail import Trail, Trails
-from headwise.masks.additive import FORBIDS
+from headwise.capture.ledger import Softmax
+from headwise.capture.trail import Trail, Trails, at_home
+from headwise.masks.additive import FORBIDS, UNIFORM
 
 
 def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
     """Set the trails of what operation `name` made of the tracked tensors among its arguments."""
     name = name.strip("_")
     if name == "setitem":
-        trail, part = trails.get(args[0], changed=True), trails.get(args[2])
-        if trail is not None:
-            trails.put(args[0], _assign(trail, args[1], args[2]))
-        elif part is not None:
-            trails.put(args[0], part.with_problem("the scores were assembled from parts"))
-        return
+        return _written(trails, *args)
+    if name in _JOIN:
+        return _joined(trails, name, args, kwargs, out)
     operands = (*args, *kwargs.values())
-    if name in ("cat", "concat", "concatenate"):
-        trail = _concatenate(trails, *operands[:2], out=out)
-        if trail is not None:
-            trails.put(out, trail)
-        return
     if name in ARRANGE:  # what else they are given, as w.type_as(scores), says only which dtype or shape
         operands = tuple(x for x in operands if isinstance(x, Tensor))[:1]
     at = next((i for i, x in enumerate(operands) if trails.get(x) is not None), None)
     if at is None:
-        return
-    trail = trails.get(operands[at], changed=out is operands[at])
+        return None
+    x = operands[at]
+    trail = trails.get(x, changed=out is x)
     assert trail is not None
-    if name.startswith("new_") or name.endswith("_like"):  # takes only the shape, the dtype and the device
-        return
-    others = (trails.get(x) for x in operands[at + 1 :])
-    if any(other is not None and other.product is trail.product for other in others):
-        trail = trail.with_problem(
-            f"the scores were combined with something computed from them in `{name}`, which a record cannot represent"
+    if name.startswith("new_") or name.endswith("_like") or name in _STATISTICS:
+        return None  # takes only the shape, the dtype and the device; or what it makes are no scores
+    if not isinstance(out, Tensor):
+        cut = name in _SPLIT or (name in ("topk", "sort") and trail.q is not None)  # without q and k: a router's
+        for part in out if cut else ():
+            if isinstance(part, Tensor):
+                trails.put(part, _unknown(trail, _Step(name, args, dict(kwargs), operands, at, part)))
+        return None
+    if not out.is_floating_point() or out.ndim == 0 or (name not in _CUT and _is_row_statistic(trail, x, out)):
+        return None
+    found = _Step(name, args, dict(kwargs), operands, at, out)
+    if "softmax" in name:
+        trails.put(out, _normalised(trail, found) if trail.of is None else bare(name, args, kwargs, out))
+        return None
+    others = [other for other in map(trails.get, operands[at + 1 :]) if other is not None]
+    if any(other.product is trail.product for other in others):
+        alike = all(other.shape == trail.shape and other.order == trail.order for other in others)
+        trail = (
+            _in_place(trail, found)
+            if alike and name in _ELEMENTWISE
+            else trail.with_problem(
+                f"the {_what(trail)} were combined with something computed from them in `{name}`, which a record "
+                "cannot represent"
+            )
         )
+        trails.put(out, trail)
+        return None
     if trail.problem:
-        if name == "softmax":
-            trail = dataclasses.replace(trail, softmax=out)
-        trails.put(out, None if _is_small(trail, out) else trail)
-        return
-    rule = (_AFTER if trail.softmax is not None else _BEFORE).get(name, _unknown)
-    trails.put(out, rule(trail, _Step(name, args, dict(kwargs), operands, at, out)))
+        trails.put(out, trail)
+        return None
+    if name in _CUT and trail.q is None and not _same_but_ones(x, out):
+        return None  # some columns of a softmax without queries, as those of the experts that a router chose
+    rule = (_BEFORE if trail.of is None else _AFTER).get(name, _in_place)
+    trails.put(out, rule(trail, found))
+    return None
+
+
+def bare(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Trail | None:
+    """The trail of a softmax whose scores come from no product of queries and keys."""
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
+    if out.ndim < 1 or not out.is_floating_point() or not out.shape[-1]:
+        return None
+    last = out.ndim - 1
+    at = last if not isinstance(dim, int) else dim % out.ndim
+    order = None if at == last else tuple(i if i < at else last if i == at else i - 1 for i in range(out.ndim))
+    rest = [size for i, size in enumerate(out.shape) if i != at] or [1]
+    trail = Trail(None, None, tuple(rest[:-1]), out.dtype, rest[-1], out.shape[at], order=order, of=Softmax())
+    trail = trail.but(logs=name.endswith("log_softmax"), view=(out.shape[0],) if out.ndim == 1 else None)
+    return trail if name.strip("_") in _SOFTMAXES else trail.with_problem(f"its weights come from `{name}`")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +95,11 @@ class _Step:
     at: int  # which operand is tracked
     out: Tensor
 
+    @property
+    def tracked(self) -> Tensor:
+        found: Tensor = self.operands[self.at]
+        return found
+
     def other(self) -> Any:
         return self.operands[1 - self.at] if len(self.operands) > 1 and self.at < 2 else None
 
@@ -69,62 +107,67 @@ class _Step:
         return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
 
 
-Rule = Callable[[Trail, _Step], Trail | None]
+Rule = Callable[[Trail, _Step], "Trail | None"]
 
 
-def _unknown(trail: Trail, step: _Step) -> Trail | None:
-    if _is_statistic(trail, step.operands[step.at], step.out):
-        return None
-    what = "weights" if trail.softmax is not None else "scores"
-    return trail.with_problem(f"the {what} went through `{step.name}`, which a record cannot represent")
+# What no rule describes.
 
 
-def _is_statistic(trail: Trail, before: Tensor, out: Tensor) -> bool:
-    """Whether `out` is a statistic of scores, such as a row's maximum or a comparison, and not scores itself."""
-    rows = tuple(before.shape[:-1])
-    return _is_small(trail, out) or (before.shape[-1] > 1 and tuple(out.shape) in (rows, (*rows, 1)))
+def _what(trail: Trail) -> str:
+    return "scores" if trail.of is None else "weights"
 
 
-def _is_small(trail: Trail, out: Tensor) -> bool:
-    return not out.is_floating_point() or out.ndim < 2 or out.numel() < trail.q.shape[-2] * trail.k.shape[-2]
+def _unknown(trail: Trail, step: _Step) -> Trail:
+    return trail.with_problem(f"the {_what(trail)} went through `{step.name}`, which a record cannot represent")
 
 
-def _unchanged(trail: Trail, step: _Step) -> Trail | None:
-    """For what may change numbers (a limit, a slice, a head mask, nan_to_num) but usually does not: compare."""
-    before, out = step.operands[step.at], step.out
-    if tuple(out.shape) != trail.shape or out is before:
+def _in_place(trail: Trail, step: _Step) -> Trail:
+    """Every number is where it was, but not what it was: the numbers themselves have to be kept."""
+    if step.name not in _ELEMENTWISE or tuple(step.out.shape) != trail.shape:
         return _unknown(trail, step)
+    if trail.of is not None:
+        return trail.but(used=trail.used or step.name)
+    if trail.sinks is not None:
+        return _unknown(trail, step)
+    return trail.but(loose=True)
+
+
+def _is_row_statistic(trail: Trail, before: Tensor, out: Tensor) -> bool:
+    """Whether `out` is one number for each row, such as its norm, and not scores itself."""
+    rows = tuple(before.shape[:-1])
+    return before.ndim > 1 and before.shape[-1] > 1 and tuple(out.shape) in (rows, (*rows, 1))
+
+
+def _unchanged(trail: Trail, step: _Step) -> Trail:
+    """For what may change numbers (a limit, a slice, a head mask, nan_to_num) but usually does not: compare."""
+    before, out = step.tracked, step.out
+    if tuple(out.shape) != trail.shape or out is before:
+        return _in_place(trail, step)
     if _is_same_view(out, before):  # scores[..., :n] with all keys
         return trail
     same = out == before
     if bool(same.all()):
         return trail
-    if trail.softmax is None:  # a limit that only prevents overflow changes nothing but the values of forbidden cells
+    if trail.of is None:  # a limit that only prevents overflow changes nothing but the values of forbidden cells
         forbidden = (before <= FORBIDS) & (out <= FORBIDS)
         may_differ = forbidden & ~forbidden.all(-1, keepdim=True)
     else:  # torch's softmax of an empty row is NaN
         may_differ = before.isnan().all(-1, keepdim=True) & (out == 0)
-        trail = dataclasses.replace(trail, softmax=out)
-    return trail if bool((same | may_differ).all()) else _unknown(trail, step)
+    return trail if bool((same | may_differ).all()) else _in_place(trail, step)
 
 
 def _is_same_view(x: Tensor, y: Tensor) -> bool:
     return x.shape == y.shape and x.stride() == y.stride() and x.data_ptr() == y.data_ptr()
 
 
-def _transposed(trail: Trail, step: _Step) -> Trail | None:
-    """(k qᵀ)ᵀ"""
-    turned = _is_same_view(step.out, step.operands[step.at].mT)
-    if not turned or trail.terms or trail.fills or trail.sinks is not None:
-        return _unknown(trail, step)
-    return dataclasses.replace(trail, q=trail.k, k=trail.q)
+# Scores.
 
 
-def _scaled(trail: Trail, step: _Step) -> Trail | None:
+def _scaled(trail: Trail, step: _Step) -> Trail:
     other = step.other()
     divided = step.name in _DIVIDE
     if divided and (step.at == 1 or "rounding_mode" in step.kwargs):
-        return _unknown(trail, step)
+        return _in_place(trail, step)
     if isinstance(other, Tensor) and other.numel() != 1:
         return _scaled_by_rows(trail, step, 1 / other if divided else other)
     c = float(other)
@@ -132,28 +175,31 @@ def _scaled(trail: Trail, step: _Step) -> Trail | None:
     terms = tuple((x, coefficient * c) for x, coefficient in trail.terms)
     fills = tuple((x, value * c) for x, value in trail.fills)
     if not math.isfinite(c) or (terms and c <= 0) or not all(value <= FORBIDS for _, value in fills):
-        return _unknown(trail, step)
+        return _in_place(trail, step)
     sinks = None if trail.sinks is None else trail.sinks * c
-    return dataclasses.replace(trail, factor=trail.factor * c, terms=terms, fills=fills, sinks=sinks)
+    return trail.but(factor=trail.factor * c, terms=terms, fills=fills, sinks=sinks)
 
 
-def _scaled_by_rows(trail: Trail, step: _Step, by: Tensor) -> Trail | None:
+def _scaled_by_rows(trail: Trail, step: _Step, by: Tensor) -> Trail:
     """Scores times one number per row or head (a learned temperature): the same as queries times that number."""
-    if trail.inner is not None or trail.sinks is not None or by.shape[-1] != 1 or by.ndim > len(trail.shape):
-        return _unknown(trail, step)
+    if trail.view is not None or by.ndim > len(trail.shape):
+        return _in_place(trail, step)
+    by = trail.canonical(by)
+    if trail.q is None or trail.inner is not None or trail.sinks is not None or by.shape[-1] != 1 or trail.loose:
+        return _in_place(trail, step)
     if not all(bool((value * by <= FORBIDS).all()) for _, value in trail.fills):
-        return _unknown(trail, step)
+        return _in_place(trail, step)
     if trail.terms and not bool((by > 0).all()):  # a term may forbid
-        return _unknown(trail, step)
+        return _in_place(trail, step)
     terms = tuple((x * by, coefficient) for x, coefficient in trail.terms)
-    return dataclasses.replace(trail, q=trail.q * by, terms=terms)
+    return trail.but(q=trail.q * by, terms=terms)
 
 
-def _added(trail: Trail, step: _Step) -> Trail | None:
+def _added(trail: Trail, step: _Step) -> Trail:
     other, sign = step.other(), 1.0
     if step.name in _SUBTRACT:
         if step.at == 1:
-            return _unknown(trail, step)
+            return _in_place(trail, step)
         sign = -1.0
     sign *= float(step.kwargs.get("alpha", 1))
     if tuple(step.out.shape) != trail.shape:
@@ -163,70 +209,250 @@ def _added(trail: Trail, step: _Step) -> Trail | None:
     if trail.sinks is not None:
         # One number per row, for all its scores and the sink, does not change the softmax.
         return trail if other.ndim and other.shape[-1] == 1 else _unknown(trail, step)
-    return dataclasses.replace(trail, terms=(*trail.terms, (other, sign)))
+    if trail.view is not None:
+        return _in_place(trail, step)
+    other = trail.canonical(other)
+    if other.ndim and other.shape[-1] == 1 and trail.keys > 1 and not bool((other.abs() >= -FORBIDS).any()):
+        return trail  # the same for all keys: cancels in the softmax, unless it is so large that it rounds the scores
+    if (trail.terms or trail.fills) and _overflows(trail, other * sign):
+        return _in_place(trail, step)
+    return trail.but(terms=(*trail.terms, (other, sign)))
 
 
-def _capped(trail: Trail, step: _Step) -> Trail | None:
-    if trail.terms or trail.fills or trail.inner is not None or trail.sinks is not None:
-        return _unknown(trail, step)
-    return dataclasses.replace(trail, inner=trail.factor, factor=1.0)
+def _overflows(trail: Trail, other: Tensor) -> bool:
+    """Whether a mask comes upon another one, so that finfo.min + finfo.min may be -inf."""
+    before = [value <= UNIFORM for _, value in trail.fills]
+    before += [bool((term * factor <= UNIFORM).any()) for term, factor in trail.terms]
+    return any(before) and bool((other <= UNIFORM).any())
 
 
-def _filled(trail: Trail, step: _Step) -> Trail | None:
-    forbidden, value = step.argument(1, "mask"), step.argument(2, "value")
-    return _fill(trail, forbidden, value) if step.at == 0 else _unknown(trail, step)
+def _capped(trail: Trail, step: _Step) -> Trail:
+    if trail.terms or trail.fills or trail.inner is not None or trail.sinks is not None or trail.loose:
+        return _in_place(trail, step)
+    return trail.but(inner=trail.factor, factor=1.0)
 
 
-def _chosen(trail: Trail, step: _Step) -> Trail | None:
+def _filled(trail: Trail, step: _Step) -> Trail:
+    if step.at != 0:
+        return _in_place(trail, step)
+    return _fill(trail, step, step.argument(1, "mask"), step.argument(2, "value"))
+
+
+def _chosen(trail: Trail, step: _Step) -> Trail:
     """torch.where(condition, scores, value), or the other way round; scores.where(condition, value)."""
     condition, other = step.argument(0, "condition"), step.argument(2, "other")
     if step.at == 0:
-        return _fill(trail, ~step.argument(1, "condition"), other)
+        return _fill(trail, step, ~step.argument(1, "condition"), other)
     if step.at == 1:
-        return _fill(trail, ~condition, other)
-    return _fill(trail, condition, step.argument(1, "input")) if step.at == 2 else _unknown(trail, step)
+        return _fill(trail, step, ~condition, other)
+    return _fill(trail, step, condition, step.argument(1, "input")) if step.at == 2 else _in_place(trail, step)
 
 
-def _assign(trail: Trail, where: Any, value: Any) -> Trail:
-    """scores[mask] = -inf, in place."""
-    if trail.softmax is None and isinstance(where, Tensor) and where.dtype == torch.bool:
-        where = where[(...,) + (None,) * (len(trail.shape) - where.ndim)]
-        return _fill(trail, where, value)
-    return trail.with_problem("the scores were assigned to in place")
+def _written(trails: Trails, into: Any, where: Any, value: Any) -> None:
+    """scores[mask] = -inf, in place; or a buffer that scores are written into."""
+    trail, part = trails.get(into, changed=True), trails.get(value)
+    if trail is not None:
+        if trail.of is None and isinstance(where, Tensor) and where.dtype == torch.bool:
+            where = where[(...,) + (None,) * (len(trail.shape) - where.ndim)]
+            trails.put(into, _fill(trail, None, where, value))
+        else:
+            trails.put(into, trail.with_problem(f"the {_what(trail)} were assigned to in place"))
+    elif part is not None:
+        whole = into.shape == value.shape and where in (Ellipsis, slice(None))
+        trails.put(into, part if whole else part.with_problem(f"the {_what(part)} were assembled from parts"))
 
 
-def _fill(trail: Trail, forbidden: Any, value: Any) -> Trail:
+def _fill(trail: Trail, step: _Step | None, forbidden: Any, value: Any) -> Trail:
+    def otherwise(problem: str) -> Trail:
+        return trail.with_problem(problem) if step is None else _in_place(trail, step)
+
+    if trail.view is not None or trail.loose:
+        return otherwise("the scores were filled in another shape")
     if not isinstance(forbidden, Tensor) or forbidden.dtype not in (torch.bool, torch.uint8):
-        return trail.with_problem("the scores were filled under a mask that is not a bool tensor")
+        return otherwise("the scores were filled under a mask that is not a bool tensor")
     if isinstance(value, Tensor) and value.numel() > 1 and bool((value == value.flatten()[0]).all()):
         value = value.flatten()[0]
     if isinstance(value, Tensor) and value.numel() != 1:
-        return trail.with_problem("the scores were replaced by several numbers under a mask")
+        return otherwise("the scores were replaced by several numbers under a mask")
     if trail.sinks is not None or not float(value) <= FORBIDS:
-        return trail.with_problem(f"the scores were filled with {float(value):g}, which forbids nothing")
-    return dataclasses.replace(trail, fills=(*trail.fills, (forbidden.bool(), float(value))))
+        return otherwise(f"the scores were filled with {float(value):g}, which forbids nothing")
+    return trail.but(fills=(*trail.fills, (trail.canonical(forbidden.bool()), float(value))))
 
 
-def _concatenate(trails: Trails, parts: Any, dim: Any = 0, *, out: Tensor) -> Trail | None:
-    """Scores with a column of sinks beside them."""
-    if not isinstance(parts, (list, tuple)) or len(parts) != 2:
-        return None
-    first = 0 if trails.get(parts[0]) is not None else 1
-    trail, sinks = trails.get(parts[first]), parts[1 - first]
+def _joined(trails: Trails, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> None:
+    """Scores with a column of sinks beside them, or with the scores of other keys."""
+    parts: Any = args[0] if args else next(iter(kwargs.values()))
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
+    known = [trails.get(x) for x in parts]
+    trail = next((each for each in known if each is not None), None)
     if trail is None:
+        return
+    problem = trail.with_problem(f"the {_what(trail)} were joined with something else by `{name}`")
+    last = name != "stack" and dim in (-1, out.ndim - 1)
+    if not last or trail.of is not None or trail.sinks is not None or trail.order or trail.view or trail.problem:
+        trails.put(out, problem)
+    elif all(each is not None for each in known):
+        trails.put(out, _beside([each for each in known if each is not None]) or problem)
+    elif len(parts) == 2 and parts[known.index(None)].shape[-1] == 1:
+        sinks = parts[known.index(None)]
+        trails.put(out, trail.but(sinks=sinks, sinks_first=known[0] is None))
+    else:
+        trails.put(out, trail.with_problem("the scores were concatenated with something that is no column of sinks"))
+
+
+def _beside(parts: list[Trail]) -> Trail | None:
+    """The scores of the same queries with several sets of keys, beside each other."""
+    first, *others = parts
+    for each in others:
+        if each.q is None or each.k is None or first.q is None:
+            return None
+        plain = not (each.terms or each.fills or each.loose or each.problem or each.order or each.view)
+        alike = each.factor == first.factor and each.inner == first.inner and each.lead == first.lead
+        if not plain or not alike or each.sinks is not None or not torch.equal(each.q, first.q):
+            return None
+    if first.terms or first.fills or first.loose:
         return None
-    fits = dim in (-1, out.ndim - 1) and sinks.shape[-1] == 1 and trail.softmax is None and trail.sinks is None
-    if not fits:
-        return trail.with_problem("the scores were concatenated with something that is no column of sinks")
-    return dataclasses.replace(trail, sinks=sinks, sinks_first=first == 1)
+    sets = [each.k.expand(*first.lead, *each.k.shape[-2:]) for each in parts if each.k is not None]
+    keys = torch.cat(sets, -2)
+    return first.but(k=keys, keys=keys.shape[-2], product=object())
 
 
-def _reshaped(trail: Trail, step: _Step) -> Trail | None:
-    """Another arrangement of batch and heads; the last two dimensions stay."""
-    shape, out = trail.shape, tuple(step.out.shape)
-    if out == shape:
-        return trail
-    if len(out) < 2 or out[-2:] != shape[-2:] or math.prod(out) != math.prod(shape) or trail.sinks is not None:
+# The softmax.
+
+
+def _normalised(trail: Trail, step: _Step) -> Trail:
+    dim, x = step.argument(1, "dim"), step.tracked
+    trail = trail.but(of=Softmax(), logs=step.name == "log_softmax", dtype=x.dtype if trail.loose else trail.dtype)
+    if trail.problem or step.name not in _SOFTMAXES:
+        return _unknown(trail, step)
+    places = axes(trail, trail.shape)
+    at = (dim if isinstance(dim, int) else -1) % step.out.ndim
+    keys, rows = len(trail.sizes) - 1, len(trail.sizes) - 2
+    if places is None or places[at] not in (keys, rows):
+        what = "the keys" if places is None or places[at] is None else "the keys, but over examples or heads"
+        return trail.with_problem(f"the softmax was taken over dimension {dim}, not over {what}")
+    if places[at] == rows:
+        if trail.sinks is not None:
+            return trail.with_problem(f"the softmax was taken over dimension {dim}, not over the keys")
+        trail = _turned(trail)
+    return trail.but(scores=at_home(trail, x)) if trail.loose else trail
+
+
+def _turned(trail: Trail) -> Trail:
+    """The same tensor with queries and keys in each other's place: k qᵀ."""
+    rows, keys = len(trail.lead), len(trail.lead) + 1
+    swap = {rows: keys, keys: rows}
+    order = tuple(swap.get(at, at) for at in trail.order or range(keys + 1))
+
+    def turned(pairs: Iterable[tuple[Tensor, float]]) -> tuple[tuple[Tensor, float], ...]:
+        return tuple((x[(None,) * max(0, 2 - x.ndim)].mT, c) for x, c in pairs)
+
+    return trail.but(
+        q=trail.k, k=trail.q, rows=trail.keys, keys=trail.rows, terms=turned(trail.terms), fills=turned(trail.fills),
+        order=None if order == tuple(range(keys + 1)) else order,
+    )  # fmt: skip
+
+
+def _exponential(trail: Trail, step: _Step) -> Trail:
+    """exp(scores): a softmax once it is divided by its sum, or if that was subtracted before."""
+    if trail.of is not None:
+        return trail.but(logs=False, softmax=None) if trail.logs and not trail.used else _in_place(trail, step)
+    if trail.sinks is not None:
+        return _unknown(trail, step)
+    trail = trail.but(of=Softmax(), exps=True)
+    return _sums_to_one(trail.but(scores=at_home(trail, step.tracked)) if trail.loose else trail, step)
+
+
+def _sums_to_one(trail: Trail, step: _Step) -> Trail:
+    if trail.problem or tuple(step.out.shape) != trail.shape:
+        return _unknown(trail, step)
+    return trail.but(exps=not sum_to_one(at_home(trail, step.out)), softmax=None)
+
+
+def sum_to_one(weights: Tensor) -> bool:
+    """Whether each row of [..., Q, K] sums to 1, but for rounding, or to 0."""
+    eps, sums = torch.finfo(weights.dtype).eps, weights.float().sum(-1)
+    return bool(((sums - 1).abs() <= (16 if eps < 1e-4 else 4) * eps).logical_or(sums == 0).all())
+
+
+def _divided(trail: Trail, step: _Step) -> Trail:
+    if trail.exps and step.at == 0:
+        return _sums_to_one(trail, step)
+    return _unchanged(trail, step)
+
+
+def _squashed(trail: Trail, step: _Step) -> Trail:
+    """Sigmoid attention."""
+    return _in_place(trail.but(of=Softmax()), step)
+
+
+# Weights.
+
+
+def _dropped(trail: Trail, step: _Step) -> Trail:
+    training = step.argument(2, "training", step.argument(2, "train", True))
+    p = float(step.argument(1, "p", 0.5)) if training else 0.0
+    return trail.but(dropout=1 - (1 - trail.dropout) * (1 - p))
+
+
+def _multiplied(trail: Trail, step: _Step) -> Trail:
+    """Weights times what leaves them as they are (a head mask of 1), or times the values, element by element."""
+    other = step.other()
+    if not isinstance(other, Tensor) or tuple(step.out.shape) == trail.shape or trail.values is not None:
+        return _unchanged(trail, step)
+    return trail.but(values=other, softmax=at_home(trail, step.tracked) if trail.used else trail.softmax)
+
+
+def _cut(trail: Trail, step: _Step) -> Trail:
+    """weights[..., :-1] leaves out the column of sinks; or a slice with everything, or with some of the keys."""
+    weights, out = step.tracked, step.out
+    if trail.sinks is not None and not trail.sinks_cut:
+        of_keys = weights[..., 1:] if trail.sinks_first else weights[..., :-1]
+        if _is_same_view(out, of_keys):
+            return trail.but(sinks_cut=True, softmax=out)
+    if _same_but_ones(weights, out):
+        return trail if out.shape == weights.shape else _reshaped(trail, step)
+    return _unchanged(trail, step)
+
+
+# The arrangement.
+
+
+def axes(trail: Trail, shape: Sequence[int]) -> list[int | None] | None:
+    """Which of [*lead, Q, K] each dimension of a view of the tensor is; None for one of size 1 that is none of them.
+
+    None if the view splits or joins dimensions.
+    """
+    sizes = trail.sizes
+    home = trail.order or tuple(range(len(sizes)))
+    if len(shape) == len(home) and all(shape[i] == sizes[at] for i, at in enumerate(home)):
+        return list(home)
+    wide = [at for at in home if sizes[at] != 1]
+    if [size for size in shape if size != 1] != [sizes[at] for at in wide]:
+        return None
+    remaining = iter(wide)
+    return [None if size == 1 else next(remaining) for size in shape]
+
+
+def _same_but_ones(x: Tensor, y: Tensor) -> bool:
+    """Whether two views show the same numbers, apart from dimensions of size 1."""
+    (a, b), (c, d) = (
+        ([n for n in z.shape if n != 1], [s for n, s in zip(z.shape, z.stride(), strict=True) if n != 1])
+        for z in (x, y)
+    )
+    return a == c and b == d and x.data_ptr() == y.data_ptr()
+
+
+def _reshaped(trail: Trail, step: _Step) -> Trail:
+    """Another arrangement of batch and heads; the last two dimensions stay. Or a view that will be undone."""
+    home, out = trail.but(view=None).shape, tuple(step.out.shape)
+    if out == home:
+        return trail if trail.view is None else trail.but(view=None)
+    if math.prod(out) != math.prod(home) or trail.values is not None:
+        return _unknown(trail, step)
+    if trail.order is not None or len(out) < 2 or out[-2:] != home[-2:]:
+        return trail.but(view=out)
+    if trail.sinks is not None:
         return _unknown(trail, step)
     lead = out[:-2]
 
@@ -236,57 +462,115 @@ def _reshaped(trail: Trail, step: _Step) -> Trail | None:
         return x.expand(*trail.lead, *x.shape[-2:]).reshape(*lead, *x.shape[-2:])
 
     terms, fills = (tuple((follow(x), c) for x, c in pairs) for pairs in (trail.terms, trail.fills))
-    softmax = None if trail.softmax is None else trail.softmax.reshape(out)
-    q, k = follow(trail.q), follow(trail.k)
-    return dataclasses.replace(trail, q=q, k=k, lead=lead, terms=terms, fills=fills, softmax=softmax)
+    softmax, scores = (None if x is None else x.reshape(out) for x in (trail.softmax, trail.scores))
+    q, k = (None if x is None else follow(x) for x in (trail.q, trail.k))
+    heads = math.prod(trail.lead[1:]) if len(trail.lead) > 1 and len(lead) == 1 else trail.heads
+    return trail.but(
+        heads=heads, q=q, k=k, lead=lead, terms=terms, fills=fills, softmax=softmax, scores=scores, view=None
+    )
 
 
-def _normalised(trail: Trail, step: _Step) -> Trail | None:
-    dim, trail = step.argument(1, "dim"), dataclasses.replace(trail, softmax=step.out)
-    if dim in (-1, step.out.ndim - 1):
-        return trail
-    return trail.with_problem(f"the softmax was taken over dimension {dim}, not over the keys")
+def _permuted(trail: Trail, step: _Step) -> Trail:
+    """The same numbers with their dimensions in another order."""
+    n = len(trail.shape)
+    order = _order(step, n)
+    if order is None or trail.view is not None or trail.values is not None:
+        return _unknown(trail, step)
+    home = trail.order or tuple(range(n))
+    now = tuple(home[at] for at in order)
+    return trail.but(order=None if now == tuple(range(n)) else now)
 
 
-def _dropped(trail: Trail, step: _Step) -> Trail | None:
-    training = step.argument(2, "training", step.argument(2, "train", True))
-    p = float(step.argument(1, "p", 0.5)) if training else 0.0
-    return dataclasses.replace(trail, dropout=1 - (1 - trail.dropout) * (1 - p))
-
-
-def _cut(trail: Trail, step: _Step) -> Trail | None:
-    """weights[..., :-1] leaves out the column of sinks; or a slice with everything."""
-    weights = step.operands[step.at]
-    of_keys = weights[..., 1:] if trail.sinks_first else weights[..., :-1]
-    if trail.sinks is None or trail.sinks_cut or not _is_same_view(step.out, of_keys):
-        return _unchanged(trail, step)
-    return dataclasses.replace(trail, sinks_cut=True, softmax=step.out)
+def _order(step: _Step, n: int) -> tuple[int, ...] | None:
+    """Which dimension of the operand each dimension of the result is."""
+    order = list(range(n))
+    given = [x for x in (*step.args, *step.kwargs.values()) if not isinstance(x, Tensor)]
+    if step.name in ("mT", "adjoint", "mH"):
+        given = [-1, -2]
+    elif step.name in ("T", "t", "numpy_T"):
+        return tuple(reversed(order))
+    if step.name == "permute":
+        dims = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+        return tuple(dim % n for dim in dims) if len(dims) == n else None
+    if step.name in ("movedim", "moveaxis"):
+        if not all(isinstance(x, int) for x in given):
+            return None
+        order.insert(given[1] % n, order.pop(given[0] % n))
+        return tuple(order)
+    a, b = given[0] % n, given[1] % n
+    order[a], order[b] = order[b], order[a]
+    return tuple(order)
 
 
 # Names are without the underscores of `add_` and `__add__`. First those that keep the numbers, and perhaps their shape.
-_DTYPES = ("to", "float", "half", "bfloat16", "double", "type", "type_as")
-_MEMORY = ("contiguous", "clone", "detach", "cpu", "cuda", "data")
-_SHAPES = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "view_as", "reshape_as")
+_DTYPES = ("to", "float", "half", "bfloat16", "double", "type", "type_as", "to_copy")
+_MEMORY = ("contiguous", "clone", "detach", "cpu", "cuda", "data", "alias", "requires_grad", "pin_memory")
+_SHAPES = (
+    *("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "view_as", "reshape_as"),
+    *("unsafe_view", "ravel", "broadcast_to", "expand_as"),
+)
 ARRANGE = (*_DTYPES, *_MEMORY, *_SHAPES)
-_LIMIT = ("clamp", "clamp_min", "clamp_max", "clip", "max", "maximum", "min", "nan_to_num")
+_TURN = (
+    "transpose",
+    "swapaxes",
+    "swapdims",
+    "permute",
+    "movedim",
+    "moveaxis",
+    "mT",
+    "T",
+    "t",
+    "mH",
+    "adjoint",
+    "numpy_T",
+)
+_LIMIT = ("clamp", "clamp_min", "clamp_max", "clip", "max", "maximum", "min", "minimum", "nan_to_num")
 _MULTIPLY = ("mul", "rmul", "imul", "multiply")
 _DIVIDE = ("div", "true_divide", "truediv", "itruediv", "divide")
 _SUBTRACT = ("sub", "isub", "subtract")
+_ADD = ("add", "radd", "iadd")
+_JOIN = ("cat", "concat", "concatenate", "stack", "hstack")
+_SOFTMAXES = ("softmax", "safe_softmax", "log_softmax", "special_softmax", "special_log_softmax")
+# These begin a trail where there is none.
+BARE = frozenset(f"{line}{name}" for name in _SOFTMAXES for line in ("", "_"))
+_CUT = ("getitem", "slice", "narrow", "select", "index", "index_select", "gather", "take_along_dim")
+_SPLIT = ("split", "chunk", "unbind", "tensor_split", "split_with_sizes", "unsafe_split", "unsafe_chunk", "iter")
+_ELEMENTWISE = frozenset(("rsub", "rtruediv", "rpow", "rdiv")) | frozenset((
+    *_LIMIT, *_MULTIPLY, *_DIVIDE, *_SUBTRACT, *_ADD, "masked_fill", "where", "tanh", "relu", "leaky_relu", "gelu",
+    "abs", "neg", "pow", "square", "sqrt", "rsqrt", "exp", "log", "sigmoid", "softplus", "elu", "silu", "addcmul",
+    "addcdiv",
+    "lerp", "round", "threshold", "hardtanh", "erf", "sign", "reciprocal", "masked_scatter", "dropout", "sin", "cos",
+    "log1p",
+    "expm1",
+))  # fmt: skip
+# What is made of scores by these are no scores.
+_STATISTICS = frozenset((
+    "einsum", "matmul", "rmatmul", "bmm", "mm", "mv", "baddbmm", "linear",  # products.py follows these
+    "sum", "mean", "amax", "amin", "argmax", "argmin", "logsumexp", "norm", "std", "var", "prod", "argsort",
+    "median", "mode", "kthvalue", "any", "all", "count_nonzero", "nonzero", "bernoulli", "multinomial", "shape", "size",
+    "isnan", "isinf", "vector_norm", "linalg_vector_norm", "quantile", "max_pool1d", "histc", "item", "tolist",
+    "backward",
+))  # fmt: skip
 
 _BEFORE: dict[str, Rule] = {
     **dict.fromkeys(ARRANGE, _reshaped),
-    **dict.fromkeys((*_LIMIT, "getitem"), _unchanged),
+    **dict.fromkeys((*_LIMIT, "getitem", "slice", "narrow"), _unchanged),
     **dict.fromkeys((*_MULTIPLY, *_DIVIDE), _scaled),
-    **dict.fromkeys(("add", "radd", "iadd", *_SUBTRACT), _added),
+    **dict.fromkeys((*_ADD, *_SUBTRACT), _added),
     "masked_fill": _filled,
     "where": _chosen,
     "tanh": _capped,
-    **dict.fromkeys(("softmax", "safe_softmax"), _normalised),
-    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "permute", "movedim", "mT", "T"), _transposed),
+    "exp": _exponential,
+    "sigmoid": _squashed,
+    **dict.fromkeys(_TURN, _permuted),
 }
 _AFTER: dict[str, Rule] = {
     **dict.fromkeys(ARRANGE, _reshaped),
     "dropout": _dropped,
-    **dict.fromkeys((*_MULTIPLY, "nan_to_num", "masked_fill", "where"), _unchanged),
-    "getitem": _cut,
+    "exp": _exponential,
+    **dict.fromkeys(_MULTIPLY, _multiplied),
+    **dict.fromkeys(_DIVIDE, _divided),
+    **dict.fromkeys((*_LIMIT, "masked_fill", "where"), _unchanged),
+    **dict.fromkeys(("getitem", "slice", "narrow"), _cut),
+    **dict.fromkeys(_TURN, _permuted),
 }

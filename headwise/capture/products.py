@@ -1,94 +1,313 @@
-"""The two products of attention: q kᵀ, where a trail begins, and the product of the weights with the values."""
+"""The two products of attention: q kᵀ, where a trail begins, and the product of the weights with the values.
+
+Every product is read as an einsum: a letter for each dimension of both factors and of the result.
+"""
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from headwise.capture.operations import axes
 from headwise.capture.trail import Trail, Trails
 
-Met = tuple[Trail, Tensor, Callable[[Tensor], Tensor]]
+
+class Met(NamedTuple):
+    """Where weights meet their values."""
+
+    trail: Trail
+    weights: Tensor  # the factor itself
+    values: Tensor | None  # [*lead, K, E]; None where they cannot be arranged like that
+    arrange: Callable[[Tensor], Tensor] | None  # brings the product to [*lead, Q, E]
+    other: Tensor  # the other factor
+    kind: str = ""  # why it is no attention, "mixed" for a product that sums over no keys, else empty
 
 
-def product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Trail | None:
-    """The trail of a product that may be q kᵀ: of matmul, bmm, baddbmm, einsum."""
+class _Product(NamedTuple):
+    one: str
+    two: str
+    out: str
+    a: Tensor
+    b: Tensor
+
+    def swapped(self) -> _Product:
+        return _Product(self.two, self.one, self.out, self.b, self.a)
+
+    @property
+    def summed(self) -> set[str]:
+        return set(self.one) & set(self.two) - set(self.out)
+
+
+# q kᵀ.
+
+
+def product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Trail | None:
+    """The trail of a product that may be q kᵀ: of matmul, bmm, baddbmm, linear, einsum."""
     if not out.is_floating_point() or out.ndim < 2:
         return None
+    mixed = _mixed(name, args, kwargs, trails) if trails else None
+    if mixed is not None:
+        return mixed
     lead, dtype = tuple(out.shape[:-2]), out.dtype
     if name == "einsum":
-        operands = _einsum_operands(args)
-        roles = None if operands is None else _einsum_roles(*operands)
-        return None if roles is None else Trail(*roles, lead, dtype)
+        found = _read(name, args, kwargs)
+        return None if found is None else _scores(found, out)
+    if name in ("sum", "mean"):
+        return None
     if name in ("baddbmm", "baddbmm_"):
         base, q, k = (*args, *kwargs.values())[:3]
         alpha, beta = float(kwargs.get("alpha", 1)), float(kwargs.get("beta", 1))
+        trail = Trail(q, k.mT, lead, dtype, *out.shape[-2:]).but(factor=alpha)
         if beta and name == "baddbmm_":
-            return Trail(q, k.mT, lead, dtype, problem="baddbmm_ overwrote what it added")
-        return Trail(q, k.mT, lead, dtype, factor=alpha, terms=((base, beta),) if beta else ())
-    q, k = _operands(name, args, kwargs)
+            return trail.with_problem("baddbmm_ overwrote what it added")
+        return trail.but(terms=((base, beta),)) if beta else trail
+    q, k = _factors(name, args, kwargs)
     if not isinstance(q, Tensor) or not isinstance(k, Tensor) or min(q.ndim, k.ndim) < 2:
         return None
-    return Trail(q, k.mT, lead, dtype)
+    return Trail(q, k if name == "linear" else k.mT, lead, dtype, *out.shape[-2:])
 
 
-def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails) -> Met | None:
-    """Where weights meet their values: (their trail, v [*lead, K, E], what brings the output to [*lead, Q, E])."""
-    if name == "einsum":
-        operands = _einsum_operands(args)
-        return None if operands is None else _einsum_values(*operands, trails)
-    weights, v = _operands(name, args, kwargs)
-    trail = trails.get(weights)
-    if trail is None or trail.softmax is None or not isinstance(v, Tensor) or v.ndim < 2:
+def _mixed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails) -> Trail | None:
+    """The trail of scores whose examples or heads a product mixes (talking heads)."""
+    found = None if name in ("sum", "mean") else _read(name, args, kwargs)
+    for each in () if found is None else (found, found.swapped()):
+        trail = trails.get(each.a)
+        places = None if trail is None else axes(trail, each.a.shape)
+        if trail is None or trail.problem or trail.q is None or trail.k is None or places is None:
+            continue
+        if (
+            not is_parameter(trail.q)
+            and not is_parameter(trail.k)
+            and all((places[each.one.index(x)] or 0) < len(trail.lead) for x in each.summed)
+        ):
+            return trail.with_problem(f"the scores were mixed with each other by `{name}`")
+    return None
+
+
+def _scores(found: _Product, out: Tensor) -> Trail | None:
+    """q [*lead, Q, D] and k [*lead, K, D] of an einsum such as "bihd,bjhd->bhij", with its letters in any order."""
+    letters = found.out
+    if len(letters) < 2 or {*found.one, *found.two} != {*letters, *found.summed} or not found.summed:
         return None
-    return trail, v, lambda out: out
+    only_one = [x for x in letters if x not in found.two]
+    only_two = [x for x in letters if x not in found.one]
+    if not only_one or not only_two:
+        return None
+    if (letters[-1] in only_one and len(only_two) > 1) or (letters[-1] in only_one and letters[-2] in only_two):
+        found, only_one, only_two = found.swapped(), only_two, only_one
+    # Heads or examples that one factor lacks, as the keys of multi-query attention: the others are rows and columns.
+    j = max(only_two, key=letters.index)
+    i = min(only_one, key=lambda x: (abs(letters.index(x) - letters.index(j)), -letters.index(x)))
+    lead = [x for x in letters if x not in (i, j)]
+    last = sorted(found.summed)
+    q, k = (
+        _arranged(x, own, lead, [row, *last]).flatten(-len(last))
+        for x, own, row in ((found.a, found.one, i), (found.b, found.two, j))
+    )
+    home = [*lead, i, j]
+    order = tuple(home.index(x) for x in letters)
+    sizes = tuple(out.shape[letters.index(x)] for x in lead)
+    straight = order == tuple(range(len(home)))
+    return Trail(q, k, sizes, out.dtype, q.shape[-2], k.shape[-2], order=None if straight else order)
 
 
-def _operands(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+# Weights and values.
+
+
+def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Met | None:
+    """Where weights meet their values; None for a product of other things."""
+    if name in ("sum", "mean"):
+        return _summed(args, kwargs, trails, out)
+    found = _read(name, args, kwargs)
+    if found is None:
+        return _of_many(name, args, trails)
+    one, two = trails.get(found.a), trails.get(found.b)
+    of_one, of_two = (each is not None and each.of is not None for each in (one, two))
+    if of_one and of_two:
+        assert one is not None
+        return Met(one, found.a, None, None, found.b, kind="factors")
+    if of_two:
+        one, found = two, found.swapped()
+    if one is None or one.of is None:
+        return _without_softmax(name, one, found) or _without_softmax(name, two, found.swapped())
+    if one.problem or one.values is not None:
+        return Met(one.with_problem(f"the weights went through `{name}`"), found.a, None, None, found.b)
+    places = axes(one, found.a.shape)
+    if places is None:
+        return Met(one.with_problem("the weights met their values in another shape"), found.a, None, None, found.b)
+    return _met(one, found, places)
+
+
+def _without_softmax(name: str, trail: Trail | None, found: _Product) -> Met | None:
+    """Where scores of queries and keys meet another tensor, and it is summed over the keys."""
+    if trail is None or trail.q is None or trail.k is None or (trail.problem and name == "einsum"):
+        return None
+    if is_parameter(trail.q) or is_parameter(trail.k):
+        return None
+    places = axes(trail, found.a.shape)
+    summed = [] if places is None else [places[found.one.index(x)] for x in found.summed]
+    keys = len(trail.sizes) - 1
+    if places is None or summed != [keys] or is_parameter(found.b):
+        return None
+    return Met(trail, found.a, None, None, found.b, kind="no softmax")
+
+
+def _met(trail: Trail, found: _Product, places: list[int | None]) -> Met:
+    keys, rows = len(trail.sizes) - 1, len(trail.sizes) - 2
+    summed = {places[found.one.index(x)] for x in found.summed}
+    met = Met(trail, found.a, None, None, found.b)
+    if keys not in summed:
+        return met._replace(kind="assigned" if rows in summed and trail.q is not None else "mixed")
+    wide = {x for x, size in zip(found.two, found.b.shape, strict=True) if size != 1}
+    if trail.q is None:  # of a softmax without queries the rows are what its values do not have
+        own = [at for at, x in zip(places, found.one, strict=True) if x not in wide and at is not None]
+        if own and rows not in own:
+            trail, places = _with_rows(trail, own[-1], places)
+        if trail.rows == 1 and own:
+            return met._replace(
+                trail=trail.with_problem("one row of weights meets values: a pooling, or a query alone")
+            )
+        if not own:
+            return met._replace(kind="a sum of each row's own values, as of a gate, a router or a pooling")
+    if summed - {keys}:
+        return met._replace(trail=trail.with_problem("the weights were summed over more than their keys"))
+    by = {at: x for at, x in zip(places, found.one, strict=True) if at is not None}
+    if by.get(rows) in wide:
+        return met._replace(kind="a sum of each row's own values, as of a gate, a router or a convolution")
+    extra = [x for x in found.two if x not in found.one]
+    spare = iter(set(string.ascii_letters) - {*found.one, *found.two, *found.out})
+    lead = [by.get(at) or next(spare) for at in range(rows)]
+    i, j = by.get(rows), by[keys]
+    met = met._replace(trail=trail)
+    if len(extra) != 1 or i is None or set(found.out) - {*lead, i, *extra} or not {i, *extra} <= set(found.out):
+        return met
+    v, two = found.b, found.two
+    if i in two:  # of size 1
+        v, two = v.squeeze(two.index(i)), two.replace(i, "")
+    v = _arranged(v, two, lead, [j, *extra])
+    back = [found.out.index(x) for x in (*lead, i, *extra) if x in found.out]
+    missing = [at for at, x in enumerate(lead) if x not in found.out]
+
+    def arrange(out: Tensor) -> Tensor:
+        out = out.permute(back)
+        for at in missing:
+            out = out.unsqueeze(at)
+        return out
+
+    return met._replace(values=v, arrange=arrange)
+
+
+def _with_rows(trail: Trail, rows: int, places: list[int | None]) -> tuple[Trail, list[int | None]]:
+    """A trail without queries, with another dimension as its rows; and `places` as it then is."""
+    sizes = trail.sizes
+    home = list(range(len(sizes)))
+    home.insert(len(home) - 2, home.pop(rows))
+    order = tuple(home.index(at) for at in trail.order or range(len(sizes)))
+    trail = trail.but(
+        lead=tuple(sizes[at] for at in home[:-2]),
+        rows=sizes[rows],
+        order=order,
+        softmax=None,
+        used=trail.used or "view",
+    )
+    return trail, [None if at is None else home.index(at) for at in places]
+
+
+def _summed(args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Met | None:
+    """(weights · values).sum(…), element by element."""
+    trail = trails.get(args[0]) if args else None
+    if trail is None or trail.values is None:
+        return None
+    x, v = args[0], trail.values
+    dims = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
+    dims = range(x.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
+    gone = {dim % x.ndim for dim in dims}
+    trail = trail.but(values=None)
+    shape = (1,) * (x.ndim - len(trail.shape)) + trail.shape
+    dimensions = axes(trail, shape)
+    if trail.problem or dimensions is None or trail.softmax is None:
+        return Met(trail.with_problem("the weights met their values in another shape"), x, None, None, v)
+    letters = string.ascii_letters[: x.ndim]
+
+    def wide(sizes: Sequence[int]) -> str:
+        sizes = (1,) * (x.ndim - len(sizes)) + tuple(sizes)
+        return "".join(letter for letter, size in zip(letters, sizes, strict=True) if size != 1)
+
+    places = [at for at, size in zip(dimensions, shape, strict=True) if size != 1]
+    after = "".join(x for i, x in enumerate(letters) if i not in gone)
+    found = _Product(wide(shape), wide(v.shape), after, trail.softmax, v.squeeze())
+    trail = trail.but(view=None, order=None)
+    if not any(at == len(trail.sizes) - 1 and found.one[i] in found.summed for i, at in enumerate(places)):
+        return None
+    return _met(trail, found, places)._replace(values=None, arrange=None)
+
+
+def _of_many(name: str, args: Sequence[Any], trails: Trails) -> Met | None:
+    """Weights in a product that is not of two tensors."""
+    given = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args
+    for x in given:
+        trail = trails.get(x)
+        if trail is not None and trail.of is not None:
+            return Met(trail.with_problem(f"the weights met more than their values in `{name}`"), x, None, None, x)
+    return None
+
+
+# Letters.
+
+
+def _factors(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
     """The left and the right factor of a product."""
-    left, right = (*args, *kwargs.values())[1 if "baddbmm" in name else 0 :][:2]
+    left, right = (*args, *kwargs.values())[1 if "addbmm" in name or "addmm" in name else 0 :][:2]
     return (right, left) if name == "__rmatmul__" else (left, right)
 
 
-def _einsum_operands(args: Sequence[Any]) -> tuple[str, str, str, Tensor, Tensor] | None:
-    """(letters of the first, of the second, of the output, first, second) of an einsum of two tensors, else None."""
-    if len(args) < 2 or not isinstance(args[0], str) or "." in args[0]:
+def _read(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Product | None:
+    """A product of two tensors as an einsum; None for any other."""
+    if name == "einsum":
+        return _einsum(args)
+    a, b = _factors(name, args, kwargs)
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor) or not a.ndim or not b.ndim:
+        return None
+    summed, left, right = "z", "x" if a.ndim > 1 else "", "y" if b.ndim > 1 else ""
+    if name == "linear":
+        before = string.ascii_lowercase[: a.ndim - 2] if a.ndim > 1 else ""
+        return _Product(before + left + summed, right + summed, before + left + right, a, b)
+    lead = string.ascii_lowercase[: max(a.ndim, b.ndim, 2) - 2]
+    one = lead[len(lead) - max(0, a.ndim - 2) :]
+    two = lead[len(lead) - max(0, b.ndim - 2) :]
+    return _Product(one + left + summed, two + summed + right, lead + left + right, a, b)
+
+
+def _einsum(args: Sequence[Any]) -> _Product | None:
+    if len(args) < 2 or not isinstance(args[0], str):
         return None
     tensors = args[1] if isinstance(args[1], (list, tuple)) else args[1:]
-    if len(tensors) != 2:
-        return None
-    inputs, _, output = args[0].replace(" ", "").partition("->")
+    equation = args[0].replace(" ", "")
+    inputs, arrow, output = equation.partition("->")
     one, _, two = inputs.partition(",")
-    return one, two, output, *tensors
-
-
-def _einsum_roles(one: str, two: str, output: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
-    """q [*lead, Q, D] and k [*lead, K, D] of an equation such as "bihd,bjhd->bhij"; None if it is not of that form."""
-    if len(output) < 2 or len(set(one)) != len(one) or len(set(two)) != len(two):
+    if len(tensors) != 2 or "," in two or not isinstance(tensors[0], Tensor) or not isinstance(tensors[1], Tensor):
         return None
-    *lead, i, j = list(output)
-    if i not in one:
-        (one, a), (two, b) = (two, b), (one, a)
-    last = sorted(set(one) & set(two) - set(output))
-    if not last or i not in one or j not in two or i in two or j in one or {*one, *two} != {*output, *last}:
+    a, b = tensors
+    if "..." in equation:
+        free = "".join(x for x in string.ascii_letters if x not in equation)
+        sizes = [x.ndim - len(letters.replace("...", "")) for letters, x in ((one, a), (two, b)) if "..." in letters]
+        free = free[: max(sizes)]
+        one, two = (
+            letters.replace(
+                "...", free[len(free) - (x.ndim - len(letters.replace("...", ""))) :] if "..." in letters else ""
+            )
+            for letters, x in ((one, a), (two, b))
+        )
+        output = output.replace("...", free) if arrow else free
+    if not arrow:
+        both = one + two
+        output += "".join(sorted(x for x in set(both) if both.count(x) == 1 and x not in output))
+    if len(set(one)) != len(one) or len(set(two)) != len(two):
         return None
-    q, k = (_arranged(x, letters, lead, [row, *last]) for x, letters, row in ((a, one, i), (b, two, j)))
-    return q.flatten(-len(last)), k.flatten(-len(last))
-
-
-def _einsum_values(one: str, two: str, output: str, a: Tensor, b: Tensor, trails: Trails) -> Met | None:
-    if trails.get(a) is None:
-        (one, a), (two, b) = (two, b), (one, a)
-    trail = trails.get(a)
-    if trail is None or trail.softmax is None or len(one) < 2:
-        return None
-    *lead, i, j = list(one)
-    extra = [letter for letter in two if letter not in one]
-    if j not in two or j in output or i in two or len(extra) != 1 or set(output) != {*lead, i, *extra}:
-        return None
-    back = [output.index(letter) for letter in (*lead, i, *extra)]
-    return trail, _arranged(b, two, lead, [j, *extra]), lambda out: out.permute(back)
+    return _Product(one, two, output, a, b)
 
 
 def _arranged(x: Tensor, letters: str, lead: list[str], last: list[str]) -> Tensor:
@@ -99,3 +318,8 @@ def _arranged(x: Tensor, letters: str, lead: list[str], last: list[str]) -> Tens
         if letter not in letters:
             x = x.unsqueeze(at)
     return x
+
+
+def is_parameter(x: Tensor) -> bool:
+    """Whether a tensor is a parameter, or a view of one."""
+    return isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter)

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 _CALL = nn.Module._call_impl.__code__
 # Names of arguments with the sequence of the keys, where it is not that of the queries.
 _OTHER_SEQUENCE = ("encoder_hidden_states", "key_value_states", "key_value", "context", "memory", "key", "inputs", "kv")
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads", "h")
+_CACHE = re.compile(r"cache|past", re.IGNORECASE)
 _CROSS = re.compile(r"cross|encdec", re.IGNORECASE)
 _LOOKS_LIKE = re.compile(r"attention|attn", re.IGNORECASE)
 
@@ -39,6 +41,16 @@ class Place:
         config = getattr(self.module, "config", None)
         value = getattr(config, "num_attention_heads", None)
         return value if isinstance(value, int) else None
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether the module was given a cache of keys, as an argument whose name says so or as its own."""
+        given = (name for name, value in self.keywords.items() if value is not None)
+        held = (name for name, value in vars(self.module).items() if value is not None)
+        if any(_CACHE.search(name) for name in (*given, *held, *getattr(self.module, "_buffers", ()))):
+            return True
+        passed = any(_CACHE.search(type(value).__name__) for value in self.arguments)
+        return passed or (self.around is not None and self.around.has_cache)
 
     @property
     def reads_another_sequence(self) -> bool | None:
@@ -109,10 +121,19 @@ def clean(name: str) -> str:
 
 
 def attention_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The innermost modules whose class is called attention: where a computation may be missed."""
+    """The innermost modules whose class is called attention. A guess: what a watch sees does not depend on it."""
     for name, module in model.named_modules():
         if looks_like_attention(module) and sum(map(looks_like_attention, module.modules())) == 1:
             yield clean(name), module
+
+
+def threads(model: nn.Module) -> Iterator[nn.Module]:
+    """The modules at which other threads may begin: all but the parts that torch has (a layer norm, a linear layer)."""
+    for module in model.modules():
+        ours = type(module).__module__.startswith("torch.nn.") and not any(True for _ in module.children())
+        lists = isinstance(module, (nn.ModuleList, nn.ModuleDict, torch.jit.ScriptModule))
+        if not isinstance(module, torch.jit.ScriptModule) and (module is model or not (ours or lists)):
+            yield module
 
 
 def looks_like_attention(module: nn.Module) -> bool:

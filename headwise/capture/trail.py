@@ -1,12 +1,13 @@
-"""How a score tensor was made from the product q kᵀ, operation by operation, until the softmax.
+"""How a score tensor was made from the product q kᵀ, operation by operation, until the softmax and beyond.
 
 Hand-written attention is recognised by what it computes, whatever the module is called:
 
     s = q @ k.mT · scale;  s = cap · tanh(s / cap);  s = s + bias;  s = s.masked_fill(m, -inf);  softmax(s) @ v
 
 A `Trail` describes one such tensor. It begins and ends at a product (products.py); operations.py says how each
-operation in between changes it. An operation that these terms cannot describe sets `problem`: the computation is then
-refused with that reason, and no wrong record is made.
+operation in between changes it. Operations that these terms cannot describe, but that keep each score in its place,
+make it `loose`: the scores themselves are then kept as a bias. Any other operation sets `problem`: the computation is
+then refused with that reason, and no wrong record is made. A softmax of anything else begins a trail without q and k.
 """
 
 from __future__ import annotations
@@ -18,15 +19,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.capture.ledger import Softmax
+
 
 @dataclasses.dataclass(frozen=True)
 class Trail:
     """s = Σ terms + factor · [tanh](inner · q kᵀ), -inf where one of `fills` is True; later perhaps its softmax."""
 
-    q: Tensor  # [*lead, Q, D]
-    k: Tensor  # [*lead, K, D]
+    q: Tensor | None  # [*lead, Q, D]; None: the scores come from no product
+    k: Tensor | None  # [*lead, K, D]
     lead: tuple[int, ...]  # the scores are [*lead, Q, K]
     dtype: torch.dtype  # of the scores
+    rows: int  # Q
+    keys: int  # K
+    pairs: bool = False  # without q and k: the scores are known to compare rows with keys, as distances do
+    order: tuple[int, ...] | None = None  # the tensor is the scores permuted by this; None = it is [*lead, Q, K]
+    view: tuple[int, ...] | None = None  # the tensor is a view of these sizes; None = it has a dimension for each
     factor: float = 1.0
     inner: float | None = None  # the factor inside tanh; None = no tanh
     terms: tuple[tuple[Tensor, float], ...] = ()  # (tensor that was added, its factor)
@@ -34,20 +42,60 @@ class Trail:
     sinks: Tensor | None = None  # a column of scores beside the keys, [*lead, Q, 1]
     sinks_first: bool = False
     sinks_cut: bool = False  # that column was removed after the softmax
-    softmax: Tensor | None = None  # the weights, after the softmax
+    loose: bool = False  # the scores are not as described above: they have to be kept themselves
+    scores: Tensor | None = None  # they, [*lead, Q, K], where the trail is loose
+    logs: bool = False  # the tensor is the logarithm of the weights
+    exps: bool = False  # the tensor is exp(scores)
+    of: Softmax | None = None  # the softmax that the tensor is of, or comes from
+    softmax: Tensor | None = None  # the weights right after the softmax; None = the tensor itself
+    used: str = ""  # the operation that changed the weights after the softmax: those that were used are the tensor
+    values: Tensor | None = None  # the tensor is the weights times these, element by element
     dropout: float = 0.0
+    heads: int | None = None  # how many there are, as shapes showed where batch and heads are now one dimension
     problem: str = ""
     product: object = dataclasses.field(default_factory=object)  # shared by all trails that come from one q kᵀ
 
+    def but(self, **changes: Any) -> Trail:
+        """A copy with changes; as `dataclasses.replace`, in a tenth of the time."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__, **changes)
+        return copy
+
     def with_problem(self, problem: str) -> Trail:
         """This trail, refused for a reason; an earlier reason is kept."""
-        return self if self.problem else dataclasses.replace(self, problem=problem)
+        return self if self.problem else self.but(problem=problem)
+
+    @property
+    def width(self) -> int:
+        """How many columns the scores have: the keys, and perhaps a sink."""
+        return self.keys if self.sinks is None or self.sinks_cut else self.keys + 1
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """[*lead, Q, K]"""
+        return (*self.lead, self.rows, self.width)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the tensor itself."""
-        extra = 0 if self.sinks is None or self.sinks_cut else 1
-        return (*self.lead, self.q.shape[-2], self.k.shape[-2] + extra)
+        if self.view is not None:
+            return self.view
+        sizes = self.sizes
+        return sizes if self.order is None else tuple(sizes[at] for at in self.order)
+
+    def canonical(self, x: Tensor) -> Tensor:
+        """What broadcasts to the tensor, as what broadcasts to [*lead, Q, K]."""
+        if self.order is None:
+            return x
+        x = x[(None,) * (len(self.order) - x.ndim)]
+        return x.permute([self.order.index(at) for at in range(len(self.order))])
+
+
+def at_home(trail: Trail, x: Tensor) -> Tensor:
+    """The tensor of a trail as [*lead, Q, K]."""
+    if trail.view is not None:
+        x = x.reshape(trail.but(view=None).shape)
+    return trail.canonical(x)
 
 
 class Trails:
@@ -55,15 +103,15 @@ class Trails:
 
     def __init__(self) -> None:
         # id -> tensor, its trail, the versions it was written with. (Every torch call asks for its arguments here: a
-        # WeakTensorKeyDictionary would take 4 times as long.)
-        self._of: dict[int, tuple[weakref.ref[Tensor], Trail, tuple[int | None, ...]]] = {}
+        # WeakTensorKeyDictionary would take 4 times as long.) A trail never holds its own tensor, which would live on.
+        self.known: dict[int, tuple[weakref.ref[Tensor], Trail, tuple[int | None, ...]]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._of)
+        return bool(self.known)
 
     def get(self, x: Any, *, changed: bool = False) -> Trail | None:
         """The trail of `x`, with a problem after an unseen change in place. `changed`: the last operation wrote it."""
-        found = self._of.get(id(x))
+        found = self.known.get(id(x))
         if found is None:
             return None
         alive, trail, versions = found[0](), *found[1:]
@@ -73,19 +121,26 @@ class Trails:
         if versions[0] is not None and changed:
             now = (versions[0], *now[1:]) if now[0] in (versions[0], versions[0] + 1) else now
         if now != versions:
-            return trail.with_problem("the scores were changed in place through another tensor")
-        return trail
+            what = "scores" if trail.of is None else "weights"
+            return trail.with_problem(f"the {what} were changed in place through another tensor")
+        if trail.of is None or trail.softmax is not None:
+            return trail
+        whole = trail.values is None and (trail.order is not None or trail.view is not None)
+        return trail.but(softmax=at_home(trail, alive) if whole else alive)
 
     def put(self, x: Tensor, trail: Trail | None) -> None:
         """Set the trail of `x`; None removes it."""
-        key, of = id(x), self._of
+        key, known = id(x), self.known
         if trail is None:
-            of.pop(key, None)
-        else:
-            of[key] = (weakref.ref(x, lambda _: of.pop(key, None)), trail, _versions(x, trail))
+            known.pop(key, None)
+            return
+        before = known.get(key)
+        if trail.softmax is x or (before is not None and before[0]() is x and before[1].softmax is None):
+            trail = trail.but(softmax=None)
+        known[key] = (weakref.ref(x, lambda _: known.pop(key, None)), trail, _versions(x, trail))
 
 
 def _versions(x: Tensor, trail: Trail) -> tuple[int | None, ...]:
     """torch's in-place version counters of a tensor and of its trail's tensors; inference tensors have none."""
     parts = [x, trail.q, trail.k, *(term for term, _ in trail.terms), *(fill for fill, _ in trail.fills)]
-    return tuple(None if part.is_inference() else part._version for part in parts)
+    return tuple(None if part is None or part.is_inference() else part._version for part in parts)

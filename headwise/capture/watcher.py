@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,13 +18,15 @@ from torch import Tensor, nn
 from headwise.call import AttentionCall
 from headwise.capture.generating import Generating, rows_of_padding, without_empty_buffer
 from headwise.capture.keep import Keeper, Keeping
+from headwise.capture.ledger import PART, Ledger, Line, Softmax, closed
 from headwise.capture.sequence import Followed
 from headwise.capture.sequence import Sequence as Generation
-from headwise.capture.sites import Place, attention_modules, find_place, kind_of, module_names
+from headwise.capture.sites import Place, find_place, kind_of, module_names, threads
 from headwise.capture.steps import Step
 from headwise.errors import HeadwiseError, RecordError
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
 from headwise.records.computed import ComputedRecord
+from headwise.records.coverage import Status
 from headwise.records.names import check_choice, select, stack_of
 from headwise.records.rounding import HALF
 from headwise.records.site import is_causal
@@ -74,7 +77,6 @@ class _State:
     name: str
     layer: int
     how: str = ""
-    refused: Counter[str] = dataclasses.field(default_factory=Counter)
     generation: Entry | None = None  # what the next step may continue
     waiting: list[tuple[Entry, Tensor]] = dataclasses.field(default_factory=list)  # (entry without a gradient, its q)
 
@@ -102,11 +104,33 @@ class Watcher:
         self._followed: Followed | None = None  # how the last self-attention continued; None = it started a sequence
         self.generating = Generating()
         self._stacks: Counter[str] = Counter()
+        self.ledger = Ledger()
+        self._parts: tuple[Any, list[tuple[Place, Softmax]]] = (
+            None,
+            [],
+        )  # (the module's run, the queries), the records
+        self._refused_part: Any = None
 
     def start(self) -> None:
-        """Count the calls of every module whose class is called attention, so that missed ones are reported."""
-        for _, module in self._attentions():
-            self._count_runs(module)
+        """Notice parts of the model that run in other threads, where nothing is seen."""
+        for module in threads(self._model):
+            self._hooks.enter_context(module.register_forward_pre_hook(self._check_thread))
+        before = threading.getprofile()
+        threading.setprofile(self._started)
+        self._hooks.callback(threading.setprofile, before)
+
+    def _started(self, *_: Any) -> None:
+        """Called once in each thread that is started."""
+        sys.setprofile(None)
+        self.note(
+            "threads were started: what they compute is not seen, only the thread that entered the watch is watched"
+        )
+
+    def _check_thread(self, module: nn.Module, *_: Any) -> None:
+        if threading.get_ident() != self._thread and not _in_backward():
+            name = self._names.get(id(module), type(module).__name__)
+            reason = "it ran in another thread: only the thread that entered the watch is watched"
+            self.ledger.enter(Line(name, "missed", reason, ""))
 
     def stop(self) -> None:
         """Remove everything from the model again."""
@@ -118,9 +142,10 @@ class Watcher:
         """id -> path of every module; of the model itself, its class."""
         return module_names(self._model)
 
-    def _attentions(self) -> Iterable[tuple[str, nn.Module]]:
-        """(path, module) of every module whose class is called attention."""
-        return attention_modules(self._model)
+    def _closed(self) -> Iterable[CallSite]:
+        """The parts of the model that nothing can be seen in."""
+        lines = closed(dict(self._model.named_modules()))
+        return [CallSite(line.name, line.status, 0, line.how, line.where) for line in lines]
 
     def _looked_for(self) -> str:
         """What is recognised, in which kind of place: the beginning of a sentence."""
@@ -154,11 +179,67 @@ class Watcher:
         if note not in self.notes:
             self.notes.append(note)
 
-    def refuse(self, place: Place, reason: str) -> None:
-        """Note a computation that cannot become a record."""
-        if not _in_backward():
-            state, _ = self._state(place)
-            state.refused[" ".join(reason.split())] += 1
+    def refuse(
+        self,
+        place: Place,
+        reason: str,
+        *,
+        status: Status = "refused",
+        where: str = "",
+        softmax: Softmax | None = None,
+    ) -> None:
+        """Note a computation that becomes no record, once for a softmax."""
+        if _in_backward():
+            return
+        told = None if softmax is None else softmax.line
+        name = told.name if told is not None else self._state(place)[0].name if status == "refused" else place.name
+        self.ledger.enter(Line(name, status, " ".join(reason.split()), where), softmax)
+
+    # Pieces: one run of a module may compute its attention in parts, whose queries are parts of one tensor.
+
+    def _run(self, place: Place, q: Tensor) -> tuple[int, int, int]:
+        key = id(place.module)
+        try:
+            memory = q.untyped_storage().data_ptr()
+        except (RuntimeError, NotImplementedError):  # inside torch.func tensors have no memory of their own
+            memory = id(q)
+        return key, self._runs[key], memory
+
+    def is_part(self, place: Place, q: Tensor) -> bool:
+        """Whether another part of the attention of these queries was refused: a record would be of some rows only."""
+        return self._refused_part == self._run(place, q)
+
+    def may_be_part(self, place: Place, q: Tensor, softmax: Softmax) -> None:
+        """A record was made of queries, of which there may be more."""
+        run = self._run(place, q)
+        if self._parts[0] != run:
+            self._parts = run, []
+        self._parts[1].append((place, softmax))
+
+    def refuse_parts(self, place: Place, q: Tensor) -> None:
+        """A part of an attention was refused: take back the records of the others."""
+        self._refused_part = self._run(place, q)
+        if self._parts[0] == self._refused_part:
+            for each, softmax in self._parts[1]:
+                if softmax.withdraw is not None:
+                    softmax.withdraw()
+                    self.refuse(each, PART, softmax=softmax)
+            self._parts = None, []
+
+    def outside(self, where: str) -> None:
+        """Note an attention that no module of the model computed."""
+        if threading.get_ident() == self._thread and not _in_backward():
+            self.note(
+                f"a softmax that met a product was computed outside of the model's modules, and is not seen: {where}"
+            )
+
+    def withdraw(self, entry: Entry) -> None:
+        """Take back a record: it was of a part of something that is no attention."""
+        if entry in self.entries:
+            self.entries.remove(entry)
+        for state in self._states.values():
+            if state.generation is entry:
+                state.generation = None
 
     def found(
         self, place: Place, call: AttentionCall, out: Tensor, arrange: Callable[[Tensor], Tensor], how: str
@@ -171,9 +252,10 @@ class Watcher:
         if not self._wants(state.name) or self.generating.drafts:
             return None
         state.how = how
-        call, note = without_empty_buffer(call, copy=self.generating.run is not None)
-        if note:
-            self.note(note)
+        if self.generating.run is not None or place.has_cache:  # else keys of 0 are the model's own
+            call, note = without_empty_buffer(call, copy=self.generating.run is not None)
+            if note:
+                self.note(note)
         causal = _is_causal(call)
         kind = kind_of(place, *call.shape[2:], causal)
         if state.generation is None and run % self._every:
@@ -190,7 +272,7 @@ class Watcher:
         before = state.generation
         fate = self.generating.fate(before, call, self._keeper, cross=kind == "cross")
         if fate.refused:
-            state.refused[fate.refused] += 1
+            self.ledger.enter(Line(state.name, "refused", fate.refused, ""))
             self._followed = None if kind == "self" else self._followed
             return None
         state.generation = None
@@ -327,7 +409,7 @@ class Watcher:
                 call, computed = entry.kept.call(beams), entry.kept.computed(beams)
                 entry.kept = Generation(call, values=self.values, step=Step(call, computed))
             except HeadwiseError as error:
-                state.refused[str(error)] += 1
+                self.ledger.enter(Line(state.name, "refused", str(error), ""))
                 self.entries.remove(entry)
             entry.built, state.generation = None, None
 
@@ -343,7 +425,8 @@ class Watcher:
         for state, entry in found if rejected > 0 else ():
             entry.built = None
             if not entry.kept.cut(rejected, rejected if entry.site.kind == "self" else 0):
-                state.refused["tokens that were read and rejected at its end are attended to by others"] += 1
+                reason = "tokens that were read and rejected at its end are attended to by others"
+                self.ledger.enter(Line(state.name, "refused", reason, ""))
                 self.entries.remove(entry)
 
     def _generated(self) -> list[tuple[_State, Entry]]:
@@ -357,27 +440,21 @@ class Watcher:
         return [entry.record() for entry in self.entries if entry.site.name in chosen]
 
     def coverage(self) -> Coverage:
-        """Every place that computes attention, or seems to."""
-        sites: list[CallSite] = []
+        """What became of every softmax that met a product, and the parts that nothing can be seen in."""
         only, chosen = self._only, self._chosen()
         seen = Counter(entry.site.name for entry in self.entries if entry.site.name in chosen)
-        refused = [state.name for state in self._states.values()]
+        lines = [*self.ledger.sites("seen", "refused", "missed", "not attention")]
+        lines += self._closed()
         if only and all(isinstance(each, str) for each in only):  # only what was seen has a number
-            refused, _ = select(refused, only)
+            wanted, _ = select(list({site.name: None for site in lines}), only)
+            lines = [site for site in lines if site.name in wanted]
+        by_name: dict[str, list[CallSite]] = {state.name: [] for state in self._states.values()}
         for state in self._states.values():
             if state.name in seen:
-                sites.append(CallSite(state.name, "seen", seen[state.name], state.how))
-            if state.name in refused:
-                sites += [CallSite(state.name, "refused", n, reason) for reason, n in state.refused.items()]
-        known = {name for name, _ in self._states}
-        for path, module in self._attentions():
-            runs, name = self._runs[id(module)], path or type(module).__name__
-            if runs and not any(f"{other}.".startswith(f"{name}.") for other in known):
-                reason = (
-                    f"a {type(module).__name__} ran, but no softmax(q kᵀ) v was recognised in it: it may be linear "
-                    "attention, a kernel of its own, or no attention"
-                )
-                sites.append(CallSite(name, "missed", runs, reason))
+                by_name[state.name].append(CallSite(state.name, "seen", seen[state.name], state.how))
+        for site in lines:
+            by_name.setdefault(site.name, []).append(site)
+        sites = [site for found in by_name.values() for site in found]
         notes = list(self.notes)
         if self._seen_names:
             unmatched = {each: select(self._seen_names, [each])[1] for each in only}

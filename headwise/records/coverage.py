@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -11,20 +12,25 @@ from headwise.tables import Heading, Table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_STYLES = {"seen": "green", "missed": "yellow", "refused": "red"}
+_STYLES = {"seen": "green", "missed": "yellow", "refused": "red", "not attention": "dim"}
 
 
-Status = Literal["seen", "missed", "refused"]
+Status = Literal["seen", "missed", "refused", "not attention"]
 
 
 @dataclass(frozen=True)
 class CallSite:
-    """One place in a model's code that computes attention, or seems to."""
+    """One place in a model's code where a softmax meets a product.
+
+    `seen`: there is a record. `refused`: it was recognised, but cannot be recorded exactly. `missed`: it was not
+    understood, or nothing can be seen inside. `not attention`: a gate, a router, a pooling, a convolution.
+    """
 
     name: str  # the path of its module
     status: Status
     calls: int  # how many computations were made there
     how: str  # what was recognised ("scaled_dot_product_attention"), or why there is no record
+    where: str = dataclasses.field(default="", metadata={"since": 3})  # the file and the line, where there is no record
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Coverage:
 
     @property
     def missed(self) -> tuple[CallSite, ...]:
-        """The sites that computed attention, or seem to, and were not recognised."""
+        """The sites that computed attention, or seem to, and were not understood."""
         return tuple(site for site in self.sites if site.status == "missed")
 
     @property
@@ -62,7 +68,13 @@ class Coverage:
 
     def _table(self) -> Table:
         rows = [
-            ([(site.status, _STYLES[site.status])], str(site.calls), site.name, site.how)  # the status is in colour
+            # The status is in colour.
+            (
+                [(site.status, _STYLES[site.status])],
+                str(site.calls),
+                site.name,
+                f"{site.how} ({site.where})" if site.where else site.how,
+            )
             for site in self.sites
         ]
         notes = [f"note: {note}" for note in self.notes]

@@ -36,13 +36,16 @@ SEEN: dict[str, dict[str, Any]] = {
 }
 FLASH = ("plain", "rotary", "alibi", "memory keys", "grouped", "one key head", "zero key")
 REFUSED = {
-    "talking heads": {"attn_pre_talking_heads": True},
     "talking weights": {"attn_post_talking_heads": True},
-    "selective": {"attn_selective": True},
     "sigmoid": {"attn_sigmoid": True},
-    "hard": {"attn_hard": True},
     "l2": {"attn_l2_distance": True},
     "softclamp after a bias": {"attn_softclamp_logits": True, "alibi_pos_bias": True},
+}
+
+KEPT = {
+    "talking heads": {"attn_pre_talking_heads": True},
+    "selective": {"attn_selective": True},
+    "hard": {"attn_hard": True},
 }
 
 
@@ -97,6 +100,14 @@ def test_weights_of_flash(name: str, padded: bool) -> None:
     seen, _ = watched(model, TOKENS, **inputs)
     assert [(site.status, site.how) for site in seen.coverage()] == [("seen", "scaled_dot_product_attention")] * 2
     for record, weights in zip(seen, expected(model, TOKENS, **inputs), strict=True):
+        assert_weights(record, weights)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_scores_that_no_rule_describes_are_kept(name: str) -> None:
+    model = build(**KEPT[name])
+    seen, _ = watched(model, TOKENS)
+    for record, weights in zip(seen, expected(model, TOKENS), strict=True):
         assert_weights(record, weights)
 
 

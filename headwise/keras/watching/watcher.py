@@ -19,7 +19,7 @@ from headwise.errors import HeadwiseError
 from headwise.keras.to_torch import Symbolic, to_torch
 from headwise.keras.watching.paths import paths
 from headwise.keras.watching.running import Running, only_shapes, running
-from headwise.records import Coverage
+from headwise.records import CallSite, Coverage
 
 # Raised by the backends and headwise for tensors of an unexpected kind or shape.
 _UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
@@ -155,6 +155,25 @@ class LayerWatcher(Watcher):
     def _paths(self) -> dict[int, str]:
         self._layers = paths(self._model)
         return {id(layer): path or type(layer).__name__ for path, layer in self._layers.items()}
+
+    def start(self) -> None:
+        """Nothing: `count` is told of every layer that runs."""
+
+    def outside(self, where: str) -> None:
+        """Not what a layer computes that is read as a whole."""
+        if self.here() is None:
+            super().outside(where)
+
+    def _closed(self) -> Iterator[CallSite]:
+        """The layers called attention that ran and of which nothing was seen, on whatever backend."""
+        known = {name for name, _ in self._states} | {line.name for line in self.ledger.lines}
+        for path, layer in self._attentions():
+            runs, name = self._runs[id(layer)], path or type(layer).__name__
+            if runs and not any(f"{other}.".startswith(f"{name}.") for other in known):
+                reason = f"a {type(layer).__name__} ran, but no softmax(q kᵀ) v was recognised in it"
+                yield CallSite(
+                    name, "missed", runs, f"{reason}: it may be linear attention, a kernel of its own, or no attention"
+                )
 
     def _attentions(self) -> Iterator[tuple[str, keras.layers.Layer]]:
         self._names = self._paths()

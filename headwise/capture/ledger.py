@@ -1,0 +1,120 @@
+"""Every softmax that meets a product, and what became of it: nothing that may be attention is silent.
+
+A softmax is listed once its result meets a product with activations. It is then explained by a record, refused with
+the reason, not understood (`missed`), or known to be something else (`not attention`). A softmax that meets no product,
+such as a classifier's, is not listed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from headwise.records import CallSite
+from headwise.records.coverage import Status
+
+_NOT_THE_MODEL = (str(Path(torch.__file__).parent), str(Path(__file__).parent), contextlib.__file__)
+PART = "it is a part of an attention, another part of which was refused: a record would be of some rows alone"
+_SOFTMAX = re.compile(r"softmax|attention")
+
+
+class Line(NamedTuple):
+    """What became of computations at one place."""
+
+    name: str  # the path of the module
+    status: Status
+    how: str
+    where: str  # file:line of the call
+
+
+class Softmax:
+    """One softmax that was called. All tensors that come from its weights share it."""
+
+    def __init__(self) -> None:
+        self.line: Line | None = None  # what became of it; None = it has met no product yet
+        self.withdraw: Callable[[], None] | None = None  # takes back the record that was made of it
+
+
+class Ledger:
+    """The lines of one watch, each with how many computations it stands for."""
+
+    def __init__(self) -> None:
+        self.lines: Counter[Line] = Counter()
+
+    def enter(self, line: Line, softmax: Softmax | None = None) -> None:
+        """Count what became of a computation; a later word on the same softmax replaces the earlier one."""
+        if softmax is not None:
+            self.strike(softmax)
+            softmax.line = line
+        self.lines[line] += 1
+
+    def strike(self, softmax: Softmax) -> None:
+        """Take back what was said of a softmax."""
+        if softmax.line is not None and softmax.line in self.lines:
+            self.lines[softmax.line] -= 1
+            self.lines += Counter()  # drops a line that stands for nothing
+        softmax.line = None
+
+    def sites(self, *statuses: Status) -> Iterator[CallSite]:
+        """The lines of these kinds."""
+        for line, n in self.lines.items():
+            if line.status in statuses:
+                yield CallSite(line.name, line.status, n, line.how, line.where)
+
+
+def where() -> str:
+    """The file and the line that called the torch function which is being handled: "x/modeling_x.py:120"."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_MODEL):
+        frame = frame.f_back
+    return "" if frame is None else f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+@lru_cache(maxsize=256)
+def _short(path: str) -> str:
+    """A file's path from the folder that it is imported from."""
+    roots = [root.rstrip("/") + "/" for root in sys.path if root]
+    return path[max((len(root) for root in roots if path.startswith(root)), default=0) :]
+
+
+def closed(names: dict[str, nn.Module]) -> Iterator[Line]:
+    """The parts of a model that compute attention, or may, and that no Python function can be seen in."""
+    inside: list[str] = []
+    for name, module in names.items():
+        if any(name.startswith(f"{outer}.") for outer in inside):
+            continue
+        if isinstance(module, torch.jit.ScriptModule):
+            inside.append(name)
+            if _SOFTMAX.search(_graph(module)):
+                yield Line(name, "missed", "a ScriptModule with a softmax: nothing can be seen inside", "")
+            continue
+        for called, function in _scripted(module):
+            if _SOFTMAX.search(_graph(function)):
+                reason = f"it may call `{called}`, a scripted function with a softmax: nothing can be seen inside"
+                yield Line(name, "missed", reason, "")
+
+
+def _graph(scripted: Any) -> str:
+    try:
+        return str(scripted.inlined_graph)
+    except (AttributeError, RuntimeError):  # it has no forward
+        return ""
+
+
+def _scripted(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """The scripted functions that a module's own methods name."""
+    for function in (*vars(type(module)).values(), *vars(module).values()):
+        code, given = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+        for name in getattr(code, "co_names", ()):
+            if isinstance(given.get(name), torch.jit.ScriptFunction):
+                yield name, given[name]

@@ -1,0 +1,204 @@
+"""One model, plain, watched and as it is: every softmax of its attention against the records."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+import headwise
+from headwise.records import AttentionRecord, CallSite
+from tests.capture.families.models import seed
+from tests.capture.families.truth import Entry, Truth
+
+Verdict = Literal["exact", "bounded", "refused", "not understood", "wrong", "silent"]
+VERDICTS: tuple[Verdict, ...] = ("exact", "bounded", "refused", "not understood", "wrong", "silent")
+
+# How far a record's weights may be from the model's own, by the dtype in which the model computes.
+BOUND = {torch.float32: 1e-5, torch.float64: 1e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What became of one softmax of the model, or of one record that belongs to none."""
+
+    verdict: Verdict
+    module: str
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One model with one input."""
+
+    findings: tuple[Finding, ...]
+    gates: int  # softmaxes that are contracted, and not attention
+    other: tuple[str, ...]  # of coverage: what names no softmax of the model
+    changed: bool  # whether an output of the watched model differs in a bit
+    fused: tuple[str, ...] = ()
+
+    def count(self) -> Counter[str]:
+        return Counter(finding.verdict for finding in self.findings)
+
+
+def tensors(out: Any) -> list[Tensor]:
+    """Every tensor of a model's output, in order."""
+    if isinstance(out, Tensor):
+        return [out]
+    if isinstance(out, dict):
+        return [x for part in out.values() for x in tensors(part)]
+    return [x for part in out for x in tensors(part)] if isinstance(out, (list, tuple)) else []
+
+
+def compare(model: Any, inputs: dict[str, Any]) -> Result:
+    """The findings of one model and one input. The model's own errors are raised."""
+    seed()
+    with torch.no_grad():
+        plain = [x.clone() for x in tensors(model(**inputs))]
+    seed()
+    with torch.no_grad(), headwise.watch(model) as seen:
+        out = model(**inputs)
+    watched = tensors(out)
+    changed = len(watched) != len(plain) or not all(map(_same, plain, watched))
+    truth = Truth(model)
+    seed()
+    with truth.watching():
+        model(**inputs)
+    return Result(*judged(truth, list(seen), list(seen.coverage())), changed, tuple(sorted(set(truth.fused))))
+
+
+def _same(x: Tensor, y: Tensor) -> bool:
+    return x.shape == y.shape and x.dtype == y.dtype and bool(((x == y) | (x != x) & (y != y)).all())
+
+
+def judged(
+    truth: Truth, records: Sequence[AttentionRecord], sites: Sequence[CallSite]
+) -> tuple[tuple[Finding, ...], int, tuple[str, ...]]:
+    """(a finding of each softmax, the number of gates, sites that name none)."""
+    left = list(records)
+    weights: dict[int, Tensor | str] = {}
+    findings: list[Finding] = []
+    open_: list[Entry] = []
+    for entry in truth.attention:
+        name, found = "", None
+        for record in sorted(left, key=lambda record: _name(record) != entry.module):
+            error = _error(_weights(record, weights), entry)
+            if error is not None and error <= BOUND[torch.float32]:
+                found, name = record, "exact"
+                break
+        if found is None and entry.weights.dtype in (torch.bfloat16, torch.float16):
+            for record in [record for record in left if _name(record) == entry.module]:
+                error = _error(_weights(record, weights), entry)
+                if error is not None and error <= BOUND[entry.weights.dtype]:
+                    found, name = record, "bounded"
+                    break
+        if found is None:
+            open_.append(entry)
+            continue
+        left.remove(found)
+        findings.append(Finding(name, entry.module))  # type: ignore[arg-type]
+    refused = [site for site in sites if site.status != "seen"]
+    named: set[int] = set()
+    rest = list(left)
+    for entry in open_:
+        site = next((site for site in refused if _names(site, entry.module)), None)
+        record = next((record for record in rest if _name(record) == entry.module), None)
+        shape = f"{entry.operator} {tuple(entry.weights.shape)} dim {entry.dim}"
+        if record is not None:
+            rest.remove(record)
+            own = _weights(record, weights)
+            if isinstance(own, str):
+                note = own
+            else:
+                error = _error(own, entry)
+                note = f"record {tuple(own.shape)}, " + ("no axes fit" if error is None else f"off by {error:.1e}")
+            findings.append(Finding("wrong", entry.module, f"{shape}: {note}"))
+        elif site is not None:
+            named.add(id(site))
+            findings.append(
+                Finding(
+                    "refused" if site.status == "refused" else "not understood", entry.module, f"{shape}: {site.how}"
+                )
+            )
+        else:
+            findings.append(Finding("silent", entry.module, shape))
+    for record in rest:
+        gate = next(
+            (
+                entry
+                for entry in truth.entries
+                if not (entry.contracted and entry.of_product) and _fits(record, entry, weights)
+            ),
+            None,
+        )
+        what = "a softmax that is not attention" if gate is not None else "no softmax of the model"
+        findings.append(Finding("wrong", _name(record), f"record {record.shape} of {what}"))
+    other = tuple(f"{site.status} {site.name}: {site.how}" for site in refused if id(site) not in named)
+    return tuple(findings), len(truth.gates), other
+
+
+def _fits(record: AttentionRecord, entry: Entry, weights: dict[int, Tensor | str]) -> bool:
+    error = _error(_weights(record, weights), entry)
+    return error is not None and error <= 1e-4
+
+
+def _name(record: AttentionRecord) -> str:
+    return "" if record.site is None else record.site.name.partition("#")[0]
+
+
+def _names(site: CallSite, module: str) -> bool:
+    name = site.name.partition("#")[0]
+    return f"{module}.".startswith(f"{name}.") or f"{name}.".startswith(f"{module}.")
+
+
+def _weights(record: AttentionRecord, known: dict[int, Tensor | str]) -> Tensor | str:
+    if id(record) not in known:
+        try:
+            known[id(record)] = record.weights().float()
+        except headwise.errors.HeadwiseError as error:
+            known[id(record)] = f"{type(error).__name__}: {error}"
+    return known[id(record)]
+
+
+def _error(weights: Tensor | str, entry: Entry) -> float | None:
+    """The largest difference of a record [B, H, Q, K] and a softmax whose axes are in some order; None if none fits.
+
+    What counts is what the model used: without a column of sinks, with what it did to the weights after the softmax.
+    A row whose scores were all masked is 0 in a record, and whatever the model made of it.
+    """
+    if isinstance(weights, str):
+        return None
+    used = (
+        None if entry.used is None or _only_arranged(entry) else _difference(weights, entry.used.float(), entry.empty)
+    )
+    return used if used is not None else _difference(weights, entry.rows.float(), entry.empty)
+
+
+def _only_arranged(entry: Entry) -> bool:
+    """Whether the model used the softmax as it is, in another arrangement."""
+    assert entry.used is not None
+    rows, used = entry.rows.flatten(), entry.used.flatten()
+    return rows.shape == used.shape and bool(torch.equal(rows.sort().values, used.sort().values))
+
+
+def _difference(weights: Tensor, rows: Tensor, empty: Tensor) -> float | None:
+    if rows.numel() != weights.numel() or rows.shape[-1] != weights.shape[-1]:
+        return None
+    empty = (
+        empty.reshape(rows.shape[:-1]) if empty.numel() == rows[..., 0].numel() else torch.zeros(rows.shape[:-1]).bool()
+    )
+    best: float | None = None
+    for order in itertools.permutations(range(rows.ndim - 1)):
+        theirs = rows.permute(*order, -1).reshape(weights.shape)
+        free = empty.permute(*order).reshape(weights.shape[:-1]) & ~weights.any(-1)
+        difference = (theirs - weights).abs().masked_fill(free[..., None], 0.0).nan_to_num(nan=9.0)
+        error = float(difference.max()) if difference.numel() else 0.0
+        best = error if best is None else min(best, error)
+        if best <= 1e-6:
+            break
+    return best

@@ -1,0 +1,331 @@
+"""Unusual ways to run: threads, compiled and scripted code, functional calls, checkpoints, code outside of modules."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from tests.capture.styles.style import CAUSAL, B, D, H, M, Q, style
+
+Two = tuple[Tensor, Any]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """What each of these runs."""
+    w = torch.softmax(torch.matmul(q, k.transpose(-2, -1)) * 0.3, dim=-1)
+    return torch.matmul(w, v), w
+
+
+@style
+def a_function_within(q: Tensor, k: Tensor, v: Tensor) -> Two:
+    def score(q: Tensor) -> Tensor:
+        return q @ k.mT
+
+    def weigh(s: Tensor) -> Tensor:
+        return s.softmax(-1)
+
+    w = weigh(score(q))
+    return (lambda w: w @ v)(w), w
+
+
+@style
+def a_plain_function(q: Tensor, k: Tensor, v: Tensor) -> Two:
+    return attend(q, k, v)
+
+
+@style
+class AMethod(nn.Module):
+    """Not forward: model.encode(x)."""
+
+    def outside(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
+        return attend(q, k, v)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
+        raise NotImplementedError
+
+
+@style
+class OutsideOfModules(nn.Module):
+    """A function that reads the model's parameters; no module of it runs."""
+
+    @staticmethod
+    def outside(q: Tensor, k: Tensor, v: Tensor) -> Two:
+        return attend(q, k, v)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
+        raise NotImplementedError
+
+
+@style
+class FunctionalCall(nn.Module):
+    """The model with other parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = _Layer()
+
+    def forward(self, x: Tensor) -> Two:
+        parameters = {name: 2 * p for name, p in self.layer.named_parameters()}
+        return torch.func.functional_call(self.layer, parameters, (x,))
+
+
+class _Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(M, 3 * M)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        q, k, v = self.qkv(x).view(B, -1, 3, H, D).permute(2, 0, 3, 1, 4)
+        return attend(q, k, v)
+
+
+@style
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = _Layer()
+
+    def forward(self, x: Tensor) -> Two:
+        return checkpoint(self.layer, x, use_reentrant=False)
+
+
+@style
+class CheckpointedReentrant(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = _Layer()
+
+    def forward(self, x: Tensor) -> Two:
+        return checkpoint(self.layer, x.requires_grad_(), use_reentrant=True)
+
+
+def _in_a_thread(function: Callable[..., Any], *args: Any) -> Any:
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(function(*args)))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+@style
+class AnotherThread(nn.Module):
+    """A module of the model runs in a thread that it starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = _Layer()
+
+    def forward(self, x: Tensor) -> Two:
+        return _in_a_thread(self.layer, x)
+
+
+@style
+def a_function_in_another_thread(q: Tensor, k: Tensor, v: Tensor) -> Two:
+    return _in_a_thread(attend, q, k, v)
+
+
+@style
+def sdpa_in_a_pool_of_threads(q: Tensor, k: Tensor, v: Tensor) -> Two:
+    """An example in each."""
+    with ThreadPoolExecutor(2) as pool:
+        outs = pool.map(functional.scaled_dot_product_attention, q, k, v)
+    return torch.stack(list(outs)), lambda: (q @ k.mT * D**-0.5).softmax(-1)
+
+
+@style
+class Scripted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.jit.script(_Scriptable())
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
+        return self.layer(q, k, v)
+
+
+class _Scriptable(nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        w = torch.softmax(torch.matmul(q, k.transpose(-2, -1)) * 0.3, dim=-1)
+        return torch.matmul(w, v), w
+
+
+@style
+class ScriptedFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = torch.jit.script(attend)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
+        return self.attend(q, k, v)
+
+
+@style
+class Traced(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.jit.trace(_Scriptable(), tuple(torch.randn(3, B, H, Q, D)))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
+        return self.layer(q, k, v)
+
+
+@style
+class Compiled(nn.Module):
+    """A compiled submodule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.compile(_Layer(), backend="aot_eager")
+
+    def forward(self, x: Tensor) -> Two:
+        return self.layer(x)
+
+
+@style
+class CompiledFunction(nn.Module):
+    """A compiled function; no module is compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = torch.compile(attend, backend="aot_eager")
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
+        return self.attend(q, k, v)
+
+
+@style
+class Exported(nn.Module):
+    """torch.export's program as a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.export.export(_Scriptable(), tuple(torch.randn(3, B, H, Q, D))).module()
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
+        return self.layer(q, k, v)
+
+
+@style
+class ExportedAndDecomposed(nn.Module):
+    """The same in core operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        exported = torch.export.export(_Scriptable(), tuple(torch.randn(3, B, H, Q, D)))
+        self.layer = exported.run_decompositions().module()
+        self.layer.num_heads = H
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
+        return self.layer(q, k, v)
+
+
+@style
+class SymbolicallyTraced(nn.Module):
+    """torch.fx."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.fx.symbolic_trace(_Scriptable())
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
+        return self.layer(q, k, v)
+
+
+@style
+class AHook(nn.Module):
+    """The attention is in a forward hook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Identity()
+        self.layer.register_forward_hook(lambda _, __, out: attend(out, out, out))
+
+    def forward(self, q: Tensor) -> Two:
+        return self.layer(q)
+
+
+@style
+class GradientInside(nn.Module):
+    """The forward pass itself takes a gradient, as in energy models."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
+        with torch.enable_grad():
+            q = q.detach().requires_grad_()
+            out, w = attend(q, k, v)
+            (grad,) = torch.autograd.grad(out.sum(), q)
+        return out + grad, w
+
+
+@style
+def the_gradient_of_a_function(q: Tensor, k: Tensor, v: Tensor) -> Two:
+    """torch.func.vjp."""
+    out, pull, w = torch.func.vjp(lambda q: attend(q, k, v), q, has_aux=True)
+    return out + pull(out)[0], w
+
+
+class _Wrapped(torch.Tensor):
+    """A subclass that does nothing."""
+
+
+@style
+def a_subclass_of_tensors(q: Tensor, k: Tensor, v: Tensor) -> Two:
+    q, k, v = (x.as_subclass(_Wrapped) for x in (q, k, v))
+    out, w = attend(q, k, v)
+    return out.as_subclass(Tensor), w.as_subclass(Tensor)
+
+
+@style
+class ModuleCalledTwice(nn.Module):
+    """Shared weights: one module, two calls in one pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = _Layer()
+
+    def forward(self, x: Tensor) -> Two:
+        out, first = self.layer(x)
+        out, second = self.layer(out.transpose(1, 2).reshape(B, Q, M))
+        return out, (first, second)
+
+
+@style
+def sdpa_with_a_mask(q: Tensor, k: Tensor, v: Tensor) -> Two:
+    out = functional.scaled_dot_product_attention(q, k, v, attn_mask=CAUSAL)
+    return out, lambda: (q @ k.mT * D**-0.5).masked_fill(~CAUSAL, -torch.inf).softmax(-1)
+
+
+@style
+def sdpa_math(q: Tensor, k: Tensor, v: Tensor) -> Two:
+    """The private function that also gives weights."""
+    out, w = torch._scaled_dot_product_attention_math(q, k, v)
+    return out, w
+
+
+@style
+class Parallel(nn.Module):
+    """DataParallel without devices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.DataParallel(_Layer())
+
+    def forward(self, x: Tensor) -> Two:
+        return self.layer(x)
+
+
+@style
+class Unregistered(nn.Module):
+    """A module that its owner keeps in a list, as a teacher whose weights are not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = [_Layer()]
+
+    def forward(self, x: Tensor) -> Two:
+        return self.teacher[0](x)
