@@ -86,6 +86,10 @@ def on_the_way(m: Layer, x: Tensor) -> Tensor:
     return nn.Softmax(-1)(m.q(x) @ m.k(x).mT) @ m.v(x)
 
 
+def scores_by_mul_and_sum(m: Layer, x: Tensor) -> Tensor:
+    return torch.softmax((m.q(x)[:, :, None] * m.k(x)[:, None]).sum(-1), -1) @ m.v(x)
+
+
 @pytest.mark.parametrize(
     ("how", "count", "shape"),
     [
@@ -95,6 +99,7 @@ def on_the_way(m: Layer, x: Tensor) -> Tensor:
         (along_columns, 1, (2, 6, 6)),
         (into_a_buffer, 1, (2, 6, 6)),
         (by_mul_and_sum, 1, (2, 6, 6)),
+        (scores_by_mul_and_sum, 1, (2, 6, 6)),
         (by_log_softmax, 1, (2, 6, 6)),
         (in_pieces, 2, (2, 3, 6)),
         (on_the_way, 1, (2, 6, 6)),
@@ -141,7 +146,12 @@ def another_axis(m: Layer, x: Tensor) -> Tensor:
     return torch.softmax(m.q(x) @ m.k(x).mT, 1) @ m.v(x)
 
 
-@pytest.mark.parametrize("how", [classifier, of_a_codebook, another_axis])
+def state_space(m: Layer, x: Tensor) -> Tensor:
+    decay = torch.exp(m.q(x)[..., None] * -torch.exp(m.memory.mT))  # [B, N, 8, 5]
+    return (decay * m.v(x)[..., None]).sum(-1)
+
+
+@pytest.mark.parametrize("how", [state_space, classifier, of_a_codebook, another_axis])
 def test_what_is_not_contracted_with_activations_is_nothing(how: Forward) -> None:
     truth = run(how)
     assert truth.attention == [] and truth.gates == []

@@ -22,8 +22,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 
-# A mark: 0 = nothing; PRODUCT = a product of activations; above, a weight: (entry, many?, row, column).
-PRODUCT, COLUMN, ROW, MANY = -1, 2**18, 2**24, 2**42
+# A mark: 0 = nothing; PRODUCT = a product of activations; TERM = what is to be summed to one; above, a weight: (entry, many?,
+# row, column).
+PRODUCT, TERM, COLUMN, MANY = -1, -2, 2**18, 2**42
 SOFTMAX = {"_softmax", "_safe_softmax", "_log_softmax", "softmax", "log_softmax"}
 # Weights that are not a softmax: of scores alone, and listed only if they are contracted.
 OTHER = {"sigmoid", "exp", "relu", "silu", "softplus", "elu", "tanh"}
@@ -36,6 +37,7 @@ MOVES = {
     *("replication_pad2d", "rot90", "take", "take_along_dim", "repeat_interleave", "embedding", "_reshape_alias"),
 }
 FORGET = {"convolution", "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_no_training"}
+MAKES = SOFTMAX | BATCHED | MATRICES | FORGET | {"_cdist_forward", "copy_"}
 FUSED = ("_scaled_dot_product", "_native_multi_head", "_transformer_encoder", "flex_attention", "_flash_attention")
 
 
@@ -119,7 +121,7 @@ class Truth(TorchDispatchMode):
         if any(part in name for part in FUSED):
             self.fused.append(name)
         written = [x for x in tree_iter(out) if isinstance(x, Tensor)]
-        if name in MOVES and read and all(self._is_weight(x) for x in read):  # a weight in another layout or dtype
+        if read and name not in MAKES and all(self._is_weight(x) for x in read):  # a weight in another form
             for x in written:
                 self._weights.add(x.untyped_storage()._cdata)
                 self._kept.append(x.untyped_storage())
@@ -208,7 +210,7 @@ class Truth(TorchDispatchMode):
             self._contracted(mark, x, dims[0], None)
         keep = bool(args[2]) if len(args) > 2 else False
         left = mark.amin(dims, keepdim=keep) if dims else mark
-        self._set(out, torch.where(left < 0, left, 0) if bool((left < 0).any()) else None)
+        self._set(out, torch.where(left < 0, PRODUCT, 0) if bool((left < 0).any()) else None)
 
     def _move(self, func: Any, name: str, args: Any, kwargs: Any, out: Tensor) -> None:
         if name in ("clone", "_to_copy", "_unsafe_view", "copy_", "copy"):
@@ -247,7 +249,7 @@ class Truth(TorchDispatchMode):
             found = mark if found is None else torch.where(found > 0, found, torch.where(mark != 0, mark, found))
         if name == "mul" and found is None and len(read) == 2:
             outer = all(out.numel() > x.numel() > 1 and not self._is_weight(x) for x in read)
-            found = torch.full(out.shape, PRODUCT) if outer else None
+            found = torch.full(out.shape, TERM) if outer else None
         name = name.removesuffix("_")
         if found is not None and name in OTHER and bool((found == PRODUCT).all()) and out.ndim:
             self._enter(name, out, out.ndim - 1, torch.zeros(out.shape[:-1], dtype=torch.bool), True)
