@@ -162,8 +162,15 @@ def _error(weights: Tensor | str, entry: Entry) -> float | None:
     """
     if isinstance(weights, str):
         return None
-    used = None if entry.used is None else _difference(weights, entry.used.float(), entry.empty)
+    used = None if entry.used is None or _only_arranged(entry) else _difference(weights, entry.used.float(), entry.empty)
     return used if used is not None else _difference(weights, entry.rows.float(), entry.empty)
+
+
+def _only_arranged(entry: Entry) -> bool:
+    """Whether the model used the softmax as it is, in another arrangement."""
+    assert entry.used is not None
+    rows, used = entry.rows.flatten(), entry.used.flatten()
+    return rows.shape == used.shape and bool(torch.equal(rows.sort().values, used.sort().values))
 
 
 def _difference(weights: Tensor, rows: Tensor, empty: Tensor) -> float | None:

@@ -205,6 +205,6 @@ def _tokens(config: PreTrainedConfig) -> None:
     for name in sorted(filter(_TOKEN.search, vars(config))):
         value = getattr(config, name)
         if _TOKEN.search(name) and isinstance(value, int) and not isinstance(value, bool) and value >= size:
-            setattr(config, name, next(free))
+            setattr(config, name, next(free, 0))
         elif _TOKEN.search(name) and isinstance(value, list) and any(isinstance(x, int) and x >= size for x in value):
-            setattr(config, name, [next(free)])
+            setattr(config, name, [next(free, 0)])

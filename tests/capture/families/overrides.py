@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tests.capture.families.making import noise, ones, series
+from tests.capture.families.making import noise, ones, series, tokens
 
 MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 NTK = {"rope_type": "default", "rope_theta": 10000.0, "alpha": 1.0}
@@ -38,9 +38,17 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "blt": {"encoder_hash_byte_group_vocab": 500, "encoder_hash_byte_group_nb_functions": 1},
     "chameleon": IMAGE_TOKEN,
     "emu3": IMAGE_TOKEN,
-    "cohere_compass_text": {"rope_parameters": MROPE},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": MROPE}},
     "deepseek_v2": {"num_experts_per_tok": 2, "moe_intermediate_size": 16},
-    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
+    "codegen": {"rotary_dim": 16},
+    "clap": {"GIVE": lambda c: {"input_features": noise(2, 1, 1001, 64), "input_ids": tokens(12)}},
+    "musicgen": {"MODEL": "MusicgenForConditionalGeneration"},
+    "musicgen_melody": {"MODEL": "MusicgenMelodyForConditionalGeneration"},
+    "zamba": {"num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "linear_attention"]},
+    "zamba2": {"num_hidden_layers": 2, "layers_block_type": ["linear_attention", "hybrid"]},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "esm": {"vocab_size": 40, "pad_token_id": 1, "mask_token_id": 32},
     "evolla": {"protein_encoder_config.vocab_size": 40, "aligner_num_add_layers": 1, "num_hidden_layers": 2},
     "autoformer": {"prediction_length": 6, "GIVE": series},

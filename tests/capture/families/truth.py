@@ -38,6 +38,7 @@ MOVES = {
 }
 FORGET = {"convolution", "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_no_training"}
 MAKES = SOFTMAX | BATCHED | MATRICES | FORGET | {"_cdist_forward", "copy_"}
+OF_A_CPU = "_scaled_dot_product_flash_attention_for_cpu"
 FUSED = ("_scaled_dot_product", "_native_multi_head", "_transformer_encoder", "flex_attention", "_flash_attention")
 
 
@@ -70,7 +71,8 @@ class Truth(TorchDispatchMode):
         self.entries: list[Entry] = []
         self.fused: list[str] = []
         self._marks: dict[int, tuple[Any, Tensor, int]] = {}  # storage -> (it, a mark for each element, their size)
-        self._weights = {x.untyped_storage()._cdata for x in (*model.parameters(), *model.buffers())}
+        of_keras = [x.value for x in getattr(model, "variables", ())]
+        self._weights = {x.untyped_storage()._cdata for x in (*model.parameters(), *model.buffers(), *of_keras)}
         self._kept: list[Any] = []  # so that no storage of `_weights` is used again for something else
         self._names = {id(module): name or type(module).__name__ for name, module in model.named_modules()}
         self._running: list[str] = []
@@ -118,7 +120,11 @@ class Truth(TorchDispatchMode):
         marks = [self._of(x) for x in read]
         scores = args[0].clone() if name in SOFTMAX else None
         out = func(*args, **kwargs)
-        if any(part in name for part in FUSED):
+        if name == OF_A_CPU:  # the model chose it itself, against `sdpa_kernel` in `watching`
+            options = dict(zip(("dropout_p", "is_causal"), args[3:], strict=False)) | kwargs
+            with self:
+                torch._scaled_dot_product_attention_math(*args[:3], **options)
+        elif any(part in name for part in FUSED):
             self.fused.append(name)
         written = [x for x in tree_iter(out) if isinstance(x, Tensor)]
         if read and name not in MAKES and all(self._is_weight(x) for x in read):  # a weight in another form
