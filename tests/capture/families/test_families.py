@@ -16,7 +16,20 @@ from tests.versions import since
 EXACT = (
     *("albert", "bart", "bert", "blip", "bloom", "clip", "cohere2", "deberta-v2", "deepseek_v3", "detr", "esm"),
     *("falcon", "flaubert", "funnel", "gemma2", "gpt2", "gpt_neo", "gpt_oss", "gptj", "llama", "mistral", "mpt", "mt5"),
-    *("opt", "persimmon", "phi3", "prophetnet", "qwen3_moe", "roformer", "swin", "t5", "vit", "wav2vec2", "whisper", "xlnet"),
+    *(
+        "opt",
+        "persimmon",
+        "phi3",
+        "prophetnet",
+        "qwen3_moe",
+        "roformer",
+        "swin",
+        "t5",
+        "vit",
+        "wav2vec2",
+        "whisper",
+        "xlnet",
+    ),
 )
 # What is not exact, of all inputs: a line becomes shorter when the watch sees more.
 OPEN: dict[str, dict[str, int]] = {

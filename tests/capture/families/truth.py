@@ -1,7 +1,7 @@
 """Every softmax of a model that is attention, with its weights, as torch's own operators compute them.
 
-Nothing here is shared with `headwise.capture`: a dispatch mode sees the operators below autograd, and `marks` say of every
-number which softmax, row and column it came from. Fused attention is taken apart by torch (`SDPBackend.MATH`).
+Nothing here is shared with `headwise.capture`: a dispatch mode sees the operators below autograd, and marks say of
+every number which softmax, row and column it came from. Fused attention is taken apart by torch (`SDPBackend.MATH`).
 
 A softmax is attention if its scores come from a product of two tensors that are not weights of the model, and if its
 normalised axis is then contracted with something that is not a weight either. If only the second holds, it is a gate:
@@ -22,21 +22,49 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 
-# A mark: 0 = nothing; PRODUCT = a product of activations; TERM = what is to be summed to one; above, a weight: (entry, many?,
-# row, column).
+# A mark: 0 = nothing; PRODUCT = a product of activations; TERM = what is to be summed to one; above, a weight: (entry,
+# many?, row, column).
 PRODUCT, TERM, COLUMN, MANY = -1, -2, 2**18, 2**42
 SOFTMAX = {"_softmax", "_safe_softmax", "_log_softmax", "softmax", "log_softmax"}
 # Weights that are not a softmax: of scores alone, and listed only if they are contracted.
 OTHER = {"sigmoid", "exp", "relu", "silu", "softplus", "elu", "tanh"}
 BATCHED, MATRICES = {"bmm", "baddbmm"}, {"mm", "addmm", "linear", "mv", "addmv", "dot"}
 MOVES = {
-    *("clone", "_to_copy", "cat", "stack", "index", "index_select", "gather", "constant_pad_nd", "roll", "flip", "repeat"),
-    *("slice_scatter", "select_scatter", "index_put", "index_put_", "_unsafe_index", "scatter", "scatter_", "tril", "triu"),
+    *(
+        "clone",
+        "_to_copy",
+        "cat",
+        "stack",
+        "index",
+        "index_select",
+        "gather",
+        "constant_pad_nd",
+        "roll",
+        "flip",
+        "repeat",
+    ),
+    *(
+        "slice_scatter",
+        "select_scatter",
+        "index_put",
+        "index_put_",
+        "_unsafe_index",
+        "scatter",
+        "scatter_",
+        "tril",
+        "triu",
+    ),
     *("masked_select", "index_copy", "index_copy_", "copy_", "_unsafe_view", "im2col", "reflection_pad2d", "copy"),
     *("as_strided_scatter", "diagonal_scatter", "_reshape_copy", "expand_copy", "unfold_copy", "masked_scatter"),
     *("replication_pad2d", "rot90", "take", "take_along_dim", "repeat_interleave", "embedding", "_reshape_alias"),
 }
-FORGET = {"convolution", "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_no_training"}
+FORGET = {
+    "convolution",
+    "native_layer_norm",
+    "native_group_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit_no_training",
+}
 MAKES = SOFTMAX | BATCHED | MATRICES | FORGET | {"_cdist_forward", "copy_"}
 OF_A_CPU = "_scaled_dot_product_flash_attention_for_cpu"
 FUSED = ("_scaled_dot_product", "_native_multi_head", "_transformer_encoder", "flex_attention", "_flash_attention")
@@ -200,7 +228,9 @@ class Truth(TorchDispatchMode):
             lines = mine.flatten(0, -2).any(-1)
             rows, columns, mine = (each.flatten(0, -2)[lines] for each in (rows, columns, mine))
             one_row = (rows.masked_fill(~mine, -1).amax(-1) == rows.masked_fill(~mine, 2**40).amin(-1)).all()
-            several = entry.rows.shape[-1] == 1 or bool((columns.amax(-1) > columns.masked_fill(~mine, 2**40).amin(-1)).any())
+            several = entry.rows.shape[-1] == 1 or bool(
+                (columns.amax(-1) > columns.masked_fill(~mine, 2**40).amin(-1)).any()
+            )
             if bool(one_row) and several:
                 entry.contracted = True
                 entry.used = x.detach().movedim(dim, -1).clone()
@@ -221,7 +251,10 @@ class Truth(TorchDispatchMode):
     def _move(self, func: Any, name: str, args: Any, kwargs: Any, out: Tensor) -> None:
         if name in ("clone", "_to_copy", "_unsafe_view", "copy_", "copy"):
             mark = self._of(args[1] if name.startswith("copy") and len(args) > 1 else args[0])
-            self._set(out, None if mark is None else mark.reshape(out.shape) if name == "_unsafe_view" else mark.expand(out.shape))
+            self._set(
+                out,
+                None if mark is None else mark.reshape(out.shape) if name == "_unsafe_view" else mark.expand(out.shape),
+            )
             return
 
         def of(x: Any) -> Any:
@@ -252,7 +285,9 @@ class Truth(TorchDispatchMode):
                 continue  # a reduction or something else: what it gives is not known
             if name == "mul" and out.numel() > x.numel():
                 mark = torch.where(mark > 0, mark // MANY * MANY + mark % MANY + MANY * (mark // MANY % 2 == 0), mark)
-            found = mark if found is None else torch.where(found > 0, found, torch.where(mark != 0, mark, found))
+            if found is not None:  # of a product and a term it is the product that counts
+                mark = torch.where((found != 0) & (mark != 0), torch.maximum(found, mark), found + mark)
+            found = mark
         if name == "mul" and found is None and len(read) == 2:
             outer = all(out.numel() > x.numel() > 1 and not self._is_weight(x) for x in read)
             found = torch.full(out.shape, TERM) if outer else None
