@@ -19,7 +19,8 @@ from tests.capture.families.truth import Entry, Truth
 Verdict = Literal["exact", "bounded", "refused", "not understood", "wrong", "silent"]
 VERDICTS: tuple[Verdict, ...] = ("exact", "bounded", "refused", "not understood", "wrong", "silent")
 
-# How far a record's weights may be from the model's own, by the dtype in which the model computes.
+# How far a record's weights may be from the model's own, by the dtype in which the model computes; in float32 more for
+# scores above 16, whose rounding is larger.
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
@@ -88,7 +89,7 @@ def judged(
         name, found = "", None
         for record in sorted(left, key=lambda record: _name(record) != entry.module):
             error = _error(_weights(record, weights), entry)
-            if error is not None and error <= BOUND[torch.float32]:
+            if error is not None and error <= BOUND[torch.float32] * max(1.0, entry.largest / 16):
                 found, name = record, "exact"
                 break
         if found is None and entry.weights.dtype in (torch.bfloat16, torch.float16):

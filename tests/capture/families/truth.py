@@ -80,6 +80,7 @@ class Entry:
     dim: int
     empty: Tensor  # whether all scores of a row are masked
     of_product: bool
+    largest: float  # of the scores that are not masked: what their rounding is measured by
     contracted: bool = False
     used: Tensor | None = None  # what was contracted, the normalised axis last
     where: str = ""
@@ -191,11 +192,15 @@ class Truth(TorchDispatchMode):
         if mark is not None and bool((mark > 0).any()):
             of_product = True  # a softmax of a softmax
         highest = scores.movedim(dim, -1).amax(-1)
-        self._enter(name, out, dim, (highest <= -1e30) | highest.isnan(), of_product)
+        sizes = scores.float().abs()
+        largest = float(sizes.masked_fill(~(sizes < 1e4), 0.0).max()) if scores.numel() else 0.0
+        self._enter(name, out, dim, (highest <= -1e30) | highest.isnan(), of_product, largest)
 
-    def _enter(self, name: str, out: Tensor, dim: int, empty: Tensor, of_product: bool) -> None:
+    def _enter(self, name: str, out: Tensor, dim: int, empty: Tensor, of_product: bool, largest: float) -> None:
         self.entries.append(
-            Entry(self._running[-1] if self._running else "", name, out.detach().clone(), dim, empty, of_product)
+            Entry(
+                self._running[-1] if self._running else "", name, out.detach().clone(), dim, empty, of_product, largest
+            )
         )
         rows = torch.arange(empty.numel()).view(empty.shape).unsqueeze(dim)
         columns = torch.arange(out.shape[dim]).view(-1, *[1] * (out.ndim - dim - 1))
@@ -293,7 +298,7 @@ class Truth(TorchDispatchMode):
             found = torch.full(out.shape, TERM) if outer else None
         name = name.removesuffix("_")
         if found is not None and name in OTHER and bool((found == PRODUCT).all()) and out.ndim:
-            self._enter(name, out, out.ndim - 1, torch.zeros(out.shape[:-1], dtype=torch.bool), True)
+            self._enter(name, out, out.ndim - 1, torch.zeros(out.shape[:-1], dtype=torch.bool), True, 0.0)
             return
         self._set(out, found)
 
