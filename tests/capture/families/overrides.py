@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tests.capture.families.making import noise, ones, series, tokens
+from tests.capture.families.making import codes, noise, ones, patches, series, tokens
 
 MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 NTK = {"rope_type": "default", "rope_theta": 10000.0, "alpha": 1.0}
@@ -60,9 +60,21 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 2, "moe_intermediate_size": 16},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "codegen": {"rotary_dim": 16},
+    "ministral": {"head_dim": 16},
+    "molmo2": {"adapter_config.vision_feature_layer": [1, 0]},
+    "nemotron": {"num_key_value_heads": 8, "head_dim": 16},
+    "patchtst": {"GIVE": lambda c: {"past_values": noise(2, c.context_length, c.num_input_channels)}},
+    "patchtsmixer": {"GIVE": lambda c: {"past_values": noise(2, c.context_length, c.num_input_channels)}},
+    "pix2struct": {"GIVE": lambda c: {"flattened_patches": patches(c.vision_config), "decoder_input_ids": tokens(7)}},
+    "speecht5": {
+        "GIVE": lambda c: {
+            "input_values": noise(2, 12, c.hidden_size),
+            "decoder_input_values": noise(2, 7, c.hidden_size),
+        }
+    },
     "clap": {"GIVE": lambda c: {"input_features": noise(2, 1, 1001, 64), "input_ids": tokens(12)}},
-    "musicgen": {"MODEL": "MusicgenForConditionalGeneration"},
-    "musicgen_melody": {"MODEL": "MusicgenMelodyForConditionalGeneration"},
+    "musicgen": {"MODEL": "MusicgenForConditionalGeneration", "GIVE": codes},
+    "musicgen_melody": {"MODEL": "MusicgenMelodyForConditionalGeneration", "GIVE": codes},
     "zamba": {"num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "linear_attention"]},
     "zamba2": {"num_hidden_layers": 2, "layers_block_type": ["linear_attention", "hybrid"]},
     "gemma3n_text": {"num_kv_shared_layers": 0},
