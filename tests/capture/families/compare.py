@@ -15,6 +15,7 @@ import headwise
 from headwise.records import AttentionRecord, CallSite
 from tests.capture.families.models import seed
 from tests.capture.families.truth import Entry, Truth
+from tests.capture.parity import tensors
 
 Verdict = Literal["exact", "bounded", "refused", "not understood", "wrong", "silent"]
 VERDICTS: tuple[Verdict, ...] = ("exact", "bounded", "refused", "not understood", "wrong", "silent")
@@ -45,15 +46,6 @@ class Result:
 
     def count(self) -> Counter[str]:
         return Counter(finding.verdict for finding in self.findings)
-
-
-def tensors(out: Any) -> list[Tensor]:
-    """Every tensor of a model's output, in order."""
-    if isinstance(out, Tensor):
-        return [out]
-    if isinstance(out, dict):
-        return [x for part in out.values() for x in tensors(part)]
-    return [x for part in out for x in tensors(part)] if isinstance(out, (list, tuple)) else []
 
 
 def compare(model: Any, inputs: dict[str, Any]) -> Result:

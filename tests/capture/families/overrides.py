@@ -81,7 +81,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "esm": {"vocab_size": 40, "pad_token_id": 1, "mask_token_id": 32},
     "evolla": {"protein_encoder_config.vocab_size": 40, "aligner_num_add_layers": 1, "num_hidden_layers": 2},
-    "autoformer": {"prediction_length": 6, "GIVE": series},
+    "autoformer": {"prediction_length": 12, "label_length": 3, "moving_average": 5, "GIVE": series},
     "informer": {"prediction_length": 6, "GIVE": series},
     "time_series_transformer": {"prediction_length": 6, "GIVE": series},
     "glm4v_text": {"rope_parameters": MROPE},
