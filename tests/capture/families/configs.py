@@ -1,17 +1,17 @@
 """A tiny config of any family, from the defaults of its class: few layers, narrow, a small vocabulary.
 
-Widths are all divided by the same number, so that what belongs together (hidden size = heads · head size, the text's and
-the image's projections) stays together; what an architecture needs beyond that stands in `overrides.py`.
+Widths are all divided by the same number, so that what belongs together (hidden size = heads · head size, the text's
+and the image's projections) stays together; what an architecture needs beyond that stands in `overrides.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from typing import Any
 
-from transformers import PreTrainedConfig
-from transformers.configuration_utils import SubConfigSpec
+from transformers import PreTrainedConfig, configuration_utils
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.capture.families.overrides import OVERRIDES
@@ -59,12 +59,13 @@ class Size:
 
     divisor: int
     fewer_heads: bool = False
+    whole_images: bool = False
 
     def __str__(self) -> str:
-        return f"1/{self.divisor}" + (" of the heads" if self.fewer_heads else "")
+        return f"1/{self.divisor}" + " of the heads" * self.fewer_heads + " with whole images" * self.whole_images
 
 
-SIZES = (Size(8), Size(8, fewer_heads=True), Size(1))
+SIZES = (Size(8), Size(8, fewer_heads=True), Size(1), Size(1, whole_images=True))
 
 
 def tiny(family: str, size: Size, how: str) -> PreTrainedConfig:
@@ -83,9 +84,9 @@ def _made(cls: type[PreTrainedConfig], size: Size, init: dict[str, Any], overrid
     for name, value in defaults.items():
         if name not in parts:
             changed = _smaller(name, value, defaults, size)
-            if changed is not None and changed != value or name in init:
+            if (changed is not None and changed != value) or name in init:
                 values[name] = changed
-    values.update(_stages(defaults))
+    values.update(_tokens(defaults) | _stages(defaults))
     values.update(_kinds_of_layers(cls, values))
     for name, spec in parts.items():
         inner = {key.removeprefix(f"{name}."): x for key, x in overrides.items() if key.startswith(f"{name}.")}
@@ -100,15 +101,13 @@ def _made(cls: type[PreTrainedConfig], size: Size, init: dict[str, Any], overrid
     values.update({key: x for key, x in overrides.items() if "." not in key})
     for name in [name for name, x in values.items() if x is DROP]:
         del values[name]
-    config = cls(**values)
-    _tokens(config)
-    return config
+    return cls(**values)
 
 
-def _parts(cls: type[PreTrainedConfig]) -> dict[str, SubConfigSpec]:
+def _parts(cls: type[PreTrainedConfig]) -> dict[str, Any]:
     older = vars(cls).get("sub_configs", {})
     return cls.sub_configs_defaults or {
-        name: SubConfigSpec(part)
+        name: configuration_utils.SubConfigSpec(part)
         for name, part in (older if isinstance(older, dict) else {}).items()
         if isinstance(part, type)
         and issubclass(part, PreTrainedConfig)
@@ -155,7 +154,7 @@ def _smaller(name: str, value: Any, defaults: dict[str, Any], size: Size) -> Any
     if not isinstance(value, int):
         return value
     if name in ("max_source_positions", "max_length"):
-        return min(value, 40) if size.divisor > 1 else value
+        return value if size.whole_images else min(value, 40)
     if _LAYERS.search(name) and not _NOT_LAYERS.search(name):
         return min(value, LAYERS)
     if "vocab_size" in name and "type" not in name:
@@ -167,11 +166,9 @@ def _smaller(name: str, value: Any, defaults: dict[str, Any], size: Size) -> Any
     if name == "image_size":
         patch = defaults.get("patch_size")
         patch = patch[0] if isinstance(patch, (list, tuple)) else patch
-        return (
-            min(value, max(4 * patch, 64 // patch * patch if patch < 64 else patch) if isinstance(patch, int) else 64)
-            if size.divisor > 1
-            else value
-        )
+        if size.whole_images:
+            return value
+        return min(value, max(4 * patch, 64 // patch * patch) if isinstance(patch, int) else 64)
     if size.fewer_heads and _HEADS.search(name):
         return max(1, value // size.divisor)
     if _WIDTH.search(name) and not _NOT_WIDTH.search(name):
@@ -217,18 +214,16 @@ def _narrower(value: int, divisor: int) -> int:
     return value // divisor if value >= 16 and value % divisor == 0 else value
 
 
-def _tokens(config: PreTrainedConfig) -> None:
+def _tokens(given: dict[str, Any]) -> dict[str, Any]:
     """Special tokens that lie outside of the vocabulary go to its end, each to a place of its own."""
-    try:
-        size = config.get_text_config().vocab_size
-    except (AttributeError, ValueError):
-        size = getattr(config, "vocab_size", None)
-    if not isinstance(size, int):
-        return
-    free = iter(range(size - 1, 0, -1))
-    for name in sorted(filter(_TOKEN.search, vars(config))):
-        value = getattr(config, name)
-        if _TOKEN.search(name) and isinstance(value, int) and not isinstance(value, bool) and value >= size:
-            setattr(config, name, next(free))
-        elif _TOKEN.search(name) and isinstance(value, list) and any(isinstance(x, int) and x >= size for x in value):
-            setattr(config, name, [next(free)])
+    size = given.get("vocab_size", VOCABULARY)
+    size = min(size, VOCABULARY) if isinstance(size, int) else VOCABULARY
+    free = itertools.chain(range(size - 1, 0, -1), itertools.repeat(0))
+    found: dict[str, Any] = {}
+    for name in sorted(filter(_TOKEN.search, given)):
+        value = given[name]
+        if isinstance(value, int) and not isinstance(value, bool) and value >= size:
+            found[name] = next(free)
+        elif isinstance(value, (list, tuple)) and any(isinstance(x, int) and x >= size for x in value):
+            found[name] = type(value)([next(free)])
+    return found

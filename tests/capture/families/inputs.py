@@ -79,7 +79,7 @@ def _candidates(model: Any, length: int) -> Iterator[Inputs]:
                     yield {**text, **image, "images": count}
     seen = [x for x in (*sounds, *images) if x]
     for other in [*seen, {}]:
-        for text in [*texts, {}] if seen and not other or not seen else [{}, *texts]:
+        for text in [*texts, {}] if (seen and not other) or not seen else [{}, *texts]:
             chosen = {**other, **text}
             for name in required - set(chosen):
                 chosen[name] = _by_name(name, model.config)

@@ -36,3 +36,14 @@ def series(config: Any) -> dict[str, Tensor]:
         "future_values": noise(BATCH, config.prediction_length, seed=4),
         "future_time_features": noise(BATCH, config.prediction_length, times),
     }
+
+
+def patches(config: Any) -> Tensor:
+    """Flattened patches with their row and column in front."""
+    place = torch.arange(1.0, 9.0).view(1, 8, 1).expand(BATCH, 8, 2)
+    return torch.cat([place, noise(BATCH, 8, config.patch_embed_hidden_size)], -1)
+
+
+def codes(config: Any) -> dict[str, Tensor]:
+    """A text, and the codes of sounds in all codebooks."""
+    return {"input_ids": tokens(), "decoder_input_ids": tokens(7, 30).repeat(config.decoder.num_codebooks, 1)}

@@ -1,8 +1,8 @@
 """What a family needs beyond the rules of `configs.py` and `inputs.py`: one line each.
 
-A line holds fields of the config, those of a part as "text_config.hidden_size", and these names: `LENGTH`, how many tokens
-there are; `MODEL`, the class, where the mapping names none that runs by itself; `GIVE`, a function of the config that makes
-the inputs; `MORE`, a function that changes those that were found.
+A line holds fields of the config, those of a part as "text_config.hidden_size", and these names: `LENGTH`, how many
+tokens there are; `MODEL`, the class, where the mapping names none that runs by itself; `GIVE`, a function of the config
+that makes the inputs; `MORE`, a function that changes those that were found.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tests.capture.families.making import noise, ones, series
+from tests.capture.families.making import codes, noise, ones, patches, series, tokens
 
 MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 NTK = {"rope_type": "default", "rope_theta": 10000.0, "alpha": 1.0}
@@ -56,12 +56,32 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "blt": {"encoder_hash_byte_group_vocab": 500, "encoder_hash_byte_group_nb_functions": 1},
     "chameleon": IMAGE_TOKEN,
     "emu3": IMAGE_TOKEN,
-    "cohere_compass_text": {"rope_parameters": MROPE},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": MROPE}},
     "deepseek_v2": {"num_experts_per_tok": 2, "moe_intermediate_size": 16},
-    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
+    "codegen": {"rotary_dim": 16},
+    "ministral": {"head_dim": 16},
+    "molmo2": {"adapter_config.vision_feature_layer": [1, 0]},
+    "nemotron": {"num_key_value_heads": 8, "head_dim": 16},
+    "patchtst": {"GIVE": lambda c: {"past_values": noise(2, c.context_length, c.num_input_channels)}},
+    "patchtsmixer": {"GIVE": lambda c: {"past_values": noise(2, c.context_length, c.num_input_channels)}},
+    "pix2struct": {"GIVE": lambda c: {"flattened_patches": patches(c.vision_config), "decoder_input_ids": tokens(7)}},
+    "speecht5": {
+        "GIVE": lambda c: {
+            "input_values": noise(2, 12, c.hidden_size),
+            "decoder_input_values": noise(2, 7, c.hidden_size),
+        }
+    },
+    "clap": {"GIVE": lambda c: {"input_features": noise(2, 1, 1001, 64), "input_ids": tokens(12)}},
+    "musicgen": {"MODEL": "MusicgenForConditionalGeneration", "GIVE": codes},
+    "musicgen_melody": {"MODEL": "MusicgenMelodyForConditionalGeneration", "GIVE": codes},
+    "zamba": {"num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "linear_attention"]},
+    "zamba2": {"num_hidden_layers": 2, "layers_block_type": ["linear_attention", "hybrid"]},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "esm": {"vocab_size": 40, "pad_token_id": 1, "mask_token_id": 32},
     "evolla": {"protein_encoder_config.vocab_size": 40, "aligner_num_add_layers": 1, "num_hidden_layers": 2},
-    "autoformer": {"prediction_length": 6, "GIVE": series},
+    "autoformer": {"prediction_length": 12, "label_length": 3, "moving_average": 5, "GIVE": series},
     "informer": {"prediction_length": 6, "GIVE": series},
     "time_series_transformer": {"prediction_length": 6, "GIVE": series},
     "glm4v_text": {"rope_parameters": MROPE},
