@@ -1,4 +1,4 @@
-"""`scripts/families`: every family of the installed transformers, and what the watch makes of each softmax of its attention."""
+"""`scripts/families`: what the watch makes of each softmax, over every family of the installed transformers."""
 
 from __future__ import annotations
 
@@ -110,9 +110,10 @@ def table(reports: list[Report]) -> str:
     runs = sum(len(report.results) for report in ran)
     lines = [
         BEGIN,
-        f"transformers {transformers.__version__}, torch {torch.__version__.partition('+')[0]}: {len(reports)} families; "
-        f"{len(ran)} ran, with {runs} inputs: sdpa and eager, no padding, on the left and on the right, where the model takes it.",
-        f"{len(attentive)} of them have softmax attention.",
+        f"transformers {transformers.__version__}, torch {torch.__version__.partition('+')[0]}:",
+        f"{len(reports)} families, {len(ran)} ran, with {runs} inputs:",
+        "sdpa and eager; no padding, on the left and on the right, where the model takes it. "
+        f"{len(attentive)} have softmax attention.",
         "",
         "| " + " | ".join(VERDICTS) + " |",
         "|" + "---|" * len(VERDICTS),
@@ -126,7 +127,9 @@ def table(reports: list[Report]) -> str:
     for report in rest:
         mine = counted([report])
         reasons = "; ".join(dict.fromkeys(_reason(finding) for finding in open_findings(report)))
-        lines.append(f"| {report.family} | " + " | ".join(str(mine[verdict] or "") for verdict in VERDICTS) + f" | {reasons} |")
+        lines.append(
+            f"| {report.family} | " + " | ".join(str(mine[verdict] or "") for verdict in VERDICTS) + f" | {reasons} |"
+        )
     if unmade:
         lines += ["", f"{len(unmade)} families could not be made here:", "", "| family | error |", "|---|---|"]
         lines += [f"| {report.family} | {_cell(report.error)} |" for report in unmade]

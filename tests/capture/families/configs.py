@@ -1,7 +1,7 @@
 """A tiny config of any family, from the defaults of its class: few layers, narrow, a small vocabulary.
 
-Widths are all divided by the same number, so that what belongs together (hidden size = heads · head size, the text's and
-the image's projections) stays together; what an architecture needs beyond that stands in `overrides.py`.
+Widths are all divided by the same number, so that what belongs together (hidden size = heads · head size, the text's
+and the image's projections) stays together; what an architecture needs beyond that stands in `overrides.py`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import dataclasses
 import re
 from typing import Any
 
-from transformers import PreTrainedConfig
-from transformers.configuration_utils import SubConfigSpec
+from transformers import PreTrainedConfig, configuration_utils
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.capture.families.overrides import OVERRIDES
@@ -32,11 +31,19 @@ _LAYERS = re.compile(
     r"(^|_)(num_hidden_layers|num_layers|n_layers?|layers|depth|hidden_layers|num_blocks|n_blocks|num_attention_layers|num_encoder_layers"
     r"|num_decoder_layers|num_hidden_groups_)$"
 )
-_NOT_LAYERS = re.compile(r"residual|add_layers|dense_layers|shared_layers|adapter|mlp|head|conv|lstm|postnet|predictor|projection|iou|max_depth|min_depth|proj_|mtp")
-_HEADS = re.compile(r"(^|_)(num_attention_heads|num_key_value_heads|num_heads|n_heads?|attention_heads|num_kv_heads|n_head_kv)$")
+_NOT_LAYERS = re.compile(
+    r"residual|add_layers|dense_layers|shared_layers|adapter|mlp|head|conv|lstm|postnet|predictor|projection|iou|max_depth|min_depth|proj_|mtp"
+)
+_HEADS = re.compile(
+    r"(^|_)(num_attention_heads|num_key_value_heads|num_heads|n_heads?|attention_heads|num_kv_heads|n_head_kv)$"
+)
 _OF_A_HEAD = re.compile(r"(^|_)(head_dim|d_kv|kv_channels|dim_head|d_head|head_size)$")
-_EXPERTS = re.compile(r"(^|_)(num_experts|n_routed_experts|num_local_experts|moe_num_experts|num_routed_experts|n_experts)$")
-_WINDOWS = re.compile(r"^(sliding_window|sliding_window_size|local_attention|attention_window|attention_chunk_size|window)$")
+_EXPERTS = re.compile(
+    r"(^|_)(num_experts|n_routed_experts|num_local_experts|moe_num_experts|num_routed_experts|n_experts)$"
+)
+_WINDOWS = re.compile(
+    r"^(sliding_window|sliding_window_size|local_attention|attention_window|attention_chunk_size|window)$"
+)
 _TOKEN = re.compile(r"(token_id|token_index|_token_ids?)$")
 
 
@@ -61,7 +68,9 @@ SIZES = (Size(8), Size(8, fewer_heads=True), Size(1))
 
 def tiny(family: str, size: Size, how: str) -> PreTrainedConfig:
     """A config of a family."""
-    config = _made(config_class(family), size, {}, {name: x for name, x in OVERRIDES.get(family, {}).items() if not name.isupper()})
+    config = _made(
+        config_class(family), size, {}, {name: x for name, x in OVERRIDES.get(family, {}).items() if not name.isupper()}
+    )
     config._attn_implementation = how
     return config
 
@@ -73,7 +82,7 @@ def _made(cls: type[PreTrainedConfig], size: Size, init: dict[str, Any], overrid
     for name, value in defaults.items():
         if name not in parts:
             changed = _smaller(name, value, defaults, size)
-            if changed is not None and changed != value or name in init:
+            if (changed is not None and changed != value) or name in init:
                 values[name] = changed
     values.update(_stages(defaults))
     values.update(_kinds_of_layers(cls, values))
@@ -95,12 +104,15 @@ def _made(cls: type[PreTrainedConfig], size: Size, init: dict[str, Any], overrid
     return config
 
 
-def _parts(cls: type[PreTrainedConfig]) -> dict[str, SubConfigSpec]:
+def _parts(cls: type[PreTrainedConfig]) -> dict[str, Any]:
     older = vars(cls).get("sub_configs", {})
     return cls.sub_configs_defaults or {
-        name: SubConfigSpec(part)
+        name: configuration_utils.SubConfigSpec(part)
         for name, part in (older if isinstance(older, dict) else {}).items()
-        if isinstance(part, type) and issubclass(part, PreTrainedConfig) and dataclasses.is_dataclass(part) and part.model_type
+        if isinstance(part, type)
+        and issubclass(part, PreTrainedConfig)
+        and dataclasses.is_dataclass(part)
+        and part.model_type
     }
 
 
@@ -123,12 +135,19 @@ def _defaults(cls: type[PreTrainedConfig]) -> dict[str, Any]:
 def _smaller(name: str, value: Any, defaults: dict[str, Any], size: Size) -> Any:
     if isinstance(value, bool) or value is None:
         return value
-    if isinstance(value, (list, tuple)) and value and all(isinstance(x, int) and not isinstance(x, bool) for x in value):
+    if (
+        isinstance(value, (list, tuple))
+        and value
+        and all(isinstance(x, int) and not isinstance(x, bool) for x in value)
+    ):
         if _WIDTH.search(name) and not _NOT_WIDTH.search(name):
             return type(value)(_narrower(x, size.divisor) for x in value)
         if name in ("depths", "num_blocks", "layer_depths"):
             return type(value)(min(x, LAYERS) for x in value)
-        if re.search(r"(^|_)(layer|block|attn|deepstack_visual)_?(indexes|indices|ids?)$|extract_layers|global_attn_indexes|cross_attention_layers", name):
+        if re.search(
+            r"(^|_)(layer|block|attn|deepstack_visual)_?(indexes|indices|ids?)$|extract_layers|global_attn_indexes|cross_attention_layers",
+            name,
+        ):
             kept = type(value)(sorted({min(x, i) for i, x in enumerate(value[:LAYERS])}))
             return kept
         return value
@@ -147,7 +166,11 @@ def _smaller(name: str, value: Any, defaults: dict[str, Any], size: Size) -> Any
     if name == "image_size":
         patch = defaults.get("patch_size")
         patch = patch[0] if isinstance(patch, (list, tuple)) else patch
-        return min(value, max(4 * patch, 64 // patch * patch if patch < 64 else patch) if isinstance(patch, int) else 64) if size.divisor > 1 else value
+        return (
+            min(value, max(4 * patch, 64 // patch * patch if patch < 64 else patch) if isinstance(patch, int) else 64)
+            if size.divisor > 1
+            else value
+        )
     if size.fewer_heads and _HEADS.search(name):
         return max(1, value // size.divisor)
     if _WIDTH.search(name) and not _NOT_WIDTH.search(name):
@@ -205,6 +228,6 @@ def _tokens(config: PreTrainedConfig) -> None:
     for name in sorted(filter(_TOKEN.search, vars(config))):
         value = getattr(config, name)
         if _TOKEN.search(name) and isinstance(value, int) and not isinstance(value, bool) and value >= size:
-            setattr(config, name, next(free))
+            setattr(config, name, next(free, 0))
         elif _TOKEN.search(name) and isinstance(value, list) and any(isinstance(x, int) and x >= size for x in value):
-            setattr(config, name, [next(free)])
+            setattr(config, name, [next(free, 0)])

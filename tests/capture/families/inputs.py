@@ -67,7 +67,11 @@ def _candidates(model: Any, length: int) -> Iterator[Inputs]:
         for name, x in parameters.items()
         if x.default is x.empty and x.kind not in (x.VAR_KEYWORD, x.VAR_POSITIONAL)
     }
-    images, sounds, texts = list(_images(model.config, names)), list(_sounds(model.config, names)), list(_text(model.config, names, length))
+    images, sounds, texts = (
+        list(_images(model.config, names)),
+        list(_sounds(model.config, names)),
+        list(_text(model.config, names, length)),
+    )
     for text in texts:
         for image in images:
             if image:
@@ -75,7 +79,7 @@ def _candidates(model: Any, length: int) -> Iterator[Inputs]:
                     yield {**text, **image, "images": count}
     seen = [x for x in (*sounds, *images) if x]
     for other in [*seen, {}]:
-        for text in [*texts, {}] if seen and not other or not seen else [{}, *texts]:
+        for text in [*texts, {}] if (seen and not other) or not seen else [{}, *texts]:
             chosen = {**other, **text}
             for name in required - set(chosen):
                 chosen[name] = _by_name(name, model.config)
@@ -86,7 +90,9 @@ def _candidates(model: Any, length: int) -> Iterator[Inputs]:
 def _ids(config: PreTrainedConfig, length: int = LENGTH, seed: int = 1) -> Tensor:
     size = found(config, ("vocab_size", "src_vocab_size"), ("text", "decoder"), 64)
     generator = torch.Generator().manual_seed(seed)
-    special = {x for name, x in vars(config).items() if name.endswith(("token_id", "token_index")) and isinstance(x, int)}
+    special = {
+        x for name, x in vars(config).items() if name.endswith(("token_id", "token_index")) and isinstance(x, int)
+    }
     allowed = torch.tensor([i for i in range(3, min(int(size), 100)) if i not in special])
     return allowed[torch.randint(0, len(allowed), (BATCH, length), generator=generator)]
 
@@ -117,7 +123,14 @@ def _images(config: PreTrainedConfig, names: set[str]) -> Iterator[Inputs]:
     if "hidden_states" in names and grid_name == "grid_thw":
         pixels = "hidden_states"
     else:
-        pixels = next((name for name in ("pixel_values", "pixel_values_videos", "images", "pixel_values_images") if name in names), "")
+        pixels = next(
+            (
+                name
+                for name in ("pixel_values", "pixel_values_videos", "images", "pixel_values_images")
+                if name in names
+            ),
+            "",
+        )
     if not pixels:
         yield {}
         return
@@ -134,7 +147,10 @@ def _images(config: PreTrainedConfig, names: set[str]) -> Iterator[Inputs]:
     h, w = min(height, 512), min(width, 512)
     yield {pixels: noise(BATCH, 1, channels, h, w)}
     if "pixel_attention_mask" in names:
-        yield {pixels: noise(BATCH, 1, channels, h, w), "pixel_attention_mask": torch.ones(BATCH, 1, h, w, dtype=torch.long)}
+        yield {
+            pixels: noise(BATCH, 1, channels, h, w),
+            "pixel_attention_mask": torch.ones(BATCH, 1, h, w, dtype=torch.long),
+        }
     if "image_sizes" in names:
         yield {pixels: noise(BATCH, channels, h, w), "image_sizes": torch.tensor([[h, w]] * BATCH)}
         yield {pixels: noise(BATCH, 3, channels, h, w), "image_sizes": torch.tensor([[h, 2 * w]] * BATCH)}
@@ -144,7 +160,22 @@ def _images(config: PreTrainedConfig, names: set[str]) -> Iterator[Inputs]:
 
 def _sounds(config: PreTrainedConfig, names: set[str]) -> Iterator[Inputs]:
     parts = ("audio", "encoder", "speech")
-    bins = _one(found(config, ("num_mel_bins", "mel_bins", "feature_size", "input_feat_per_channel", "input_feat_size", "num_mel_channels", "input_dim"), parts, 80))
+    bins = _one(
+        found(
+            config,
+            (
+                "num_mel_bins",
+                "mel_bins",
+                "feature_size",
+                "input_feat_per_channel",
+                "input_feat_size",
+                "num_mel_channels",
+                "input_dim",
+            ),
+            parts,
+            80,
+        )
+    )
     sources = found(config, ("max_source_positions",), parts)
     window = _one(found(config, ("n_window",), parts, 0))
     with_mask: Inputs = {}
@@ -182,7 +213,14 @@ def ready(inputs: Inputs, model: Any) -> Inputs:
     inputs = dict(inputs)
     count = inputs.pop("images", None)
     if count:
-        token = next((getattr(model.config, name) for name in ("image_token_id", "image_token_index", "media_token_id", "img_token_id") if isinstance(getattr(model.config, name, None), int)), None)
+        token = next(
+            (
+                getattr(model.config, name)
+                for name in ("image_token_id", "image_token_index", "media_token_id", "img_token_id")
+                if isinstance(getattr(model.config, name, None), int)
+            ),
+            None,
+        )
         if token is not None:
             ids = inputs["input_ids"]
             places = torch.full((BATCH, count), token)

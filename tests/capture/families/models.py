@@ -1,4 +1,4 @@
-"""Which families there are, and a model of each with random weights, from the mappings of the installed transformers."""
+"""Which families the installed transformers has, and a model of each with random weights."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.capture.families.overrides import OVERRIDES
 MOST = 150_000_000  # parameters
 
 
-class CannotBeMade(Exception):
-    """No model of this family, with the reason of every attempt."""
+class TooLargeError(Exception):
+    """A model of more than MOST parameters."""
 
 
 def families() -> list[str]:
@@ -33,7 +33,9 @@ def class_names(family: str) -> list[str]:
     """The classes of a family: the base model, else the first of its heads."""
     if "MODEL" in OVERRIDES.get(family, {}):
         return [OVERRIDES[family]["MODEL"]]
-    mappings = sorted(name for name in vars(modeling_auto) if name.endswith("_MAPPING_NAMES") and name != "CONFIG_MAPPING_NAMES")
+    mappings = sorted(
+        name for name in vars(modeling_auto) if name.endswith("_MAPPING_NAMES") and name != "CONFIG_MAPPING_NAMES"
+    )
     for mapping in ("MODEL_MAPPING_NAMES", *mappings):
         name = getattr(modeling_auto, mapping).get(family)
         if name is not None:
@@ -64,7 +66,7 @@ def build(family: str, how: str, size: Size) -> Any:
     with torch.device("meta"):
         count = sum(x.numel() for x in cls._from_config(config, attn_implementation=how).parameters())
     if count > MOST:
-        raise CannotBeMade(f"{count / 1e6:.0f} million parameters")
+        raise TooLargeError(f"{count / 1e6:.0f} million parameters")
     seed()
     model = cls._from_config(tiny(family, size, how), attn_implementation=how).eval()
     randomise(model)
@@ -76,12 +78,12 @@ def randomise(model: nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, x in model.named_parameters():
-            if not x.is_floating_point() or "norm" in name.lower() and x.ndim < 2:
+            if not x.is_floating_point() or ("norm" in name.lower() and x.ndim < 2):
                 continue
             if x.ndim >= 2 and "A_log" not in name:
                 x.copy_(torch.randn(x.shape, generator=generator) / math.sqrt(max(1, x[0].numel())))
             elif not bool(x.any()):
                 x.copy_(0.1 * torch.randn(x.shape, generator=generator))
-        for name, module in model.named_modules():
+        for module in model.modules():
             if isinstance(module, nn.Embedding):
                 module.weight.copy_(torch.randn(module.weight.shape, generator=generator))

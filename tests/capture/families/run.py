@@ -11,8 +11,9 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -135,7 +136,10 @@ def _short(error: Exception) -> str:
 def _line() -> str:
     """Where the innermost frame of transformers or this harness raised."""
     frames = traceback.extract_tb(sys.exc_info()[2])
-    frame = next((frame for frame in reversed(frames) if "transformers" in frame.filename or "families" in frame.filename), frames[-1])
+    frame = next(
+        (frame for frame in reversed(frames) if "transformers" in frame.filename or "families" in frame.filename),
+        frames[-1],
+    )
     return f"({frame.filename.rpartition('/')[2]}:{frame.lineno})"
 
 
@@ -143,14 +147,14 @@ def _line() -> str:
 
 
 def _child(family: str, variants: Any, dtype: torch.dtype, pipe: Connection) -> None:
-    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, used + BYTES))
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     warnings.simplefilter("ignore")
-    silence = open(os.devnull, "w")
-    os.dup2(silence.fileno(), 1)
-    os.dup2(silence.fileno(), 2)
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
     try:
         report = examine(family, variants, dtype)
     except BaseException as error:

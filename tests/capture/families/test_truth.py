@@ -1,4 +1,4 @@
-"""The counter of a model's own softmaxes, on modules that a reader can follow; and the judge, on records that are wrong."""
+"""The counter of a model's own softmaxes, on modules that a reader can follow; the judge, on records that are wrong."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 import headwise
 from headwise.records import AttentionRecord, CallSite
@@ -46,7 +46,7 @@ def plain(m: Layer, x: Tensor) -> Tensor:
 
 def fused(m: Layer, x: Tensor) -> Tensor:
     q, k, v = (p(x).view(2, 6, 2, 4).transpose(1, 2) for p in (m.q, m.k, m.v))
-    return m.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+    return m.o(functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
 
 
 def with_einsum(m: Layer, x: Tensor) -> Tensor:
@@ -86,6 +86,16 @@ def on_the_way(m: Layer, x: Tensor) -> Tensor:
     return nn.Softmax(-1)(m.q(x) @ m.k(x).mT) @ m.v(x)
 
 
+def scores_by_mul_and_sum(m: Layer, x: Tensor) -> Tensor:
+    return torch.softmax((m.q(x)[:, :, None] * m.k(x)[:, None]).sum(-1), -1) @ m.v(x)
+
+
+def masked_by_a_product(m: Layer, x: Tensor) -> Tensor:
+    real = torch.arange(6) > 1
+    mask = (real[:, None] * real.float()[None]).expand(2, 6, 6)
+    return torch.softmax(m.q(x) @ m.k(x).mT + (1 - mask) * -9.0, -1) @ m.v(x)
+
+
 @pytest.mark.parametrize(
     ("how", "count", "shape"),
     [
@@ -95,6 +105,8 @@ def on_the_way(m: Layer, x: Tensor) -> Tensor:
         (along_columns, 1, (2, 6, 6)),
         (into_a_buffer, 1, (2, 6, 6)),
         (by_mul_and_sum, 1, (2, 6, 6)),
+        (scores_by_mul_and_sum, 1, (2, 6, 6)),
+        (masked_by_a_product, 1, (2, 6, 6)),
         (by_log_softmax, 1, (2, 6, 6)),
         (in_pieces, 2, (2, 3, 6)),
         (on_the_way, 1, (2, 6, 6)),
@@ -106,7 +118,8 @@ def test_attention_is_counted_however_it_is_written(how: Forward, count: int, sh
     for entry in truth.attention:
         torch.testing.assert_close(entry.rows.sum(-1), torch.ones(shape[:-1]))
         assert entry.module == "Layer"
-    assert truth.gates == [] and truth.fused == []
+    assert truth.gates == []
+    assert truth.fused == []
 
 
 def router(m: Layer, x: Tensor) -> Tensor:
@@ -120,7 +133,7 @@ def pooled(m: Layer, x: Tensor) -> Tensor:
 
 
 def after_attention(m: Layer, x: Tensor) -> Tensor:
-    return pooled(m, m.o(F.layer_norm(x + plain(m, x), [8])))
+    return pooled(m, m.o(functional.layer_norm(x + plain(m, x), [8])))
 
 
 @pytest.mark.parametrize(("how", "attention", "gates"), [(router, 0, 1), (pooled, 0, 1), (after_attention, 1, 1)])
@@ -141,10 +154,16 @@ def another_axis(m: Layer, x: Tensor) -> Tensor:
     return torch.softmax(m.q(x) @ m.k(x).mT, 1) @ m.v(x)
 
 
-@pytest.mark.parametrize("how", [classifier, of_a_codebook, another_axis])
+def state_space(m: Layer, x: Tensor) -> Tensor:
+    decay = torch.exp(m.q(x)[..., None] * -torch.exp(m.memory.mT))  # [B, N, 8, 5]
+    return (decay * m.v(x)[..., None]).sum(-1)
+
+
+@pytest.mark.parametrize("how", [state_space, classifier, of_a_codebook, another_axis])
 def test_what_is_not_contracted_with_activations_is_nothing(how: Forward) -> None:
     truth = run(how)
-    assert truth.attention == [] and truth.gates == []
+    assert truth.attention == []
+    assert truth.gates == []
 
 
 def test_rows_whose_scores_are_all_masked_are_empty() -> None:
@@ -187,7 +206,8 @@ def test_a_record_less_is_silent_unless_the_coverage_names_it(seen: Seen) -> Non
     assert verdicts(truth, [], []) == ["silent"]
     for status, verdict in (("refused", "refused"), ("missed", "not understood")):
         assert verdicts(truth, [], [CallSite("Layer", status, 1, "a reason")]) == [verdict]  # type: ignore[arg-type]
-    assert verdicts(truth, [], [CallSite("Elsewhere", "refused", 1, "a reason")]) == ["silent"]
+    for site in (CallSite("Elsewhere", "refused", 1, ""), CallSite("Layer", "refused", 0, "")):
+        assert verdicts(truth, [], [site]) == ["silent"]
 
 
 @pytest.mark.parametrize("change", ["scale", "order of queries", "order of keys", "heads"])

@@ -1,7 +1,7 @@
 """Every softmax of a model that is attention, with its weights, as torch's own operators compute them.
 
-Nothing here is shared with `headwise.capture`: a dispatch mode sees the operators below autograd, and `marks` say of every
-number which softmax, row and column it came from. Fused attention is taken apart by torch (`SDPBackend.MATH`).
+Nothing here is shared with `headwise.capture`: a dispatch mode sees the operators below autograd, and marks say of
+every number which softmax, row and column it came from. Fused attention is taken apart by torch (`SDPBackend.MATH`).
 
 A softmax is attention if its scores come from a product of two tensors that are not weights of the model, and if its
 normalised axis is then contracted with something that is not a weight either. If only the second holds, it is a gate:
@@ -22,20 +22,50 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 
-# A mark: 0 = nothing; PRODUCT = a product of activations; above, a weight: (entry, many?, row, column).
-PRODUCT, COLUMN, ROW, MANY = -1, 2**18, 2**24, 2**42
+# A mark: 0 = nothing; PRODUCT = a product of activations; TERM = what is to be summed to one; above, a weight: (entry,
+# many?, row, column).
+PRODUCT, TERM, COLUMN, MANY = -1, -2, 2**18, 2**42
 SOFTMAX = {"_softmax", "_safe_softmax", "_log_softmax", "softmax", "log_softmax"}
 # Weights that are not a softmax: of scores alone, and listed only if they are contracted.
 OTHER = {"sigmoid", "exp", "relu", "silu", "softplus", "elu", "tanh"}
 BATCHED, MATRICES = {"bmm", "baddbmm"}, {"mm", "addmm", "linear", "mv", "addmv", "dot"}
 MOVES = {
-    *("clone", "_to_copy", "cat", "stack", "index", "index_select", "gather", "constant_pad_nd", "roll", "flip", "repeat"),
-    *("slice_scatter", "select_scatter", "index_put", "index_put_", "_unsafe_index", "scatter", "scatter_", "tril", "triu"),
+    *(
+        "clone",
+        "_to_copy",
+        "cat",
+        "stack",
+        "index",
+        "index_select",
+        "gather",
+        "constant_pad_nd",
+        "roll",
+        "flip",
+        "repeat",
+    ),
+    *(
+        "slice_scatter",
+        "select_scatter",
+        "index_put",
+        "index_put_",
+        "_unsafe_index",
+        "scatter",
+        "scatter_",
+        "tril",
+        "triu",
+    ),
     *("masked_select", "index_copy", "index_copy_", "copy_", "_unsafe_view", "im2col", "reflection_pad2d", "copy"),
     *("as_strided_scatter", "diagonal_scatter", "_reshape_copy", "expand_copy", "unfold_copy", "masked_scatter"),
     *("replication_pad2d", "rot90", "take", "take_along_dim", "repeat_interleave", "embedding", "_reshape_alias"),
 }
-FORGET = {"convolution", "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_no_training"}
+FORGET = {
+    "convolution",
+    "native_layer_norm",
+    "native_group_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit_no_training",
+}
+MAKES = SOFTMAX | BATCHED | MATRICES | FORGET | {"_cdist_forward", "copy_"}
 OF_A_CPU = "_scaled_dot_product_flash_attention_for_cpu"
 FUSED = ("_scaled_dot_product", "_native_multi_head", "_transformer_encoder", "flex_attention", "_flash_attention")
 
@@ -50,6 +80,7 @@ class Entry:
     dim: int
     empty: Tensor  # whether all scores of a row are masked
     of_product: bool
+    largest: float  # of the scores that are not masked: what their rounding is measured by
     contracted: bool = False
     used: Tensor | None = None  # what was contracted, the normalised axis last
     where: str = ""
@@ -124,7 +155,7 @@ class Truth(TorchDispatchMode):
         elif any(part in name for part in FUSED):
             self.fused.append(name)
         written = [x for x in tree_iter(out) if isinstance(x, Tensor)]
-        if name in MOVES and read and all(self._is_weight(x) for x in read):  # a weight in another layout or dtype
+        if read and name not in MAKES and all(self._is_weight(x) for x in read):  # a weight in another form
             for x in written:
                 self._weights.add(x.untyped_storage()._cdata)
                 self._kept.append(x.untyped_storage())
@@ -160,11 +191,15 @@ class Truth(TorchDispatchMode):
         if mark is not None and bool((mark > 0).any()):
             of_product = True  # a softmax of a softmax
         highest = scores.movedim(dim, -1).amax(-1)
-        self._enter(name, out, dim, (highest <= -1e30) | highest.isnan(), of_product)
+        sizes = scores.float().abs()
+        largest = float(sizes.masked_fill(~(sizes < 1e4), 0.0).max()) if scores.numel() else 0.0
+        self._enter(name, out, dim, (highest <= -1e30) | highest.isnan(), of_product, largest)
 
-    def _enter(self, name: str, out: Tensor, dim: int, empty: Tensor, of_product: bool) -> None:
+    def _enter(self, name: str, out: Tensor, dim: int, empty: Tensor, of_product: bool, largest: float) -> None:
         self.entries.append(
-            Entry(self._running[-1] if self._running else "", name, out.detach().clone(), dim, empty, of_product)
+            Entry(
+                self._running[-1] if self._running else "", name, out.detach().clone(), dim, empty, of_product, largest
+            )
         )
         rows = torch.arange(empty.numel()).view(empty.shape).unsqueeze(dim)
         columns = torch.arange(out.shape[dim]).view(-1, *[1] * (out.ndim - dim - 1))
@@ -197,7 +232,9 @@ class Truth(TorchDispatchMode):
             lines = mine.flatten(0, -2).any(-1)
             rows, columns, mine = (each.flatten(0, -2)[lines] for each in (rows, columns, mine))
             one_row = (rows.masked_fill(~mine, -1).amax(-1) == rows.masked_fill(~mine, 2**40).amin(-1)).all()
-            several = entry.rows.shape[-1] == 1 or bool((columns.amax(-1) > columns.masked_fill(~mine, 2**40).amin(-1)).any())
+            several = entry.rows.shape[-1] == 1 or bool(
+                (columns.amax(-1) > columns.masked_fill(~mine, 2**40).amin(-1)).any()
+            )
             if bool(one_row) and several:
                 entry.contracted = True
                 entry.used = x.detach().movedim(dim, -1).clone()
@@ -213,12 +250,15 @@ class Truth(TorchDispatchMode):
             self._contracted(mark, x, dims[0], None)
         keep = bool(args[2]) if len(args) > 2 else False
         left = mark.amin(dims, keepdim=keep) if dims else mark
-        self._set(out, torch.where(left < 0, left, 0) if bool((left < 0).any()) else None)
+        self._set(out, torch.where(left < 0, PRODUCT, 0) if bool((left < 0).any()) else None)
 
     def _move(self, func: Any, name: str, args: Any, kwargs: Any, out: Tensor) -> None:
         if name in ("clone", "_to_copy", "_unsafe_view", "copy_", "copy"):
             mark = self._of(args[1] if name.startswith("copy") and len(args) > 1 else args[0])
-            self._set(out, None if mark is None else mark.reshape(out.shape) if name == "_unsafe_view" else mark.expand(out.shape))
+            self._set(
+                out,
+                None if mark is None else mark.reshape(out.shape) if name == "_unsafe_view" else mark.expand(out.shape),
+            )
             return
 
         def of(x: Any) -> Any:
@@ -249,13 +289,15 @@ class Truth(TorchDispatchMode):
                 continue  # a reduction or something else: what it gives is not known
             if name == "mul" and out.numel() > x.numel():
                 mark = torch.where(mark > 0, mark // MANY * MANY + mark % MANY + MANY * (mark // MANY % 2 == 0), mark)
-            found = mark if found is None else torch.where(found > 0, found, torch.where(mark != 0, mark, found))
+            if found is not None:  # of a product and a term it is the product that counts
+                mark = torch.where((found != 0) & (mark != 0), torch.maximum(found, mark), found + mark)
+            found = mark
         if name == "mul" and found is None and len(read) == 2:
             outer = all(out.numel() > x.numel() > 1 and not self._is_weight(x) for x in read)
-            found = torch.full(out.shape, PRODUCT) if outer else None
+            found = torch.full(out.shape, TERM) if outer else None
         name = name.removesuffix("_")
         if found is not None and name in OTHER and bool((found == PRODUCT).all()) and out.ndim:
-            self._enter(name, out, out.ndim - 1, torch.zeros(out.shape[:-1], dtype=torch.bool), True)
+            self._enter(name, out, out.ndim - 1, torch.zeros(out.shape[:-1], dtype=torch.bool), True, 0.0)
             return
         self._set(out, found)
 

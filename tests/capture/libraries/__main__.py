@@ -87,7 +87,7 @@ def table(totals: dict[str, Counter[str]]) -> str:
     return "\n".join([BEGIN, *lines, END])
 
 
-def main() -> None:
+def main() -> int:
     arguments = [argument for argument in sys.argv[1:] if argument != "--write"]
     only, part = (*arguments, "", "")[:2]
     warnings.simplefilter("ignore")
@@ -113,7 +113,8 @@ def main() -> None:
     if "--write" in sys.argv and not arguments:
         before, _, rest = DOCUMENT.read_text().partition(BEGIN)
         DOCUMENT.write_text(before + table(totals) + rest.partition(END)[2])
+    return int(any(total["wrong"] or total["silent"] for total in totals.values()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
