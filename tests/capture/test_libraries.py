@@ -14,6 +14,9 @@ from tests.capture.libraries.library import LIBRARIES, cases
 OPEN = {
     ("lucidrains", "SepViT"): "the values have one more dimension than the weights",
     ("lucidrains", "ViT, patch merger"): "its queries are parameters: the counter calls its softmax a gate",
+    ("timm", "efficientvit_m0"): "the values are multiplied by the transposed weights",
+    ("timm", "shvit_s1"): "the values are multiplied by the transposed weights",
+    ("timm", "gemma4_vit_167m"): "the counter runs other kernels, whose rounding adds up to 1e-4 over its layers",
     ("lucidrains", "normalised ViT"): "its weights are computed in each pass: the counter takes them for activations",
 }
 
