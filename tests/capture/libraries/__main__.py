@@ -1,49 +1,120 @@
-"""Print what the watch makes of the models of libraries: `python -m tests.capture.libraries [library] [model]`."""
+"""What the watch makes of models of other libraries: `python -m tests.capture.libraries [library] [part of a name]`.
+
+Those that are not installed are named; `--write`, with all that are, writes the table in docs/watch.md.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import multiprocessing
+import resource
 import sys
-import traceback
 import warnings
 from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from tests.capture.families.compare import VERDICTS, compare
-from tests.capture.libraries.library import LIBRARIES, cases
+from tests.capture.families.compare import VERDICTS, Finding, Result, compare
+from tests.capture.libraries.library import LIBRARIES, Cases, cases
 
-warnings.simplefilter("ignore")
-torch.set_num_threads(1)
-only, name_part = (*sys.argv[1:], "", "")[:2]
-for library, packages in LIBRARIES.items():
-    if only and library != only:
-        continue
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "watch.md"
+BEGIN, END = "<!-- libraries: begin -->", "<!-- libraries: end -->"
+SECONDS, BYTES = 60, 5 * 2**30
+
+
+def examine(models: Cases, name: str) -> Result | str:
+    """One model, in a process of its own, so that a large one ends only itself; or the error."""
+    fork = multiprocessing.get_context("fork")
+    mine, theirs = fork.Pipe(duplex=False)
+    process = fork.Process(target=_child, args=(models, name, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    found: Result | str = f"not done after {SECONDS} s"
+    if mine.poll(SECONDS):
+        try:
+            found = mine.recv()
+        except EOFError:
+            found = "the process ended"
+    process.kill()
+    process.join()
+    return found
+
+
+def _child(models: Cases, name: str, pipe: Any) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
+    torch.manual_seed(0)
     try:
-        found = cases(library)
-    except ImportError as error:
-        print(f"{library}: not installed ({error}). pip install {packages}")
-        continue
-    total = Counter[str]()
-    for name, make in found.items():
-        if name_part not in name:
+        pipe.send(compare(*models[name]()))
+    except Exception as error:  # what a library raises is for the reader
+        pipe.send(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+
+
+def shown(result: Result | str) -> list[str]:
+    """The counts of a model, and what is not exact."""
+    if isinstance(result, str):
+        return [f"ERROR {result}"]
+    count = result.count()
+    counts = ", ".join(f"{count[verdict]} {verdict}" for verdict in VERDICTS if count[verdict]) or "no attention"
+    lines = [f"{counts}{', OUTPUT CHANGED' if result.changed else ''}"]
+    notes = [f"{f.verdict}: {f.module}: {f.note}" for f in result.findings if f.verdict not in ("exact", "bounded")]
+    notes += [f"also {other}" for other in result.other]
+    notes += [f"not taken apart: {name}" for name in result.fused]
+    return [*lines, *(f"    {note[:240]}" for note in dict.fromkeys(notes))]
+
+
+def of_keras(result: Result) -> Result:
+    """Keras calls its layers without torch's hooks: the counter knows no module, and the refusals are in its order."""
+    refused = [site for site in result.other if site.startswith("refused")]
+    silent = [finding for finding in result.findings if finding.verdict == "silent"]
+    if len(silent) != len(refused):
+        return result
+    findings = [finding for finding in result.findings if finding.verdict != "silent"]
+    findings += [Finding("refused", found.module, how) for found, how in zip(silent, refused, strict=True)]
+    others = tuple(site for site in result.other if site not in refused)
+    return dataclasses.replace(result, findings=tuple(findings), other=others)
+
+
+def table(totals: dict[str, Counter[str]]) -> str:
+    """What stands in docs/watch.md."""
+    columns = ("models", *VERDICTS)
+    lines = [f"| library | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for library, total in totals.items():
+        name = f"{library} {version(LIBRARIES[library].split()[0])}"
+        lines.append(f"| {name} | {' | '.join(str(total[column]) for column in columns)} |")
+    return "\n".join([BEGIN, *lines, END])
+
+
+def main() -> int:
+    arguments = [argument for argument in sys.argv[1:] if argument != "--write"]
+    only, part = (*arguments, "", "")[:2]
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)  # a process with threads cannot be forked
+    totals: dict[str, Counter[str]] = {}
+    for library, packages in LIBRARIES.items():
+        if only not in ("", library):
             continue
         try:
-            torch.manual_seed(0)
-            result = compare(*make())
-        except Exception as error:
-            print(
-                f"{library:<15}{name:<45} ERROR {type(error).__name__}: {' '.join(str(error).split())[:200]}",
-                flush=True,
-            )
-            if name_part:
-                traceback.print_exc()
+            models = cases(library)
+        except ImportError as error:
+            print(f"{library}: not installed ({error}). pip install {packages}")
             continue
-        count = result.count()
-        total += count
-        shown = ", ".join(f"{count[verdict]} {verdict}" for verdict in VERDICTS if count[verdict])
-        print(f"{library:<15}{name:<45} {shown}{', OUTPUT CHANGED' if result.changed else ''}", flush=True)
-        for finding in dict.fromkeys(f for f in result.findings if f.verdict not in ("exact", "bounded")):
-            print(f"{'':<17}{finding.verdict}: {finding.module}: {finding.note[:230]}", flush=True)
-        for other in result.other[:4]:
-            print(f"{'':<17}also: {other[:200]}", flush=True)
-    print(f"{library}: " + ", ".join(f"{total[verdict]} {verdict}" for verdict in VERDICTS))
+        total = totals[library] = Counter[str]()
+        for name in [name for name in models if part in name]:
+            result = examine(models, name)
+            if library.startswith("keras") and not isinstance(result, str):
+                result = of_keras(result)
+            total.update(Counter({"errors": 1}) if isinstance(result, str) else result.count() + Counter({"models": 1}))
+            first, *rest = shown(result)
+            print(f"{library:<15}{name:<45} {first}", *rest[:6], sep="\n", flush=True)
+        print(f"{library}: " + ", ".join(f"{n} {what}" for what, n in total.items()), flush=True)
+    if "--write" in sys.argv and not arguments:
+        before, _, rest = DOCUMENT.read_text().partition(BEGIN)
+        DOCUMENT.write_text(before + table(totals) + rest.partition(END)[2])
+    return int(any(total["wrong"] or total["silent"] for total in totals.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

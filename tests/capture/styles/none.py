@@ -392,3 +392,23 @@ class SoftTokensByMatmul(nn.Module):
 
     def forward(self, x: Tensor) -> Two:
         return (x @ self.embed.weight.T).softmax(-1) @ self.embed.weight, NOT_ATTENTION
+
+
+@style
+class HiddenStateMixer(nn.Module):
+    """EfficientViM: a softmax over positions weighs the input of a state, and is multiplied by another projection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.inner = nn.Conv1d(M, 15, 1, bias=False), nn.Conv1d(M, 2 * M, 1)
+        self.local, self.mix = (nn.Conv2d(n, n, 3, padding=1, groups=n) for n in (M, 15))
+        self.a = nn.Parameter(torch.randn(5))
+
+    def forward(self, image: Tensor) -> Two:
+        for _ in range(2):  # the scores of the second are made from a product of the first
+            x = self.local(image).flatten(2)
+            b, c, dt = torch.split(self.mix(self.project(x).reshape(B, -1, 6, 4)).flatten(2), [5, 5, 5], dim=1)
+            ab = (dt + self.a.view(1, -1, 1)).softmax(-1) * b
+            h, z = torch.split(self.inner(x @ ab.transpose(-2, -1)), [M, M], dim=1)
+            image = ((h * functional.silu(z)) @ c).reshape(image.shape).contiguous()
+        return image, NOT_ATTENTION

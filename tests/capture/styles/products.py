@@ -392,3 +392,10 @@ class HeadsInTheBatch(nn.Module):
         x = x.view(B, Q, H, D).transpose(1, 2).reshape(B * H, Q, D)
         w = torch.bmm(x, x.mT).softmax(-1)
         return torch.bmm(w, x), w[:, None]
+
+
+@style
+def values_with_one_more_dimension(q: Tensor, k: Tensor, v: Tensor) -> Two:
+    """SepViT: weights between windows, and the values are whole windows."""
+    w = torch.einsum("bhid,bhjd->bhij", q, k).softmax(-1)
+    return torch.einsum("bhij,bhjwd->bhiwd", w, v.unflatten(-1, (2, 4))), w

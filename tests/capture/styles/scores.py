@@ -318,6 +318,20 @@ def decomposed_relative_positions(x: Tensor) -> Two:
 
 
 @style
+def relative_positions_of_a_slice(q: Tensor, k: Tensor, v: Tensor) -> Two:
+    """MViT v2: biases are added in place to the scores of all but the first token, in a view with 6 dimensions."""
+    q, k, v = (torch.cat([x, x[:, :, :1]], 2) for x in (q, k, v))  # a class token, and 2 x 3 patches
+    s = q * D**-0.5 @ k.mT
+    r = q[:, :, 1:].unflatten(2, (2, 3))
+    rows = torch.einsum("bhycd,ykd->bhyck", r, torch.linspace(-1, 1, 4 * D).view(2, 2, D))
+    cols = torch.einsum("bhycd,ckd->bhyck", r, torch.linspace(1, -1, 9 * D).view(3, 3, D))
+    grid = s[:, :, 1:, 1:].view(B, H, 2, 3, 2, 3)
+    s[:, :, 1:, 1:] = (grid + rows[..., :, None] + cols[..., None, :]).view(B, H, Q, Q)
+    w = s.softmax(-1)
+    return w @ v, w
+
+
+@style
 def additive(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Bahdanau's: v · tanh(W q + U k)."""
     u = torch.linspace(-1, 1, D)

@@ -83,7 +83,7 @@ def cases() -> Cases:
         ),
         "PiT": lambda: vit("pit", "PiT", **{**HEAD, "depth": (1, 1)}),
         "LeViT": lambda: vit(
-            "levit", "LeViT", image_size=64, num_classes=5, dim=(16, 32), depth=1, heads=(2, 4), mlp_mult=2, size=64
+            "levit", "LeViT", image_size=128, num_classes=5, dim=(16, 32), depth=1, heads=(2, 4), mlp_mult=2, size=128
         ),
         "CvT": lambda: vit(
             "cvt", "CvT", num_classes=5, s1_emb_dim=16, s2_emb_dim=32, s3_emb_dim=32, s3_depth=1, size=64
@@ -95,7 +95,11 @@ def cases() -> Cases:
             s2_emb_dim=16,
             s3_emb_dim=32,
             s4_emb_dim=32,
-            size=128,
+            size=64,
+            s1_global_k=2,
+            s2_global_k=2,
+            s3_global_k=2,
+            s4_global_k=2,
             s1_patch_size=2,
             s2_patch_size=2,
             s3_patch_size=2,
@@ -106,16 +110,16 @@ def cases() -> Cases:
             s3_depth=1,
         ),
         "RegionViT": lambda: vit(
-            "regionvit", "RegionViT", dim=(16, 16, 32, 32), depth=(1, 1, 1, 1), window_size=2, num_classes=5, size=64
+            "regionvit", "RegionViT", dim=(16, 16, 32, 32), depth=(1, 1, 1, 1), window_size=2, num_classes=5, size=128
         ),
         "CrossFormer": lambda: vit(
             *("crossformer", "CrossFormer"),
             num_classes=5,
             dim=(32, 32, 32, 32),
             depth=(1, 1, 1, 1),
-            global_window_size=(4, 2, 1, 1),
+            global_window_size=(4, 4, 2, 2),
             local_window_size=(4, 4, 2, 2),
-            size=64,
+            size=128,
         ),
         "ScalableViT": lambda: vit(
             *("scalable_vit", "ScalableViT"),

@@ -1,4 +1,4 @@
-"""x-transformers: options of its attention. (tests/capture/test_x_transformers.py compares with the weights that it returns.)"""
+"""x-transformers: options of its attention."""
 
 from __future__ import annotations
 
@@ -9,15 +9,31 @@ import torch
 from tests.capture.libraries.library import Case, Cases, called
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {}, "flash": {"attn_flash": True}, "rotary": {"rotary_pos_emb": True}, "alibi": {"alibi_pos_bias": True},
-    "relative": {"rel_pos_bias": True}, "memory keys": {"attn_num_mem_kv": 3}, "grouped": {"attn_kv_heads": 2},
-    "one key head": {"attn_one_kv_head": True}, "qk norm": {"attn_qk_norm": True}, "sinks": {"attn_head_learned_sink": True},
-    "zero key": {"attn_add_zero_kv": True}, "topk": {"attn_sparse_topk": 2}, "talking heads": {"attn_pre_talking_heads": True},
-    "talking weights": {"attn_post_talking_heads": True}, "selective": {"attn_selective": True}, "sigmoid": {"attn_sigmoid": True},
-    "hard": {"attn_hard": True}, "l2": {"attn_l2_distance": True}, "shifted": {"shift_tokens": 1}, "gated": {"attn_gate_values": True},
-    "softclamp": {"attn_softclamp_logits": True}, "data dependent alibi": {"attn_data_dependent_alibi": True},
-    "orthogonal values": {"attn_orthog_projected_values": True}, "custom rotary and cope": {"attn_use_cope": True},
-}  # fmt: skip
+    "plain": {},
+    "flash": {"attn_flash": True},
+    "rotary": {"rotary_pos_emb": True},
+    "alibi": {"alibi_pos_bias": True},
+    "relative": {"rel_pos_bias": True},
+    "memory keys": {"attn_num_mem_kv": 3},
+    "grouped": {"attn_kv_heads": 2},
+    "one key head": {"attn_one_kv_head": True},
+    "qk norm": {"attn_qk_norm": True},
+    "sinks": {"attn_head_learned_sink": True},
+    "zero key": {"attn_add_zero_kv": True},
+    "topk": {"attn_sparse_topk": 2},
+    "talking heads": {"attn_pre_talking_heads": True},
+    "talking weights": {"attn_post_talking_heads": True},
+    "selective": {"attn_selective": True},
+    "sigmoid": {"attn_sigmoid": True},
+    "hard": {"attn_hard": True},
+    "l2": {"attn_l2_distance": True},
+    "shifted": {"shift_tokens": 1},
+    "gated": {"attn_gate_values": True},
+    "softclamp": {"attn_softclamp_logits": True},
+    "data dependent alibi": {"attn_data_dependent_alibi": True},
+    "orthogonal values": {"attn_orthog_projected_values": True},
+    "custom rotary and cope": {"attn_use_cope": True},
+}
 
 
 def cases() -> Cases:
