@@ -15,7 +15,7 @@ from torch import Tensor, nn
 _CALL = nn.Module._call_impl.__code__
 # Names of arguments with the sequence of the keys, where it is not that of the queries.
 _OTHER_SEQUENCE = ("encoder_hidden_states", "key_value_states", "key_value", "context", "memory", "key", "inputs", "kv")
-_HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads", "h")
+_HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "no_heads", "heads", "h")
 _CACHE = re.compile(r"cache|past", re.IGNORECASE)
 _CROSS = re.compile(r"cross|encdec", re.IGNORECASE)
 _LOOKS_LIKE = re.compile(r"attention|attn", re.IGNORECASE)

@@ -13,6 +13,7 @@ then refused with that reason, and no wrong record is made. A softmax of anythin
 from __future__ import annotations
 
 import dataclasses
+import math
 import weakref
 from typing import Any
 
@@ -125,8 +126,11 @@ class Trails:
             return trail.with_problem(f"the {what} were changed in place through another tensor")
         if trail.of is None or trail.softmax is not None:
             return trail
-        whole = trail.values is None and (trail.order is not None or trail.view is not None)
-        return trail.but(softmax=at_home(trail, alive) if whole else alive)
+        if trail.values is not None or (trail.order is None and trail.view is None):
+            return trail.but(softmax=alive)
+        if math.prod(trail.shape) != alive.numel():
+            return trail.but(softmax=alive).with_problem("the shape of the weights could not be followed")
+        return trail.but(softmax=at_home(trail, alive))
 
     def put(self, x: Tensor, trail: Trail | None) -> None:
         """Set the trail of `x`; None removes it."""

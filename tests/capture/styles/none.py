@@ -149,7 +149,7 @@ class RouterByEinsum(nn.Module):
 
 @style
 class SoftMixture(nn.Module):
-    """Soft MoE: one logit matrix of tokens and slots (parameters), with a softmax over each axis."""
+    """Soft MoE: learned slots read the tokens, which is attention; tokens choose among slots by keys that are parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,8 +157,9 @@ class SoftMixture(nn.Module):
 
     def forward(self, x: Tensor) -> Two:
         logits = torch.einsum("bnd,sd->bns", x, self.slots)
-        inputs = torch.einsum("bns,bnd->bsd", logits.softmax(1), x)
-        return torch.einsum("bns,bsd->bnd", logits.softmax(2), inputs.tanh()), NOT_ATTENTION
+        dispatch = logits.softmax(1)
+        inputs = torch.einsum("bns,bnd->bsd", dispatch, x)
+        return torch.einsum("bns,bsd->bnd", logits.softmax(2), inputs.tanh()), dispatch.mT[:, None]
 
 
 @style
