@@ -149,7 +149,7 @@ class RouterByEinsum(nn.Module):
 
 @style
 class SoftMixture(nn.Module):
-    """Soft MoE: learned slots read the tokens, which is attention; tokens choose among slots by keys that are parameters."""
+    """Soft MoE: learned slots read the tokens, which is attention; tokens choose slots by learned keys."""
 
     def __init__(self) -> None:
         super().__init__()
