@@ -45,8 +45,9 @@ class Place:
     @property
     def has_cache(self) -> bool:
         """Whether the module was given a cache of keys, as an argument whose name says so or as its own."""
-        given = (name for name, value in self.keywords.items() if value is not None)
-        held = (name for name, value in vars(self.module).items() if value is not None)
+        flags = (bool, int, float, str, type(None))  # use_cache=True is no cache
+        given = (name for name, value in self.keywords.items() if not isinstance(value, flags))
+        held = (name for name, value in vars(self.module).items() if not isinstance(value, flags))
         if any(_CACHE.search(name) for name in (*given, *held, *getattr(self.module, "_buffers", ()))):
             return True
         passed = any(_CACHE.search(type(value).__name__) for value in self.arguments)

@@ -20,6 +20,7 @@ def _case(name: str) -> Any:
     return pytest.param(name, marks=marks, id=name)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*LeafSpec:FutureWarning")  # of the styles
 @pytest.mark.parametrize("name", [_case(name) for name in STYLES])
 def test_a_style(name: str) -> None:
     found, (kind, reason) = outcome(STYLES[name]), NOT_EXACT.get(name, ("", ""))

@@ -13,39 +13,24 @@ from tests.capture.families import models
 from tests.capture.families.run import examine
 from tests.versions import since
 
-EXACT = (
-    *("albert", "bart", "bert", "blip", "bloom", "clip", "cohere2", "deberta-v2", "deepseek_v3", "detr", "esm"),
-    *("falcon", "flaubert", "funnel", "gemma2", "gpt2", "gpt_neo", "gpt_oss", "gptj", "llama", "mistral", "mpt", "mt5"),
-    *(
-        "opt",
-        "persimmon",
-        "phi3",
-        "prophetnet",
-        "qwen3_moe",
-        "roformer",
-        "swin",
-        "t5",
-        "vit",
-        "wav2vec2",
-        "whisper",
-        "xlnet",
-    ),
-)
+EXACT = """
+albert bart bert blip bloom clip cohere2 deberta-v2 deepseek_v3 detr esm falcon flaubert funnel gemma2 gpt2
+gpt_neo gpt_oss gptj imagegpt llama mistral mpt mt5 openai-gpt opt persimmon phi3 prophetnet qwen3_moe roformer
+swin t5 vit wav2vec2 whisper xlnet
+"""
 # What is not exact, of all inputs: a line becomes shorter when the watch sees more.
 OPEN: dict[str, dict[str, int]] = {
-    "big_bird": {"silent": 6},
-    "imagegpt": {"refused": 2},
+    "big_bird": {"refused": 30},
     "longformer": {"refused": 12},
-    "longt5": {"not understood": 6},
-    "nystromformer": {"wrong": 10},
-    "openai-gpt": {"refused": 6},
-    "pegasus_x": {"refused": 6, "wrong": 3},
-    "reformer": {"not understood": 6},
+    "longt5": {"refused": 6},
+    "nystromformer": {"refused": 6},
+    "pegasus_x": {"refused": 6},
+    "reformer": {"refused": 6},
 }
 NO_ATTENTION = ("fnet", "mamba")
 
 
-@pytest.mark.parametrize("family", [*EXACT, *OPEN, *NO_ATTENTION])
+@pytest.mark.parametrize("family", [*EXACT.split(), *OPEN, *NO_ATTENTION])
 def test_every_softmax_of_the_attention_is_recorded_or_listed(family: str) -> None:
     since("transformers", "5.20")
     report = examine(family)
@@ -61,5 +46,5 @@ def test_every_softmax_of_the_attention_is_recorded_or_listed(family: str) -> No
 
 def test_the_families_are_those_of_the_mapping() -> None:
     known = models.families()
-    assert {*EXACT, *OPEN, *NO_ATTENTION} <= set(known)
+    assert {*EXACT.split(), *OPEN, *NO_ATTENTION} <= set(known)
     assert len(known) == len(set(known)) > 300
