@@ -39,7 +39,8 @@ VERBS = {
     "--tls-key --drain --debug",
     "stats": "path --layers --csv --json --verify --debug",
     "view": "texts --file --model --layers --out --serve --port --open --debug",
-    "watch": "texts --file --model --out --layers --only --max-length --generate --values --dtype --debug",
+    "watch": "texts --file --model --out --layers --only --max-length --generate --values --dtype --statistics-only "
+    "--lines --chunk --debug",
     "worksheet": "--kind --tokens --memory --mask --heads --kv-heads --positions --latents --model --seed --out --show "
     "--debug",
 }
