@@ -46,10 +46,8 @@ Handler = Callable[[Callable[..., Any], str, Sequence[Any], Mapping[str, Any]], 
 Arrange = Callable[[Tensor], Tensor]
 
 _FACTORS = "its weights are multiplied with other weights: a product of softmaxes (as in Nyström attention)"
-_NO_SOFTMAX: dict[str, tuple[Status, str]] = {
-    "missed": ("missed", "a product of queries and keys meets values without a softmax that could be followed"),
-    "not attention": ("not attention", "a product of products without a softmax, as in linear attention"),
-}
+_LOST = "a product of queries and keys meets values without a softmax that could be followed"
+_LINEAR = "a product of products without a softmax, as in linear attention"
 _UNNORMALISED = "its weights are exp(scores), which are not normalised before they meet other tensors"
 _ASSIGNED = (
     "its softmax is over the queries, so that the weights on each key sum to 1: an assignment, as of slots to tokens"
@@ -150,9 +148,10 @@ class Functions(TorchFunctionMode):
                 self._outputs.step(name, args, out)
 
     def _lose(self, name: str, args: Sequence[Any], out: Any, error: Exception) -> None:
-        trail = next((trail for trail in map(self._trails.get, args) if trail is not None), None)
-        if isinstance(out, Tensor) and trail is not None and out.is_floating_point():
-            self._trails.put(out, trail.with_problem(f"`{name}` could not be followed: {error}"))
+        """The result of an operation that could not be read keeps the trail of its operand, with a problem."""
+        followed = [trail for trail in map(self._trails.get, args) if trail]
+        if followed and isinstance(out, Tensor) and out.is_floating_point():
+            self._trails.put(out, followed[0].with_problem(f"`{name}` could not be followed: {error}"))
 
     def _softmax(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         out = func(*args, **kwargs)
@@ -295,7 +294,7 @@ class Functions(TorchFunctionMode):
         trail, of = met.trail, met.trail.of or Softmax()
         if met.kind == "no softmax":
             changed = trail.loose or trail.problem
-            self._settle(of, *_NO_SOFTMAX["missed" if changed else "not attention"])
+            self._settle(of, "missed" if changed else "not attention", _LOST if changed else _LINEAR)
             return
         if met.kind == "mixed":
             if trail.q is None and not products.is_parameter(met.other):
@@ -327,7 +326,7 @@ class Functions(TorchFunctionMode):
             self._settle(of, "not attention" if trail.q is None or learned else "refused", met.kind)
         elif trail.q is None and products.is_parameter(met.other):
             self._settle(of, "not attention", "a softmax whose scores come from no product meets parameters")
-        elif trail.q is None and not (trail.pairs and not trail.problem):
+        elif trail.q is None:
             reason = "its scores come from no product of queries and keys that could be followed"
             self._settle(of, "missed", f"{reason}; {trail.problem}" if trail.problem else reason)
         elif trail.k is not None and products.is_parameter(trail.k):

@@ -538,10 +538,8 @@ _SPLIT = ("split", "chunk", "unbind", "tensor_split", "split_with_sizes", "unsaf
 _ELEMENTWISE = frozenset(("rsub", "rtruediv", "rpow", "rdiv")) | frozenset((
     *_LIMIT, *_MULTIPLY, *_DIVIDE, *_SUBTRACT, *_ADD, "masked_fill", "where", "tanh", "relu", "leaky_relu", "gelu",
     "abs", "neg", "pow", "square", "sqrt", "rsqrt", "exp", "log", "sigmoid", "softplus", "elu", "silu", "addcmul",
-    "addcdiv",
-    "lerp", "round", "threshold", "hardtanh", "erf", "sign", "reciprocal", "masked_scatter", "dropout", "sin", "cos",
-    "log1p",
-    "expm1",
+    "addcdiv", "lerp", "round", "threshold", "hardtanh", "erf", "sign", "reciprocal", "masked_scatter", "dropout",
+    "sin", "cos", "log1p", "expm1",
 ))  # fmt: skip
 # What is made of scores by these are no scores.
 _STATISTICS = frozenset((

@@ -33,7 +33,6 @@ class Trail:
     dtype: torch.dtype  # of the scores
     rows: int  # Q
     keys: int  # K
-    pairs: bool = False  # without q and k: the scores are known to compare rows with keys, as distances do
     order: tuple[int, ...] | None = None  # the tensor is the scores permuted by this; None = it is [*lead, Q, K]
     view: tuple[int, ...] | None = None  # the tensor is a view of these sizes; None = it has a dimension for each
     factor: float = 1.0

@@ -70,6 +70,17 @@ class Entry:
         setattr(self.record().extras, name, x)
 
 
+_Run = tuple[int, int, int]  # a module, which of its runs, and the memory of the queries
+
+
+@dataclasses.dataclass(eq=False)
+class _Parts:
+    """The records of one run of a module whose queries are parts of one tensor."""
+
+    run: _Run | None = None
+    records: list[tuple[Place, Softmax]] = dataclasses.field(default_factory=list)
+
+
 @dataclasses.dataclass(eq=False)
 class _State:
     """What is known of one call site."""
@@ -105,11 +116,8 @@ class Watcher:
         self.generating = Generating()
         self._stacks: Counter[str] = Counter()
         self.ledger = Ledger()
-        self._parts: tuple[Any, list[tuple[Place, Softmax]]] = (
-            None,
-            [],
-        )  # (the module's run, the queries), the records
-        self._refused_part: Any = None
+        self._parts = _Parts()
+        self._refused_part: _Run | None = None
 
     def start(self) -> None:
         """Notice parts of the model that run in other threads, where nothing is seen."""
@@ -127,7 +135,7 @@ class Watcher:
         )
 
     def _check_thread(self, module: nn.Module, *_: Any) -> None:
-        if threading.get_ident() != self._thread and not _in_backward():
+        if not self.is_watching() and not _in_backward():
             name = self._names.get(id(module), type(module).__name__)
             reason = "it ran in another thread: only the thread that entered the watch is watched"
             self.ledger.enter(Line(name, "missed", reason, ""))
@@ -197,7 +205,7 @@ class Watcher:
 
     # Pieces: one run of a module may compute its attention in parts, whose queries are parts of one tensor.
 
-    def _run(self, place: Place, q: Tensor) -> tuple[int, int, int]:
+    def _run(self, place: Place, q: Tensor) -> _Run:
         key = id(place.module)
         try:
             memory = q.untyped_storage().data_ptr()
@@ -212,23 +220,23 @@ class Watcher:
     def may_be_part(self, place: Place, q: Tensor, softmax: Softmax) -> None:
         """A record was made of queries, of which there may be more."""
         run = self._run(place, q)
-        if self._parts[0] != run:
-            self._parts = run, []
-        self._parts[1].append((place, softmax))
+        if self._parts.run != run:
+            self._parts = _Parts(run)
+        self._parts.records.append((place, softmax))
 
     def refuse_parts(self, place: Place, q: Tensor) -> None:
         """A part of an attention was refused: take back the records of the others."""
         self._refused_part = self._run(place, q)
-        if self._parts[0] == self._refused_part:
-            for each, softmax in self._parts[1]:
+        if self._parts.run == self._refused_part:
+            for each, softmax in self._parts.records:
                 if softmax.withdraw is not None:
                     softmax.withdraw()
                     self.refuse(each, PART, softmax=softmax)
-            self._parts = None, []
+            self._parts = _Parts()
 
     def outside(self, where: str) -> None:
         """Note an attention that no module of the model computed."""
-        if threading.get_ident() == self._thread and not _in_backward():
+        if self.is_watching() and not _in_backward():
             self.note(
                 f"a softmax that met a product was computed outside of the model's modules, and is not seen: {where}"
             )

@@ -113,7 +113,10 @@ def backward(
     with_slopes: bool = False,
     with_sinks: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Those of q, k, v and, where asked for, of bias, slopes and sinks, from what `forward` wrote and the output's."""
+    """The gradients of q, k and v, and those of bias, slopes and sinks where they are asked for, else None.
+
+    They follow from what `forward` wrote, and from the gradient of the output, `d_out`.
+    """
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (call.q, call.k, call.v))
     d_bias = torch.zeros(call.shape, dtype=torch.float32) if with_bias else None
     wanted = {"d_slopes": with_slopes, "d_sinks": with_sinks}

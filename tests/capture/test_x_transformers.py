@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.capture.libraries.models.x_transformers import OPTIONS
 from tests.capture.parity import assert_weights, watched
 
 with warnings.catch_warnings():  # it compiles with TorchScript as it is imported, which torch has deprecated
@@ -18,35 +19,14 @@ with warnings.catch_warnings():  # it compiles with TorchScript as it is importe
 TOKENS = torch.tensor([[3, 17, 4, 11, 9, 2], [8, 5, 14, 1, 6, 0]])
 REAL = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]]).bool()
 
-SEEN: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "rotary": {"rotary_pos_emb": True},
-    "alibi": {"alibi_pos_bias": True},
-    "relative": {"rel_pos_bias": True},
-    "dynamic bias": {"dynamic_pos_bias": True, "dynamic_pos_bias_log_distance": False},
-    "memory keys": {"attn_num_mem_kv": 3},
-    "grouped": {"attn_kv_heads": 2},
-    "one key head": {"attn_one_kv_head": True},
-    "qk norm": {"attn_qk_norm": True},
-    "sinks": {"attn_head_learned_sink": True},
-    "zero key": {"attn_add_zero_kv": True},
-    "value width": {"attn_value_dim_head": 6},
-    "gated values": {"attn_gate_values": True},
-    "topk": {"attn_sparse_topk": 2},  # a mask, though one that depends on the scores
-}
+SEEN = (
+    *("plain", "rotary", "alibi", "relative", "dynamic bias", "memory keys", "grouped", "one key head", "qk norm"),
+    *("sinks", "zero key", "value width", "gated values"),
+    "topk",  # a mask, though one that depends on the scores
+)
 FLASH = ("plain", "rotary", "alibi", "memory keys", "grouped", "one key head", "zero key")
-REFUSED = {
-    "talking weights": {"attn_post_talking_heads": True},
-    "sigmoid": {"attn_sigmoid": True},
-    "l2": {"attn_l2_distance": True},
-    "softclamp after a bias": {"attn_softclamp_logits": True, "alibi_pos_bias": True},
-}
-
-KEPT = {
-    "talking heads": {"attn_pre_talking_heads": True},
-    "selective": {"attn_selective": True},
-    "hard": {"attn_hard": True},
-}
+REFUSED = ("talking weights", "sigmoid", "l2", "softclamp after a bias")
+KEPT = ("talking heads", "selective", "hard")
 
 
 def build(stack: type = x_transformers.Decoder, **options: Any) -> Any:
@@ -78,7 +58,7 @@ def expected(model: Any, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
 @pytest.mark.parametrize("stack", [x_transformers.Decoder, x_transformers.Encoder])
 @pytest.mark.parametrize("name", SEEN)
 def test_weights(name: str, stack: type, padded: bool) -> None:
-    model = build(stack, **SEEN[name])
+    model = build(stack, **OPTIONS[name])
     inputs = {"mask": REAL} if padded else {}
     seen, _ = watched(model, TOKENS, **inputs)
     assert [site.status for site in seen.coverage()] == ["seen"] * 2
@@ -95,7 +75,7 @@ def test_weights(name: str, stack: type, padded: bool) -> None:
 @pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
 @pytest.mark.parametrize("name", FLASH)
 def test_weights_of_flash(name: str, padded: bool) -> None:
-    model = build(attn_flash=True, **SEEN[name])
+    model = build(attn_flash=True, **OPTIONS[name])
     inputs = {"mask": REAL} if padded else {}
     seen, _ = watched(model, TOKENS, **inputs)
     assert [(site.status, site.how) for site in seen.coverage()] == [("seen", "scaled_dot_product_attention")] * 2
@@ -105,7 +85,7 @@ def test_weights_of_flash(name: str, padded: bool) -> None:
 
 @pytest.mark.parametrize("name", KEPT)
 def test_scores_that_no_rule_describes_are_kept(name: str) -> None:
-    model = build(**KEPT[name])
+    model = build(**OPTIONS[name])
     seen, _ = watched(model, TOKENS)
     for record, weights in zip(seen, expected(model, TOKENS), strict=True):
         assert_weights(record, weights)
@@ -113,7 +93,7 @@ def test_scores_that_no_rule_describes_are_kept(name: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_something_else_is_not_shown(name: str) -> None:
-    seen, _ = watched(build(**REFUSED[name]), TOKENS)
+    seen, _ = watched(build(**OPTIONS[name]), TOKENS)
     assert len(seen) == 0
     assert {site.status for site in seen.coverage()} <= {"refused", "missed"}
     assert len(seen.coverage()) == 2

@@ -7,8 +7,8 @@
 // the sum of -exp(sink - lse) rowsum(dO out).)
 //
 // rowsum(dO out) has the rounding of `out`, which in half precision is large. With few keys it is computed from P instead,
-// before any dS. Otherwise the sum of dS over the keys of a row tells by how much it is off, and the gradients of slopes
-// and sinks, single sums over all pairs, are corrected by that.
+// before any dS. Otherwise the sum of dS over the keys of a row, which would be 0, says how far it is off. The gradients
+// of slopes and sinks, each one sum over all pairs, are corrected by that.
 //
 // Scores are computed transposed, a row a key: P^T and dS^T are then the left sides that dV and dK need, and the right
 // side of dQ^T = K^T dS^T. A piece of work is one key head, or some of its queries: then the shares of the pieces in dK
