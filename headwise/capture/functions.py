@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import operator
 import types
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -24,17 +23,20 @@ from torch.overrides import TorchFunctionMode
 from headwise import masks
 from headwise.call import AttentionCall, make_call
 from headwise.capture import flex, huggingface, operations, products, projection
+from headwise.capture.assembly import HOW, Assembly
+from headwise.capture.explain import call_of, check_values, kept_call
 from headwise.capture.keep import TooMuch
 from headwise.capture.layout import Layout, out_of_buffer, read_layout, share_heads
-from headwise.capture.ledger import PART, Line, Softmax, where
-from headwise.capture.masks import Found, Recognised
+from headwise.capture.ledger import Line, Softmax, where
+from headwise.capture.masks import Recognised
+from headwise.capture.pieces import Cells, Piece, number_of, read_call, read_cells, sides
 from headwise.capture.products import Met
 from headwise.capture.sites import Place
+from headwise.capture.tape import Places, Tape, origin, products_of
 from headwise.capture.trail import Trail, Trails, at_home
 from headwise.capture.verify import wrong_output, wrong_weights
 from headwise.errors import HeadwiseError, RecordError
 from headwise.functional import running
-from headwise.masks.additive import FORBIDS
 from headwise.records.coverage import Status
 
 if TYPE_CHECKING:
@@ -80,6 +82,9 @@ class Functions(TorchFunctionMode):
         self._known = self._trails.known
         self._outputs = projection.Outputs()
         self._recognised = Recognised()
+        self._tape = Tape()
+        self._assembly = Assembly(watcher, self._recognised)
+        watcher.finish = self._finish
         self.heard = 0  # how many computations were seen as torch functions
         self.sinks: Tensor | None = None  # learned sinks that the caller applies to the output of FlexAttention
         self.asked: torch.Size | None = None  # the shape of the queries that the registry's function was given
@@ -108,9 +113,16 @@ class Functions(TorchFunctionMode):
         if handler is not None:
             return handler(func, name, args, kwargs or {})
         out = func(*args, **kwargs) if kwargs else func(*args)
-        if (self._known or self._outputs) and not running():
-            self._follow(name, args, kwargs or {}, out)
+        if not running():
+            if not self._watcher.generating.in_steps:
+                self._tape.step(func, name, args, kwargs or {}, out)
+            if self._known or self._outputs:
+                self._follow(name, args, kwargs or {}, out)
         return out
+
+    def _finish(self) -> None:
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            self._assembly.close()
 
     def _handler_of(self, func: Any, name: str) -> Handler | None:
         """What handles a function that is called for the first time."""
@@ -129,8 +141,11 @@ class Functions(TorchFunctionMode):
 
     def _attribute(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         out = func(*args)  # x.shape, x.device; x.mT, x.data
-        if isinstance(out, Tensor) and (self._known or self._outputs) and not running():
-            self._follow(func.__self__.__name__, args, kwargs, out)  # type: ignore[attr-defined]
+        if isinstance(out, Tensor) and not running():
+            name = func.__self__.__name__  # type: ignore[attr-defined]
+            self._tape.step(func, name, args, kwargs, out)
+            if self._known or self._outputs:
+                self._follow(name, args, kwargs, out)
         return out
 
     def _follow(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
@@ -141,11 +156,24 @@ class Functions(TorchFunctionMode):
             try:
                 with torch.no_grad(), torch._C.DisableTorchFunction():
                     operations.step(base, self._trails, args, kwargs, out)
+                    if "softmax" in base or base == "exp":
+                        self._keep_cells(args, kwargs, out)
             except _UNREADABLE as error:  # not of the kind that it looked like
                 self._lose(base, args, out, error)
         if self._outputs:
             with contextlib.suppress(*_UNREADABLE), torch.no_grad():
                 self._outputs.step(name, args, out)
+
+    def _keep_cells(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+        """Of a softmax of blocks or of scores that were arranged in another way, the scores."""
+        found = self._known.get(id(out))
+        trail = None if found is None else found[1]
+        if trail is None or trail.of is None or trail.of.cells is not None or trail.q is None:
+            return
+        joined = trail.born is None or trail.keys != trail.born.trail.keys
+        if trail.problem or joined or len(trail.lead) > 2:
+            dim = args[1] if len(args) > 1 else kwargs.get("dim")
+            trail.of.cells = Cells(args[0].detach(), self._tape.node(args[0]), dim if isinstance(dim, int) else -1)
 
     def _lose(self, name: str, args: Sequence[Any], out: Any, error: Exception) -> None:
         """The result of an operation that could not be read keeps the trail of its operand, with a problem."""
@@ -156,6 +184,7 @@ class Functions(TorchFunctionMode):
     def _softmax(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         out = func(*args, **kwargs)
         if isinstance(out, Tensor) and not running():
+            self._tape.step(func, name, args, kwargs, out)
             self._follow(name, args, kwargs, out)
             if id(out) not in self._known:
                 with self._reading(name):
@@ -189,6 +218,8 @@ class Functions(TorchFunctionMode):
         if self._outputs or (found is None and self._known):
             self._follow(name, args, kwargs, out)
         if found is not None:
+            if not found.problem and not self._watcher.generating.in_steps:
+                found = found.but(born=self._tape.begin(out, found, name, args, kwargs))
             self._trails.put(out, found)
         return out
 
@@ -257,11 +288,9 @@ class Functions(TorchFunctionMode):
 
         self._hear(name, read)
 
-    def _hear(
-        self, how: str, read: Callable[[Place], object], of: Softmax | None = None, q: Tensor | None = None
-    ) -> None:
+    def _hear(self, how: str, read: Callable[[Place], object], trail: Trail | None = None) -> None:
         """Read a computation that was recognised, if it was made in the model."""
-        with self._reading(how, of, q):
+        with self._reading(how, trail):
             place = self._watcher.place()
             if place is not None:
                 self.heard += 1
@@ -270,7 +299,7 @@ class Functions(TorchFunctionMode):
                 self._watcher.outside(where())
 
     @contextlib.contextmanager
-    def _reading(self, how: str, of: Softmax | None = None, q: Tensor | None = None) -> Iterator[None]:
+    def _reading(self, how: str, trail: Trail | None = None) -> Iterator[None]:
         """Reading must never break the model: what cannot be read is refused.
 
         Inside, no function is listened to: weights that are computed for the comparison are not the model's attention.
@@ -283,9 +312,10 @@ class Functions(TorchFunctionMode):
         except _UNREADABLE as error:
             place = self._watcher.place()
             if place is not None:
+                of = None if trail is None else trail.of
                 self._watcher.refuse(place, f"{how}: {error}", where=where(), softmax=of)
-                if q is not None:
-                    self._watcher.refuse_parts(place, q)
+                if trail is not None and trail.born is not None and trail.born.queries is not None:
+                    self._assembly.refuse(place, trail.born.queries)
 
     # Where weights meet their values.
 
@@ -332,7 +362,7 @@ class Functions(TorchFunctionMode):
         elif trail.k is not None and products.is_parameter(trail.k):
             self._settle(of, "not attention", "its keys are parameters: a router, or a table that is looked up softly")
         else:
-            self._hear("matmul and softmax", lambda place: self._weighted(place, out, met), of, trail.q)
+            self._hear("matmul and softmax", lambda place: self._weighted(place, out, met), trail)
 
     def _settle(self, softmax: Softmax, status: Status, reason: str) -> None:
         if softmax.withdraw is not None:
@@ -349,123 +379,82 @@ class Functions(TorchFunctionMode):
     def _weighted(self, place: Place, out: Tensor, met: Met) -> None:
         """Weights that a softmax made of a product were multiplied by their values."""
         found, values = met.trail, met.values
+        heads = self._heads or place.heads or found.heads
+        layout = read_layout(found.lead, heads)
+        in_blocks = layout.at is not None and found.rows != found.keys
+        if (found.problem or in_blocks) and self._in_pieces(place, met, heads):
+            return
         if found.problem:
             raise RecordError(found.problem)
         if found.sinks is not None and not found.sinks_cut:
             raise RecordError("the column of sinks was multiplied by the values too")
         if values is None and self._watcher.values:
             raise RecordError("its values could not be read from the product, and are asked for")
-        heads = self._heads or place.heads or found.heads
-        if len(found.lead) == 1 and found.q is not None and _is_slice(found.q, heads):
+        some = len(found.lead) == 1 and found.q is not None and _is_slice(found.q, heads)
+        if some and (found.born is None or found.born.queries is None or self._watcher.values):
             raise RecordError(
                 "it is of some heads or examples of a tensor in which both are one dimension: which is not known"
             )
-        layout = read_layout(found.lead, heads)
-        if layout.at is not None and found.rows != found.keys:
+        layout = read_layout(found.lead, None) if some else layout
+        if in_blocks:
             raise RecordError("its queries are cut into blocks that have keys of other blocks too")
         how, weights = "matmul and softmax", found.softmax
         if found.used or weights is None or found.q is None:
             weights = at_home(found, met.weights)
         if found.q is None or found.loose or found.used:
-            call = self._kept(found, values, layout, weights)
+            call = kept_call(found, values, layout, weights, self._recognised)
             how = "softmax of other scores" if found.q is None else "matmul and softmax, its scores kept"
         else:
-            call = self._call_of(found, values, layout)
-        wrong = wrong_weights(call, layout.fold(weights), found.dtype)
+            call = call_of(found, values, layout, self._recognised)
+        wrong = wrong_weights(call, lambda rows: layout.fold(weights)[:, :, rows], found.dtype)
         if wrong is not None:
             raise RecordError(wrong)
-        arrange = met.arrange
-        if found.q is not None and self._watcher.is_part(place, found.q):
-            raise RecordError(PART)
-        entry = self._found(place, call, out, lambda x: layout.fold(x if arrange is None else arrange(x)), how)
-        softmax = found.of
+        softmax, arrange = found.of, met.arrange
         assert softmax is not None
+        if some:
+            read = functools.partial(self._piece, found, layout, call)
+            self._assembly.add(place, found.born.queries, heads, softmax, read)
+            softmax.line = Line(place.name, "seen", HOW, "")
+            return
+        entry = self._found(place, call, out, lambda x: layout.fold(x if arrange is None else arrange(x)), how)
         self._watcher.ledger.strike(softmax)
         softmax.line = Line(place.name, "seen", how, "")
         if entry is not None:
             softmax.withdraw = functools.partial(self._watcher.withdraw, entry)
-            if found.q is not None:
-                self._watcher.may_be_part(place, found.q, softmax)
+            if not self._watcher.values and found.born is not None and found.born.queries is not None:
+                read = functools.partial(self._piece, found, layout, call)
+                self._assembly.recorded(place, found.born.queries, heads, softmax, read, entry)
             key, made = id(out), self._made
             made[key] = weakref.ref(out, lambda _: made.pop(key, None)), softmax
 
-    def _kept(self, found: Trail, values: Tensor | None, layout: Layout, weights: Tensor) -> AttentionCall:
-        """A call whose scores are kept as what they are beside those of its queries and keys.
+    @staticmethod
+    def _piece(found: Trail, layout: Layout, call: AttentionCall, sources: Places) -> Piece:
+        rows, keys = sides(found.born, sources)
+        if keys.shape[-1] != found.keys:
+            raise RecordError("its keys are of several products")
+        rows, keys = (layout.fold(x.reshape(*found.lead, -1, 1))[..., 0] for x in (rows, keys))
+        return read_call(call, rows, keys, found.dtype)
 
-        Of weights that were changed after the softmax these are the logarithms of those that were used.
-        """
-        scores = None if found.scores is None or found.used else layout.fold(found.scores).float()
-        if scores is None:
-            weights = layout.fold(weights)
-            if not operations.sum_to_one(weights) or bool((weights < 0).any()):
-                raise RecordError(
-                    f"its weights were changed by `{found.used}` after the softmax, and do not sum to 1: no softmax "
-                    "gives them"
-                )
-            scores = weights.float().log()
-        if found.q is None or found.k is None:
-            q, k = scores.new_zeros(*scores.shape[:3], 1), scores.new_zeros(*scores.shape[:2], scores.shape[3], 1)
-            scale = 1.0
-        else:
-            _check_values(found.q)
-            q, k = (layout.fold(x).to(found.dtype) for x in (found.q, found.k))
-            scale = found.factor if found.inner is None else 0.0
-        if bool((scores.isnan() | (scores == torch.inf)).any()):
-            raise RecordError("its scores are not all numbers")
-        top = scores.amax(-1, keepdim=True)
-        forbidden = (scores - top <= FORBIDS) | (scores == -torch.inf)
-        rest = scores - scale * (q.float() @ k.float().mT)
-        if found.used:
-            count = (~forbidden).sum(-1, keepdim=True).clamp(min=1)
-            rest = rest - rest.masked_fill(forbidden, 0.0).sum(-1, keepdim=True) / count
-        rest = rest.masked_fill(forbidden, 0.0)
-        size = scores.masked_fill(forbidden, 0.0).abs().amax(-1, keepdim=True)
-        nothing = 4 * torch.finfo(found.dtype).eps * (1 + size) if found.dtype == torch.float32 else 0.0
-        rest = rest.masked_fill((rest.abs() <= nothing).all(-1, keepdim=True), 0.0)
-        for dim in (0, 1, 3):
-            first = rest.narrow(dim, 0, 1)
-            rest = first if torch.equal(rest, first.expand_as(rest)) else rest
-        shape = (*q.shape[:3], k.shape[2])
-        mask, _ = self._recognised.mask(~forbidden, shape) if bool(forbidden.any()) else (None, None)
-        v = k[..., :1] if values is None else layout.fold(values).to(k.dtype)
-        bias = rest if bool(rest.any()) else None
-        with torch.autocast(q.device.type, enabled=False):
-            return make_call(q, k, v, mask=mask, bias=bias, scale=scale, dropout=found.dropout)
+    def _in_pieces(self, place: Place, met: Met, heads: int | None) -> bool:
+        """Read a softmax cell by cell; False if its scores come from nothing that was followed."""
+        trail, of = met.trail, met.trail.of
+        cells: Cells | None = None if of is None else of.cells
+        products_ = [] if cells is None else [each for each in products_of(cells.node) if each.queries is not None]
+        if of is None or cells is None or not products_ or trail.q is None:
+            return False
+        if self._watcher.values:
+            raise RecordError("it is computed in pieces, of which the values are not kept: watch without values")
+        used = self._tape.node(met.weights)
 
-    def _call_of(self, found: Trail, values: Tensor | None, layout: Layout) -> AttentionCall:
-        assert found.q is not None
-        assert found.k is not None
-        _check_values(found.q)
-        # Autocast has lowered the operands of the product; the record gets the same.
-        q, k = (layout.fold(x).to(found.dtype) for x in (found.q, found.k))
-        v = k[..., :1] if values is None else layout.fold(values).to(found.dtype)
-        shape = (*q.shape[:3], k.shape[2])
-        parts = [self._filled(found, layout, shape)] if found.fills else []
-        for term, coefficient in found.terms:
-            # Multiplied first: the factor may decide whether a value forbids.
-            term = layout.fold_mask(term if coefficient == 1 else term * coefficient)
-            parts.append(self._recognised.additive(term, shape))
-        allowed = [mask for mask, _ in parts if mask is not None]
-        biases = [bias for _, bias in parts if bias is not None]
-        mask = functools.reduce(operator.and_, allowed) if allowed else None
-        bias = functools.reduce(operator.add, biases) if biases else None
-        softcap = None if found.inner is None else found.factor
-        scale = found.factor if found.inner is None else found.inner * found.factor
-        sinks = None if found.sinks is None else layout.fold(found.sinks)[0, :, 0, 0]
-        if bias is not None and not bias.is_floating_point():
-            bias = bias.to(q.dtype)
-        with torch.autocast(q.device.type, enabled=False):
-            return make_call(
-                q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=found.dropout
-            )
+        def read(sources: Places) -> Piece:
+            found = read_cells(cells, met.weights, used, sources, trail.factor, trail.dtype)
+            if found is None:
+                raise RecordError(trail.problem)
+            return found
 
-    def _filled(self, found: Trail, layout: Layout, shape: tuple[int, ...]) -> Found:
-        """(mask, bias) of all fills together."""
-        forbidden = functools.reduce(operator.or_, (layout.fold_mask(x) for x, _ in found.fills))
-        value, *others = {value for _, value in found.fills}
-        if others and bool(forbidden.all(-1).any()):
-            raise RecordError("its scores were filled with several numbers, in rows that are forbidden completely")
-        return self._recognised.filled(forbidden, value, shape)
+        self._assembly.add(place, products_[0].queries, heads, of, read)
+        of.line, of.cells = Line(place.name, "seen", HOW, ""), None
+        return True
 
     def _attended(
         self,
@@ -481,7 +470,7 @@ class Functions(TorchFunctionMode):
         enable_gqa: bool = False,
     ) -> None:
         """F.scaled_dot_product_attention was called."""
-        _check_values(query)
+        check_values(query)
         lead = torch.broadcast_shapes(
             query.shape[:-2], *(x.shape[:-2] for x in (key, value) if x.ndim != 4 or query.ndim != 4)
         )
@@ -504,7 +493,21 @@ class Functions(TorchFunctionMode):
             read = self._recognised.mask if attn_mask.dtype == torch.bool else self._recognised.additive
             mask, bias = read(layout.fold_mask(attn_mask), shape)
         call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p)
-        self._found(place, call, out, arrange, "scaled_dot_product_attention")
+        entry = self._found(place, call, out, arrange, "scaled_dot_product_attention")
+        of_q, of_k = (None if self._watcher.generating.in_steps else self._tape.node(x) for x in (query, key))
+        if entry is None or of_q is None or of_k is None or self._watcher.values:
+            return
+
+        def read(sources: Places) -> Piece:
+            rows, keys = (sources.of(node) for node in (of_q, of_k))
+            if rows is None or keys is None:
+                raise RecordError("its queries or keys come from nothing that was followed")
+            rows, keys = (layout.fold(number_of(x)[..., None])[..., 0] for x in (rows, keys))
+            return read_call(call, rows, keys, call.q.dtype)
+
+        softmax = Softmax()
+        softmax.withdraw = functools.partial(self._watcher.withdraw, entry)
+        self._assembly.recorded(place, origin(of_q), self._heads or place.heads, softmax, read, entry)
 
     def _flex(self, place: Place, out: Tensor | tuple[Tensor, ...], *args: Any, **kwargs: Any) -> None:
         """FlexAttention was called."""
@@ -527,6 +530,8 @@ class Functions(TorchFunctionMode):
         entry = self._watcher.found(place, call, out, arrange, how)
         if entry is not None and self._watcher.values:
             self._outputs.put(out, call.shape[1], lambda weight: entry.keep("output_weight", weight))
+        if self._watcher.generating.run is not None and call.shape[2] == 1:
+            self._watcher.generating.in_steps = True
         return entry
 
 
@@ -543,9 +548,3 @@ def _any_known(known: Container[int], given: Iterable[Any]) -> bool:
         if id(x) in known or (isinstance(x, (list, tuple)) and any(id(part) in known for part in x)):
             return True
     return False
-
-
-def _check_values(q: Tensor) -> None:
-    """Raise RecordError for tensors that are only shapes."""
-    if q.is_meta or type(q).__name__ == "FakeTensor":
-        raise RecordError(f"its tensors hold no numbers: they are {'on meta' if q.is_meta else 'FakeTensors'}")

@@ -45,6 +45,7 @@ class Generating:
 
     def __init__(self) -> None:
         self.run: int | None = None
+        self.in_steps = False  # whether its steps of one token have begun
         self.depth = 0  # how many calls of `generate` run inside one another: the inner ones write drafts
         self._runs = 0
 
@@ -58,14 +59,14 @@ class Generating:
         """Inside this context `generate` runs; gives whether it was not running before."""
         outermost = self.run is None
         if outermost:
-            self.run, self._runs = self._runs, self._runs + 1
+            self.run, self._runs, self.in_steps = self._runs, self._runs + 1, False
         self.depth += 1
         try:
             yield outermost
         finally:
             self.depth -= 1
             if outermost:
-                self.run = None
+                self.run, self.in_steps = None, False
 
     def fate(self, before: Entry | None, call: AttentionCall, keeper: Keeper, *, cross: bool) -> Fate:
         """What becomes of a call after the entry `before`, which it does not continue."""

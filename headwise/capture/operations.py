@@ -24,7 +24,7 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     name = name.strip("_")
     if name == "setitem":
         return _written(trails, *args)
-    if name in _JOIN:
+    if name in JOIN:
         return _joined(trails, name, args, kwargs, out)
     operands = (*args, *kwargs.values())
     if name in ARRANGE:  # what else they are given, as w.type_as(scores), says only which dtype or shape
@@ -38,12 +38,12 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     if name.startswith("new_") or name.endswith("_like") or name in _STATISTICS:
         return None  # takes only the shape, the dtype and the device; or what it makes are no scores
     if not isinstance(out, Tensor):
-        cut = name in _SPLIT or (name in ("topk", "sort") and trail.q is not None)  # without q and k: a router's
+        cut = name in SPLIT or (name in ("topk", "sort") and trail.q is not None)  # without q and k: a router's
         for part in out if cut else ():
             if isinstance(part, Tensor):
                 trails.put(part, _unknown(trail, _Step(name, args, dict(kwargs), operands, at, part)))
         return None
-    if not out.is_floating_point() or out.ndim == 0 or (name not in _CUT and _is_row_statistic(trail, x, out)):
+    if not out.is_floating_point() or out.ndim == 0 or (name not in CUT and _is_row_statistic(trail, x, out)):
         return None
     found = _Step(name, args, dict(kwargs), operands, at, out)
     if "softmax" in name:
@@ -54,7 +54,7 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
         alike = all(other.shape == trail.shape and other.order == trail.order for other in others)
         trail = (
             _in_place(trail, found)
-            if alike and name in _ELEMENTWISE
+            if alike and name in ELEMENTWISE
             else trail.with_problem(
                 f"the {_what(trail)} were combined with something computed from them in `{name}`, which a record "
                 "cannot represent"
@@ -65,7 +65,7 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     if trail.problem:
         trails.put(out, trail)
         return None
-    if name in _CUT and trail.q is None and not _same_but_ones(x, out):
+    if name in CUT and trail.q is None and not _same_but_ones(x, out):
         return None  # some columns of a softmax without queries, as those of the experts that a router chose
     rule = (_BEFORE if trail.of is None else _AFTER).get(name, _in_place)
     trails.put(out, rule(trail, found))
@@ -123,7 +123,7 @@ def _unknown(trail: Trail, step: _Step) -> Trail:
 
 def _in_place(trail: Trail, step: _Step) -> Trail:
     """Every number is where it was, but not what it was: the numbers themselves have to be kept."""
-    if step.name not in _ELEMENTWISE or tuple(step.out.shape) != trail.shape:
+    if step.name not in ELEMENTWISE or tuple(step.out.shape) != trail.shape:
         return _unknown(trail, step)
     if trail.of is not None:
         return trail.but(used=trail.used or step.name)
@@ -349,7 +349,7 @@ def _turned(trail: Trail) -> Trail:
 
     return trail.but(
         q=trail.k, k=trail.q, rows=trail.keys, keys=trail.rows, terms=turned(trail.terms), fills=turned(trail.fills),
-        order=None if order == tuple(range(keys + 1)) else order,
+        order=None if order == tuple(range(keys + 1)) else order, born=None,
     )  # fmt: skip
 
 
@@ -505,37 +505,28 @@ def _order(step: _Step, n: int) -> tuple[int, ...] | None:
 # Names are without the underscores of `add_` and `__add__`. First those that keep the numbers, and perhaps their shape.
 _DTYPES = ("to", "float", "half", "bfloat16", "double", "type", "type_as", "to_copy")
 _MEMORY = ("contiguous", "clone", "detach", "cpu", "cuda", "data", "alias", "requires_grad", "pin_memory")
-_SHAPES = (
+SHAPES = (
     *("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "view_as", "reshape_as"),
     *("unsafe_view", "ravel", "broadcast_to", "expand_as"),
 )
-ARRANGE = (*_DTYPES, *_MEMORY, *_SHAPES)
-_TURN = (
-    "transpose",
-    "swapaxes",
-    "swapdims",
-    "permute",
-    "movedim",
-    "moveaxis",
-    "mT",
-    "T",
-    "t",
-    "mH",
-    "adjoint",
-    "numpy_T",
+KEEPS = (*_DTYPES, *_MEMORY)
+ARRANGE = (*KEEPS, *SHAPES)
+TURN = (
+    *("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis"),
+    *("mT", "T", "t", "mH", "adjoint", "numpy_T"),
 )
 _LIMIT = ("clamp", "clamp_min", "clamp_max", "clip", "max", "maximum", "min", "minimum", "nan_to_num")
 _MULTIPLY = ("mul", "rmul", "imul", "multiply")
 _DIVIDE = ("div", "true_divide", "truediv", "itruediv", "divide")
 _SUBTRACT = ("sub", "isub", "subtract")
 _ADD = ("add", "radd", "iadd")
-_JOIN = ("cat", "concat", "concatenate", "stack", "hstack")
+JOIN = ("cat", "concat", "concatenate", "stack", "hstack")
 _SOFTMAXES = ("softmax", "safe_softmax", "log_softmax", "special_softmax", "special_log_softmax")
 # These begin a trail where there is none.
 BARE = frozenset(f"{line}{name}" for name in _SOFTMAXES for line in ("", "_"))
-_CUT = ("getitem", "slice", "narrow", "select", "index", "index_select", "gather", "take_along_dim")
-_SPLIT = ("split", "chunk", "unbind", "tensor_split", "split_with_sizes", "unsafe_split", "unsafe_chunk", "iter")
-_ELEMENTWISE = frozenset(("rsub", "rtruediv", "rpow", "rdiv")) | frozenset((
+CUT = ("getitem", "slice", "narrow", "select", "index", "index_select", "gather", "take_along_dim")
+SPLIT = ("split", "chunk", "unbind", "tensor_split", "split_with_sizes", "unsafe_split", "unsafe_chunk", "iter")
+ELEMENTWISE = frozenset(("rsub", "rtruediv", "rpow", "rdiv")) | frozenset((
     *_LIMIT, *_MULTIPLY, *_DIVIDE, *_SUBTRACT, *_ADD, "masked_fill", "where", "tanh", "relu", "leaky_relu", "gelu",
     "abs", "neg", "pow", "square", "sqrt", "rsqrt", "exp", "log", "sigmoid", "softplus", "elu", "silu", "addcmul",
     "addcdiv", "lerp", "round", "threshold", "hardtanh", "erf", "sign", "reciprocal", "masked_scatter", "dropout",
@@ -560,7 +551,7 @@ _BEFORE: dict[str, Rule] = {
     "tanh": _capped,
     "exp": _exponential,
     "sigmoid": _squashed,
-    **dict.fromkeys(_TURN, _permuted),
+    **dict.fromkeys(TURN, _permuted),
 }
 _AFTER: dict[str, Rule] = {
     **dict.fromkeys(ARRANGE, _reshaped),
@@ -570,5 +561,5 @@ _AFTER: dict[str, Rule] = {
     **dict.fromkeys(_DIVIDE, _divided),
     **dict.fromkeys((*_LIMIT, "masked_fill", "where"), _unchanged),
     **dict.fromkeys(("getitem", "slice", "narrow"), _cut),
-    **dict.fromkeys(_TURN, _permuted),
+    **dict.fromkeys(TURN, _permuted),
 }

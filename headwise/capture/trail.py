@@ -54,6 +54,7 @@ class Trail:
     heads: int | None = None  # how many there are, as shapes showed where batch and heads are now one dimension
     problem: str = ""
     product: object = dataclasses.field(default_factory=object)  # shared by all trails that come from one q kᵀ
+    born: Any = None  # the node of that product on the tape; None = its queries and keys are not those of the trail
 
     def but(self, **changes: Any) -> Trail:
         """A copy with changes; as `dataclasses.replace`, in a tenth of the time."""

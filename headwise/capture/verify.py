@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -13,15 +15,18 @@ from headwise.records import AttentionRecord
 ROWS = 64
 
 
-def wrong_weights(call: AttentionCall, weights: Tensor, scores_dtype: torch.dtype) -> str | None:
-    """Why a record of `call` would be wrong, given the model's own weights [B, H, Q, K]; None if it is right.
+def wrong_weights(
+    call: AttentionCall, weights_of: Callable[[list[int]], Tensor], scores_dtype: torch.dtype
+) -> str | None:
+    """Why a record of `call` would be wrong, given the model's own weights [B, H, rows, K]; None if it is right.
 
     The model may round its scores to half precision, a record does not: so much they may differ.
     """
     rows = _rows(call.shape[2])
+    weights = weights_of(rows)
     record = AttentionRecord(call)
     expected = record.weights(rows=rows)
-    actual = weights[:, :, rows].to(expected.dtype)
+    actual = weights.to(expected.dtype)
     s = record.scores(rows=rows)
     # Beside finfo.min all scores are equal; only the other parts of the scores are rounded.
     largest = s.masked_fill(s <= FORBIDS, 0.0).abs().amax(-1, keepdim=True)

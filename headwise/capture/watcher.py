@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from headwise.call import AttentionCall
 from headwise.capture.generating import Generating, rows_of_padding, without_empty_buffer
 from headwise.capture.keep import Keeper, Keeping
-from headwise.capture.ledger import PART, Ledger, Line, Softmax, closed
+from headwise.capture.ledger import Ledger, Line, Softmax, closed
 from headwise.capture.sequence import Followed
 from headwise.capture.sequence import Sequence as Generation
 from headwise.capture.sites import Place, find_place, kind_of, module_names, threads
@@ -70,17 +70,6 @@ class Entry:
         setattr(self.record().extras, name, x)
 
 
-_Run = tuple[int, int, int]  # a module, which of its runs, and the memory of the queries
-
-
-@dataclasses.dataclass(eq=False)
-class _Parts:
-    """The records of one run of a module whose queries are parts of one tensor."""
-
-    run: _Run | None = None
-    records: list[tuple[Place, Softmax]] = dataclasses.field(default_factory=list)
-
-
 @dataclasses.dataclass(eq=False)
 class _State:
     """What is known of one call site."""
@@ -90,6 +79,9 @@ class _State:
     how: str = ""
     generation: Entry | None = None  # what the next step may continue
     waiting: list[tuple[Entry, Tensor]] = dataclasses.field(default_factory=list)  # (entry without a gradient, its q)
+
+
+Reserved = tuple[_State, int]  # the place of a record, and which run of its module it is of
 
 
 class Watcher:
@@ -116,8 +108,7 @@ class Watcher:
         self.generating = Generating()
         self._stacks: Counter[str] = Counter()
         self.ledger = Ledger()
-        self._parts = _Parts()
-        self._refused_part: _Run | None = None
+        self.finish: Callable[[], None] = lambda: None  # what is still waited for becomes records
 
     def start(self) -> None:
         """Notice parts of the model that run in other threads, where nothing is seen."""
@@ -203,36 +194,19 @@ class Watcher:
         name = told.name if told is not None else self._state(place)[0].name if status == "refused" else place.name
         self.ledger.enter(Line(name, status, " ".join(reason.split()), where), softmax)
 
-    # Pieces: one run of a module may compute its attention in parts, whose queries are parts of one tensor.
-
-    def _run(self, place: Place, q: Tensor) -> _Run:
+    def run_of(self, place: Place) -> tuple[int, int]:
+        """A module, and which of its runs this is."""
         key = id(place.module)
-        try:
-            memory = q.untyped_storage().data_ptr()
-        except (RuntimeError, NotImplementedError):  # inside torch.func tensors have no memory of their own
-            memory = id(q)
-        return key, self._runs[key], memory
+        self._counted(place.module)
+        return key, self._runs[key]
 
-    def is_part(self, place: Place, q: Tensor) -> bool:
-        """Whether another part of the attention of these queries was refused: a record would be of some rows only."""
-        return self._refused_part == self._run(place, q)
+    def reserve(self, place: Place) -> Reserved:
+        """The name of a record that will be made later, as if it was made now."""
+        return self._state(place)
 
-    def may_be_part(self, place: Place, q: Tensor, softmax: Softmax) -> None:
-        """A record was made of queries, of which there may be more."""
-        run = self._run(place, q)
-        if self._parts.run != run:
-            self._parts = _Parts(run)
-        self._parts.records.append((place, softmax))
-
-    def refuse_parts(self, place: Place, q: Tensor) -> None:
-        """A part of an attention was refused: take back the records of the others."""
-        self._refused_part = self._run(place, q)
-        if self._parts.run == self._refused_part:
-            for each, softmax in self._parts.records:
-                if softmax.withdraw is not None:
-                    softmax.withdraw()
-                    self.refuse(each, PART, softmax=softmax)
-            self._parts = _Parts()
+    def reserved(self, entry: Entry) -> Reserved:
+        """The name of a record that another one replaces."""
+        return next(state for state in self._states.values() if state.name == entry.site.name), entry.site.call
 
     def outside(self, where: str) -> None:
         """Note an attention that no module of the model computed."""
@@ -250,13 +224,26 @@ class Watcher:
                 state.generation = None
 
     def found(
-        self, place: Place, call: AttentionCall, out: Tensor, arrange: Callable[[Tensor], Tensor], how: str
+        self,
+        place: Place,
+        call: AttentionCall,
+        out: Tensor | None,
+        arrange: Callable[[Tensor], Tensor],
+        how: str,
+        *,
+        reserved: Reserved | None = None,
+        positions: tuple[int, ...] | None = None,
     ) -> Entry | None:
-        """Keep a computation that was recognised; `arrange` brings its output to [B, H, Q, E]."""
+        """Keep a computation that was recognised.
+
+        `arrange` brings its output to [B, H, Q, E]; None = it has no one output. `reserved`: the name that it was
+        given before. `positions`: of its rows, where they are some of a sequence.
+        """
         if _in_backward():  # gradient checkpointing runs it again
-            self._found_again(place, call, out, arrange)
+            if out is not None:
+                self._found_again(place, call, out, arrange)
             return None
-        state, run = self._state(place)
+        state, run = reserved or self._state(place)
         if not self._wants(state.name) or self.generating.drafts:
             return None
         state.how = how
@@ -290,7 +277,9 @@ class Watcher:
         elif run % self._every:
             return None
         heads, key_heads = call.q.shape[1], call.k.shape[1]
-        site = Site(state.name, state.layer, kind, kind == "self" and causal, heads, key_heads, call=run)
+        site = Site(
+            state.name, state.layer, kind, kind == "self" and causal, heads, key_heads, call=run, rows=positions
+        )
         outline = self._keeper.call(call, values=self.values)
         keep = functools.partial(self._keeper.tensor, keep_dtype=True)
         step = Step(call, tuple((each, mapped(keep, answer)) for each, answer in step.computed))
@@ -306,7 +295,7 @@ class Watcher:
                 self._followed = None
         entry.record()  # now: it detects changes in place from here on
         self.entries.append(entry)
-        if self._gradients:
+        if self._gradients and out is not None:
             self._await_gradient(state, entry, call.q, out, arrange)
         return entry
 
@@ -390,9 +379,7 @@ class Watcher:
     def _state(self, place: Place) -> tuple[_State, int]:
         """The state of a place, and which call of its module this is."""
         key = id(place.module)
-        if key not in self._runs:
-            self._count_runs(place.module)
-            self._ran(key)
+        self._counted(place.module)
         number = self._numbers[key]
         self._numbers[key] += 1
         state = self._states.get((place.name, number))
@@ -402,6 +389,11 @@ class Watcher:
             state = self._states[place.name, number] = _State(shown, self._stacks[stack])
             self._stacks[stack] += 1
         return state, max(0, self._runs[key] - 1)
+
+    def _counted(self, module: nn.Module) -> None:
+        if id(module) not in self._runs:
+            self._count_runs(module)
+            self._ran(id(module))
 
     def choose_beams(self, beams: Tensor, batch: int) -> None:
         """Keep the beams [N, steps] that a beam search has returned; `batch`: how many it ran, of all examples."""
@@ -444,11 +436,13 @@ class Watcher:
 
     def records(self) -> list[AttentionRecord]:
         """What was seen, as it stands."""
+        self.finish()
         chosen = self._chosen()
         return [entry.record() for entry in self.entries if entry.site.name in chosen]
 
     def coverage(self) -> Coverage:
         """What became of every softmax that met a product, and the parts that nothing can be seen in."""
+        self.finish()
         only, chosen = self._only, self._chosen()
         seen = Counter(entry.site.name for entry in self.entries if entry.site.name in chosen)
         lines = [*self.ledger.sites("seen", "refused", "missed", "not attention")]

@@ -1,0 +1,118 @@
+"""Waits for the pieces of an attention (pieces.py) until its module has computed all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from torch import Tensor
+
+from headwise.capture.ledger import PART, Line, Softmax, where
+from headwise.capture.masks import Recognised
+from headwise.capture.pieces import Piece, merge
+from headwise.capture.sites import Place
+from headwise.capture.tape import Node, Places
+from headwise.capture.watcher import Entry, Reserved, Watcher
+from headwise.errors import HeadwiseError
+
+Read = Callable[[Places], Piece]
+HOW = "matmul and softmax, put together from pieces"
+
+
+@dataclasses.dataclass
+class _Waiting:
+    """One softmax: a piece, or an attention that has a record already and may be one."""
+
+    of: Softmax
+    where: str
+    piece: Piece | None
+    read: Read | None = None
+    entry: Entry | None = None
+
+
+@dataclasses.dataclass
+class _Group:
+    """What a run of a module computed of the same queries."""
+
+    place: Place
+    queries: Node  # what they come from
+    heads: int | None
+    sources: Places = dataclasses.field(default_factory=lambda: Places(products=False))
+    waiting: list[_Waiting] = dataclasses.field(default_factory=list)
+    reserved: Reserved | None = None
+    refused: bool = False  # one of the pieces was
+
+
+class Assembly:
+    """Puts the pieces of attentions together, for one watch."""
+
+    def __init__(self, watcher: Watcher, recognised: Recognised) -> None:
+        self._watcher, self._recognised = watcher, recognised
+        self._run: tuple[int, int] | None = None
+        self._groups: dict[int, _Group] = {}
+
+    def recorded(self, place: Place, queries: Node, heads: int | None, of: Softmax, read: Read, entry: Entry) -> None:
+        """An attention was recorded. If others of the same queries follow, they are pieces of one."""
+        group = self._group(place, queries, heads)
+        group.waiting.append(_Waiting(of, where(), None, read, entry))
+
+    def add(self, place: Place, queries: Node, heads: int | None, of: Softmax, read: Read) -> None:
+        """A piece."""
+        group = self._group(place, queries, heads)
+        if group.reserved is None:
+            group.reserved = self._watcher.reserve(place)
+        try:
+            piece = read(group.sources)
+        except HeadwiseError:
+            group.refused = True
+            raise
+        group.waiting.append(_Waiting(of, where(), piece))
+
+    def refuse(self, place: Place, queries: Node) -> None:
+        """A piece was refused: a record of the others would be of a part."""
+        self._group(place, queries, None).refused = True
+
+    def _group(self, place: Place, queries: Node, heads: int | None) -> _Group:
+        run = self._watcher.run_of(place)
+        if run != self._run:
+            self.close()
+            self._run = run
+        return self._groups.setdefault(id(queries), _Group(place, queries, heads))
+
+    def close(self) -> None:
+        """No more pieces come."""
+        groups, self._groups, self._run = self._groups, {}, None
+        for group in groups.values():
+            recorded = [each for each in group.waiting if each.entry is not None]
+            if group.refused:
+                self._deny(group, PART)
+            elif len(group.waiting) > 1 or len(recorded) < len(group.waiting):
+                try:
+                    self._merge(group)
+                except (HeadwiseError, RuntimeError) as error:
+                    if len(recorded) < len(group.waiting):  # else they are attentions of their own
+                        self._deny(group, str(error))
+
+    def _merge(self, group: _Group) -> None:
+        pieces = [each.piece or each.read(group.sources) for each in group.waiting if each.piece or each.read]
+        call, positions = merge(pieces, group.sources, group.heads, self._recognised)
+        entries = [each.entry for each in group.waiting if each.entry is not None]
+        reserved = self._watcher.reserved(entries[0]) if entries else group.reserved
+        for entry in entries:
+            self._watcher.withdraw(entry)
+        entry = self._watcher.found(group.place, call, None, _same, HOW, reserved=reserved, positions=positions)
+        for each in group.waiting:
+            self._watcher.ledger.strike(each.of)
+            each.of.line = Line(group.place.name, "seen", HOW, "")
+            each.of.withdraw = None if entry is None else (lambda: None)
+
+    def _deny(self, group: _Group, reason: str) -> None:
+        for each in group.waiting:
+            if each.entry is not None:
+                self._watcher.withdraw(each.entry)
+            told = PART if each.entry is not None else reason
+            self._watcher.refuse(group.place, told, where=each.where, softmax=each.of)
+
+
+def _same(x: Tensor) -> Tensor:
+    return x

@@ -1,0 +1,313 @@
+"""Where each number of a tensor comes from, through operations that only move numbers or change them in place.
+
+Attention in blocks, windows and chunks pads, cuts, stacks and views its queries, keys and scores, so that shapes do not
+say which query and which key a score belongs to. The tape remembers the operations, not the numbers: a `Node` for each
+tensor, with the nodes that it was made of. Only when a question is asked are they run again, on the number of each
+element instead of the element (`Places`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.capture import operations, products
+from headwise.capture.trail import Trail, Trails
+
+# Every number stays in its place. Of several operands the first of the result's shape counts: q * cos, scores + bias.
+_IN_PLACE = frozenset((
+    *operations.ELEMENTWISE, *operations.KEEPS, *(name.strip("_") for name in operations.BARE), "tril", "triu",
+))  # fmt: skip
+_MOVES = frozenset((
+    *operations.SHAPES, *operations.TURN, *operations.JOIN, *operations.CUT, *operations.SPLIT,
+    "pad", "constant_pad_nd", "as_strided", "unfold", "roll", "flip", "repeat", "repeat_interleave", "tile", "diagonal",
+    "swapaxes", "rot90", "scatter", "index_put", "index_copy", "index_add", "slice_scatter", "select_scatter",
+))  # fmt: skip
+
+
+class Node:
+    """How a tensor was made. A node without `parts` is an origin: what it was made of is not followed.
+
+    Args:
+        shape: of the tensor.
+        name: the operation; empty for an origin.
+        parts: the shape of each operand, with its node if it has one.
+        run: makes the tensor's places of those of the operands; None = they stay where they are.
+    """
+
+    __slots__ = ("name", "parts", "run", "shape")
+
+    def __init__(
+        self,
+        shape: torch.Size,
+        name: str = "",
+        parts: Sequence[Part] = (),
+        run: Callable[[list[Tensor]], Tensor] | None = None,
+    ) -> None:
+        self.shape, self.name, self.parts, self.run = shape, name, tuple(parts), run
+
+
+Part = tuple[torch.Size, Node | None]
+
+
+class Product(Node):
+    """The node of q kᵀ.
+
+    Args:
+        trail: as it begins.
+        queries: what its queries come from.
+        arrange: makes of the places of its factors a trail with those of its queries and keys.
+    """
+
+    __slots__ = ("arrange", "factors", "queries", "trail")
+
+    def __init__(
+        self,
+        shape: torch.Size,
+        trail: Trail,
+        factors: Sequence[Part],
+        queries: Node | None,
+        arrange: Callable[[list[Tensor]], Trail | None],
+    ) -> None:
+        super().__init__(shape)
+        self.trail, self.factors, self.queries, self.arrange = trail, tuple(factors), queries, arrange
+
+
+class Tape:
+    """The nodes of the tensors that are alive."""
+
+    def __init__(self) -> None:
+        self.on = True
+        self._known: dict[int, tuple[weakref.ref[Tensor], Node | None, int | None]] = {}
+
+    def node(self, x: Any) -> Node | None:
+        """The node of a tensor; None for a parameter, a number, or what was changed through another tensor."""
+        if not isinstance(x, Tensor) or not x.is_floating_point() or not x.ndim or isinstance(x, nn.Parameter):
+            return None
+        found = self._known.get(id(x))
+        if found is not None and found[0]() is x:
+            return found[1] if found[2] == _version(x) else None
+        return self._put(x, Node(x.shape))
+
+    def step(
+        self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+    ) -> None:
+        """Remember an operation."""
+        name = name.partition(".")[0].strip("_")
+        if name == "setitem":
+            self._written(*args)
+        elif name in _IN_PLACE:
+            if isinstance(out, Tensor) and out.is_floating_point() and out.ndim:
+                given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and _spreads(x, out)]
+                self._add(out, name, sorted(given, key=lambda x: x.shape != out.shape))
+        elif name in ("topk", "sort"):
+            dim = (
+                args[2 if name == "topk" else 1] if len(args) > (2 if name == "topk" else 1) else kwargs.get("dim", -1)
+            )
+            at = out[1]
+            self._add(out[0], name, [args[0]], lambda places: places[0].gather(dim, at))
+        elif name in _MOVES:
+            for at, part in [(None, out)] if isinstance(out, Tensor) else enumerate(out):
+                if isinstance(part, Tensor) and part.is_floating_point():
+                    self._moved(func, name, args, kwargs, part, at)
+
+    def _moved(
+        self, func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor, at: int | None
+    ) -> None:
+        given: list[Tensor] = []
+        form = ([_taken(x, given) for x in args], {key: _taken(x, given) for key, x in kwargs.items()})
+        if name in ("pad", "constant_pad_nd"):
+            form[1].pop("value", None)
+            form = (form[0][: 3 if name == "pad" else 2], form[1])
+
+        def run(places: list[Tensor]) -> Tensor:
+            found = func(*(_given(x, places) for x in form[0]), **{k: _given(x, places) for k, x in form[1].items()})
+            moved: Tensor = found if at is None else found[at]
+            return moved
+
+        self._add(out, name, given, run)
+
+    def _add(
+        self, out: Tensor, name: str, given: Sequence[Tensor], run: Callable[[list[Tensor]], Tensor] | None = None
+    ) -> None:
+        parts = [(x.shape, self._before(x) if x is out else self.node(x)) for x in given]
+        if any(node is not None for _, node in parts):
+            self._put(out, Node(out.shape, name, parts, run))
+
+    def _written(self, into: Tensor, where: Any, value: Any) -> None:
+        """into[where] = value"""
+        if not into.is_floating_point():
+            return
+        if not isinstance(value, Tensor) or not value.ndim:
+            self._put(into, self._before(into))
+            return
+
+        def run(places: list[Tensor]) -> Tensor:
+            whole = places[0].clone()
+            whole[where] = places[1]
+            return whole
+
+        self._add(into, "setitem", (into, value), run)
+
+    def _before(self, x: Tensor) -> Node | None:
+        """The node of a tensor as it was before it was written to."""
+        found = self._known.get(id(x))
+        if found is None or found[0]() is not x:
+            return Node(x.shape)
+        version = _version(x)
+        return found[1] if version is None or found[2] is None or version - found[2] <= 1 else None
+
+    def begin(self, x: Tensor, trail: Trail, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Product:
+        """`x` is a product q kᵀ."""
+        given: list[Tensor] = []
+        form = (_taken(args, given), {key: _taken(each, given) for key, each in kwargs.items()})
+        like = torch.empty_like(x, device="meta")
+
+        def arrange(places: list[Tensor]) -> Trail | None:
+            filled = {key: _given(each, places) for key, each in form[1].items()}
+            return products.product(name, _given(form[0], places), filled, Trails(), like)
+
+        nodes = [self.node(each) for each in given]
+        q = trail.q
+        of_q = [node for each, node in zip(given, nodes, strict=True) if q is not None and _share(each, q)]
+        queries = origin(of_q[0]) if of_q and of_q[0] is not None else None
+        node = Product(
+            x.shape, trail, [(each.shape, n) for each, n in zip(given, nodes, strict=True)], queries, arrange
+        )
+        self._put(x, node)
+        return node
+
+    def _put(self, x: Tensor, node: Node | None) -> Node | None:
+        key, known = id(x), self._known
+        known[key] = (weakref.ref(x, lambda _: known.pop(key, None)), node, _version(x))
+        return node
+
+
+def origin(node: Node) -> Node:
+    """What the first numbers of a tensor come from."""
+    while node.parts:
+        found = next((part for _, part in node.parts if part is not None), None)
+        if found is None:
+            break
+        node = found
+    return node
+
+
+class Places:
+    """Numbers the elements of origins from 1 on, and says which of them the elements of other tensors are; 0 = none.
+
+    Args:
+        products: only products of queries and keys have numbers, and bias and masks beside them have none. Else
+            everything that nothing else is known of.
+    """
+
+    def __init__(self, *, products: bool) -> None:
+        self._products = products
+        self.origins: list[tuple[Node, int]] = []  # (an origin, the number before that of its first element)
+        self._next = 0
+        self._known: dict[int, Tensor | None] = {}
+        self._alive: list[Node] = []  # so that no other node can have its id
+
+    @property
+    def count(self) -> int:
+        """How many elements have a number."""
+        return self._next
+
+    def of(self, node: Node | None) -> Tensor | None:
+        """int64, the shape of the node's tensor; None where all would be 0."""
+        if node is None:
+            return None
+        if id(node) not in self._known:
+            for each in _in_order(node, self._known):
+                self._alive.append(each)
+                self._known[id(each)] = self._made(each) if each.parts else self._first(each)
+        return self._known[id(node)]
+
+    def _first(self, node: Node) -> Tensor | None:
+        if self._products and not isinstance(node, Product):
+            return None
+        self.origins.append((node, self._next))
+        first = self._next + 1
+        self._next += node.shape.numel()
+        return torch.arange(first, self._next + 1).view(node.shape)
+
+    def _made(self, node: Node) -> Tensor | None:
+        places = [None if part is None else self._known[id(part)] for _, part in node.parts]
+        if all(each is None for each in places):
+            return None
+        if node.run is None:
+            return next(each for each in places if each is not None).expand(node.shape)
+        shapes = [shape for shape, _ in node.parts]
+        return node.run(
+            [
+                torch.zeros(shape, dtype=torch.long) if each is None else each
+                for each, shape in zip(places, shapes, strict=True)
+            ]
+        )
+
+
+def _in_order(node: Node, known: Mapping[int, Any]) -> Iterator[Node]:
+    """The nodes that a node is made of, each after its own parts, without those that are known."""
+    open_, entered, done = [node], set[int](), set[int]()
+    while open_:
+        each = open_[-1]
+        below = [part for _, part in each.parts if part is not None and id(part) not in known and id(part) not in done]
+        if below and id(each) not in entered:
+            entered.add(id(each))
+            open_ += below
+            continue
+        open_.pop()
+        if id(each) not in known and id(each) not in done:
+            done.add(id(each))
+            yield each
+
+
+class _Slot:
+    """The place of a tensor among the arguments of an operation."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+
+def _taken(x: Any, given: list[Tensor]) -> Any:
+    """`x` with a slot for each tensor of floats, which are put into `given`; it must keep no tensor alive."""
+    if isinstance(x, Tensor) and x.is_floating_point():
+        given.append(x)
+        return _Slot(len(given) - 1)
+    if isinstance(x, (list, tuple)) and not isinstance(x, torch.Size):
+        return type(x)(_taken(part, given) for part in x)
+    return x
+
+
+def _given(x: Any, places: list[Tensor]) -> Any:
+    if isinstance(x, _Slot):
+        return places[x.at]
+    if isinstance(x, (list, tuple)) and not isinstance(x, torch.Size):
+        return type(x)(_given(part, places) for part in x)
+    return x
+
+
+def products_of(node: Node | None) -> Iterator[Product]:
+    """The products that a tensor comes from."""
+    for each in () if node is None else _in_order(node, {}):
+        if isinstance(each, Product):
+            yield each
+
+
+def _share(x: Tensor, y: Tensor) -> bool:
+    return x.data_ptr() == y.data_ptr() and x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
+def _spreads(x: Tensor, out: Tensor) -> bool:
+    """Whether an operand has the shape of the result, or broadcasts to it."""
+    return x.shape == out.shape or (
+        x.ndim <= out.ndim and all(a in (1, b) for a, b in zip(x.shape[::-1], out.shape[::-1], strict=False))
+    )
+
+
+def _version(x: Tensor) -> int | None:
+    return None if x.is_inference() else x._version
