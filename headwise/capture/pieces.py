@@ -24,7 +24,7 @@ from headwise.errors import RecordError
 from headwise.masks.additive import FORBIDS
 from headwise.records import AttentionRecord
 
-_TWICE = "a query attends to a key twice, or in two softmaxes: no one softmax gives these weights"
+_TWICE = "a query attends in several softmaxes, or a softmax has several queries: no one softmax gives these weights"
 _NO_KEY = "a query attends to columns that come from no key, such as padding"
 _CHANGED = "its weights were changed after the softmax, in pieces"
 _FORMS = "its queries and keys come from tensors of different forms"
@@ -85,6 +85,8 @@ def read_cells(
     for node, before in places.origins:
         assert isinstance(node, Product)
         here = (at > before) & (at <= before + node.shape.numel())
+        if not bool(here.any()):
+            continue
         rows, keys = sides(node, sources)
         coordinates = _at_home(node, torch.unravel_index(at[here] - before - 1, node.shape))
         row[here] = rows[(*coordinates[:-2], coordinates[-2])]
@@ -195,9 +197,13 @@ def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognise
     shared, present = _shared(of_rows[0], of_keys, row, col), rows > 0
     q_at, k_at = (_side(each, of, shared) for each, of in ((rows, of_rows), (keys, of_keys)))
     row_at, col_at = (_side(each, of, shared, like) for each, of, like in ((row, of_rows, rows), (col, of_keys, keys)))
-    size = [
-        _compressed(rows > 0, q_at.lead[i], [row_at.lead[i], k_at.lead[i], col_at.lead[i]]) for i in range(len(shared))
-    ]
+    size, there = [], _held(keys, of_keys)
+    for of_q, of_row, of_k, of_col in zip(q_at.lead, row_at.lead, k_at.lead, col_at.lead, strict=True):
+        examples = of_q[present].unique()  # some may be absent: they are numbered again
+        there &= torch.isin(of_k, examples)
+        size.append(len(examples))
+        for each in (of_q, of_row, of_k, of_col):
+            each.copy_(torch.searchsorted(examples, each.contiguous()).clamp(max=len(examples) - 1))
     if q_at.heads % k_at.heads or bool((row_at.head * k_at.heads // q_at.heads != col_at.head).any()):
         raise RecordError(_FORMS)
     positions = q_at.position[present].unique()
@@ -219,7 +225,7 @@ def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognise
     allowed = torch.zeros(n, q_at.length * k_at.length, dtype=torch.bool)
     allowed[which, cell] = True
     if int(allowed.sum()) != len(cell):
-        raise RecordError(_TWICE)
+        which, cell, scores, weights = _once(which, cell, scores, weights, allowed.shape)
     rest, scale = _rest(pieces, q.flatten(0, -3), k.flatten(0, -3), which, cell, scores)
     shape = (*lead, q_at.length, k_at.length)
     q, k = layout.fold(q), layout.fold(k)
@@ -239,10 +245,10 @@ def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognise
     def of_rows_of(chosen: list[int]) -> Tensor:
         wanted = torch.full((q_at.length,), -1)
         wanted[chosen] = torch.arange(len(chosen))
-        here = wanted[row_at.position]
+        here = wanted[cell // k_at.length]
         found = torch.zeros(n, len(chosen), k_at.length)
         some = here >= 0
-        found[which[some], here[some], col_at.position[some]] = weights[some]
+        found[which[some], here[some], cell[some] % k_at.length] = weights[some]
         return layout.fold(found.view(*lead, len(chosen), k_at.length))
 
     wrong = wrong_weights(call, of_rows_of, pieces[0].dtype)
@@ -263,6 +269,15 @@ def _check_rows(pieces: Sequence[Piece], count: int) -> None:
         if not torch.equal(softmax_of[piece.row], piece.softmax + first):
             raise RecordError(_TWICE)
         first += len(row_of)
+
+
+def _once(which: Tensor, cell: Tensor, scores: Tensor, weights: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
+    """The cells with each key once. One that a softmax has m times counts m times, as if log m was added to its score."""
+    at, once = (which * shape[1] + cell).unique(return_inverse=True)
+    top = torch.full(at.shape, -torch.inf).index_reduce(0, once, scores, "amax")
+    total = torch.zeros(at.shape).index_add(0, once, (scores - top[once]).exp())
+    weights = torch.zeros(at.shape).index_add(0, once, weights)
+    return at // shape[1], at % shape[1], top + total.log(), weights
 
 
 def _origins(numbers: Tensor, origins: Sequence[_Origin]) -> list[_Origin]:

@@ -28,6 +28,14 @@ _MOVES = frozenset((
     "swapaxes", "rot90", "scatter", "index_put", "index_copy", "index_add", "slice_scatter", "select_scatter",
 ))  # fmt: skip
 
+# Numbers that come from nothing, as padding.
+_CONSTANT = frozenset(
+    f"{new}{name}{like}"
+    for name in ("zeros", "ones", "full", "empty")
+    for new in ("", "new_")
+    for like in ("", "_like")
+)
+
 
 class Node:
     """How a tensor was made. A node without `parts` is an origin: what it was made of is not followed.
@@ -104,6 +112,8 @@ class Tape:
             if isinstance(out, Tensor) and out.is_floating_point() and out.ndim:
                 given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and _spreads(x, out)]
                 self._add(out, name, sorted(given, key=lambda x: x.shape != out.shape))
+        elif name in _CONSTANT:
+            self._put(out, None)
         elif name in ("topk", "sort"):
             dim = (
                 args[2 if name == "topk" else 1] if len(args) > (2 if name == "topk" else 1) else kwargs.get("dim", -1)

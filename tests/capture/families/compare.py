@@ -73,7 +73,7 @@ def judged(
     truth: Truth, records: Sequence[AttentionRecord], sites: Sequence[CallSite]
 ) -> tuple[tuple[Finding, ...], int, tuple[str, ...]]:
     """(a finding of each softmax, the number of gates, sites that name none)."""
-    left = list(records)
+    left, whole = list(records), list[AttentionRecord]()
     weights: dict[int, Tensor | str] = {}
     findings: list[Finding] = []
     open_: list[Entry] = []
@@ -91,9 +91,16 @@ def judged(
                     found, name = record, "bounded"
                     break
         if found is None:
+            found = next((x for x in [*left, *whole] if _name(x) == entry.module and _holds(x, entry, weights)), None)
+            name = "exact"
+            if found is not None and found in left:
+                left.remove(found)
+                whole.append(found)  # of several softmaxes
+        elif found in left:
+            left.remove(found)
+        if found is None:
             open_.append(entry)
             continue
-        left.remove(found)
         findings.append(Finding(name, entry.module))  # type: ignore[arg-type]
     listed = [site for site in sites if site.status in ("refused", "missed")]
     left_of = {id(site): site.calls for site in listed}  # a line explains as many softmaxes as it stands for
@@ -142,6 +149,49 @@ def judged(
 def _fits(record: AttentionRecord, entry: Entry, weights: dict[int, Tensor | str]) -> bool:
     error = _error(_weights(record, weights), entry)
     return error is not None and error <= 1e-4
+
+
+def _holds(record: AttentionRecord, entry: Entry, weights: dict[int, Tensor | str]) -> bool:
+    """Whether a record has each row of a softmax of blocks or windows, whose columns are not all keys of the record.
+
+    A row is told by its weights in descending order; where the softmax has a key several times, they are one weight of
+    the record. Rows of padding, which the record does not have, may be left over. (Which key a weight belongs to is
+    compared in tests/capture/test_pieces.py, with models written without blocks.)
+    """
+    own = _weights(record, weights)
+    if isinstance(own, str):
+        return False
+    rows = entry.rows if entry.used is None or entry.used.shape != entry.rows.shape else entry.used
+    theirs = rows.float().flatten(0, -2)
+    theirs = theirs[~entry.empty.flatten()] if entry.empty.numel() == len(theirs) else theirs
+    theirs = theirs[theirs.any(-1)]
+    mine = own.flatten(0, -2)
+    mine = mine[mine.any(-1)]
+    tolerance = BOUND[torch.float32] * max(1.0, entry.largest / 16)
+    return any(_are_among(*map(once, (theirs, mine)), tolerance) for once in (torch.clone, _equal_ones_added))
+
+
+def _are_among(theirs: Tensor, mine: Tensor, tolerance: float) -> bool:
+    """Whether all rows but those of padding are among others, each of which is used once."""
+    width = max(mine.shape[-1], theirs.shape[-1])
+    mine, theirs = (
+        torch.nn.functional.pad(x.sort(-1, descending=True).values, (0, width - x.shape[-1])) for x in (mine, theirs)
+    )
+    free, missing = [True] * len(mine), 0
+    for alike in torch.cdist(theirs, mine, p=torch.inf) <= tolerance:
+        at = next((i for i in alike.nonzero().flatten().tolist() if free[i]), None)
+        if at is None:
+            missing += 1
+        else:
+            free[at] = False
+    return len(theirs) > missing and missing <= max(0, len(theirs) - len(mine))
+
+
+def _equal_ones_added(rows: Tensor) -> Tensor:
+    """Rows in which weights that are equal but for rounding are added up."""
+    x = rows.sort(-1, descending=True).values
+    begins = torch.nn.functional.pad(x[:, :-1] - x[:, 1:] > 1e-5 * x[:, :-1], (1, 0), value=True)
+    return torch.zeros_like(x).scatter_add(-1, begins.cumsum(-1) - 1, x)
 
 
 def _name(record: AttentionRecord) -> str:
