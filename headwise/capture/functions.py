@@ -156,7 +156,7 @@ class Functions(TorchFunctionMode):
             try:
                 with torch.no_grad(), torch._C.DisableTorchFunction():
                     operations.step(base, self._trails, args, kwargs, out)
-                    if "softmax" in base or base == "exp":
+                    if base in operations.BARE or base == "exp":
                         self._keep_cells(args, kwargs, out)
             except _UNREADABLE as error:  # not of the kind that it looked like
                 self._lose(base, args, out, error)
@@ -344,6 +344,9 @@ class Functions(TorchFunctionMode):
             if made is not None and made[0]() is met.other:
                 self._settle(made[1], "refused", _FACTORS)
         if of.line is not None and of.line.status == "seen":
+            if of.again is not None:
+                with self._reading(name):
+                    of.again(self._tape.node(met.weights))
             return  # these weights have met other values before: one softmax is one record
         learned = trail.q is not None and trail.k is not None and any(map(products.is_parameter, (trail.q, trail.k)))
         if trail.problem and products.is_parameter(met.other):
@@ -391,6 +394,7 @@ class Functions(TorchFunctionMode):
         if values is None and self._watcher.values:
             raise RecordError("its values could not be read from the product, and are asked for")
         some = len(found.lead) == 1 and found.q is not None and _is_slice(found.q, heads)
+        some = some or (found.born is not None and self._is_mixed(found, layout))
         if some and (found.born is None or found.born.queries is None or self._watcher.values):
             raise RecordError(
                 "it is of some heads or examples of a tensor in which both are one dimension: which is not known"
@@ -427,6 +431,14 @@ class Functions(TorchFunctionMode):
             key, made = id(out), self._made
             made[key] = weakref.ref(out, lambda _: made.pop(key, None)), softmax
 
+    def _is_mixed(self, found: Trail, layout: Layout) -> bool:
+        """Whether examples and heads are one dimension, in another order than examples first."""
+        if len(found.lead) != 1 or layout.batch == 1 or layout.heads == 1 or found.born.queries is None:
+            return False
+        first = sides(found.born, Places(products=False))[0][..., 0].flatten()
+        ordered = bool((first[1:] > first[:-1]).all())
+        return not ordered and len(first.unique()) == len(first)
+
     @staticmethod
     def _piece(found: Trail, layout: Layout, call: AttentionCall, sources: Places) -> Piece:
         rows, keys = sides(found.born, sources)
@@ -447,10 +459,8 @@ class Functions(TorchFunctionMode):
         used = self._tape.node(met.weights)
 
         def read(sources: Places) -> Piece:
-            found = read_cells(cells, met.weights, used, sources, trail.factor, trail.dtype)
-            if found is None:
-                raise RecordError(trail.problem)
-            return found
+            piece, of.again = read_cells(cells, met.weights, used, sources, trail.factor, trail.dtype)
+            return piece
 
         self._assembly.add(place, products_[0].queries, heads, of, read)
         of.line, of.cells = Line(place.name, "seen", HOW, ""), None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -26,7 +26,9 @@ from headwise.records import AttentionRecord
 
 _TWICE = "a query attends in several softmaxes, or a softmax has several queries: no one softmax gives these weights"
 _NO_KEY = "a query attends to columns that come from no key, such as padding"
-_CHANGED = "its weights were changed after the softmax, in pieces"
+_CHANGED = "its weights were changed after the softmax"
+_LOST = "its weights could not be followed from the softmax to the values"
+_UNMET = "some weights of its softmax meet no values"
 _FORMS = "its queries and keys come from tensors of different forms"
 
 
@@ -51,14 +53,15 @@ class Piece:
     softmax: Tensor  # [cells], which row of the softmax it is in
     scores: Tensor  # [cells]
     weights: Tensor  # [cells], those that the model used
+    met: Tensor  # bool [cells], whether they have met values
     scale: float
     dtype: torch.dtype  # of the scores
 
 
 def read_cells(
     cells: Cells, weights: Tensor, used: Node | None, sources: Places, scale: float, dtype: torch.dtype
-) -> Piece | None:
-    """The piece of a softmax; None if its scores do not come from products that were followed.
+) -> tuple[Piece, Callable[[Node | None], None]]:
+    """(the piece of a softmax, what to tell when other parts of its weights meet values).
 
     Args:
         weights, used: those that met values, and their node.
@@ -66,21 +69,19 @@ def read_cells(
     """
     places = Places(products=True)
     at, used_at = places.of(cells.node), places.of(used)
-    if at is None:
-        return None
+    if at is None or used_at is None:
+        raise RecordError(_LOST)
     at = at.movedim(cells.dim, -1).flatten(0, -2)
     scores = cells.scores.movedim(cells.dim, -1).flatten(0, -2).float()
     top = scores.amax(-1, keepdim=True)
     allowed = (scores - top > FORBIDS) & (top > FORBIDS)
     own = scores.softmax(-1)[allowed]
     which, scores, at = allowed.nonzero()[:, 0], scores[allowed], at[allowed]
-    theirs = own
-    if used_at is not None and not _dropped(used):
-        every = torch.full((places.count + 1,), torch.nan)
-        every[used_at.flatten()] = weights.float().flatten()
-        every[0] = torch.nan
-        theirs = every[at]
-        theirs = torch.where(theirs.isnan(), own, theirs)
+    theirs = torch.full((places.count + 1,), torch.nan)
+    theirs[used_at.flatten()] = weights.float().flatten()
+    theirs = theirs[at]
+    met = ~theirs.isnan()
+    theirs = own if _dropped(used) else torch.where(met, theirs, own)
     row, col, parts = torch.zeros_like(at), torch.zeros_like(at), []
     for node, before in places.origins:
         assert isinstance(node, Product)
@@ -96,16 +97,23 @@ def read_cells(
         assert trail.k is not None
         q, k = (x.expand(*trail.lead, *x.shape[-2:]).flatten(0, -2) for x in (trail.q, trail.k))
         parts.append((rows.flatten(), q, keys.flatten(), k))
-    real = row > 0  # rows of padding are nobody's
-    zeroed = torch.ones(len(allowed), dtype=torch.bool).index_fill(0, which[theirs != 0], False)[which]
-    real &= ~zeroed
-    if bool(((col == 0) & real).any()):
+    # Rows of padding are nobody's; what the model set to 0 after the softmax attends to nothing.
+    real = torch.zeros(len(allowed), dtype=torch.bool).index_fill(0, which[theirs != 0], True)[which] & (row > 0)
+    if not parts or bool(((col == 0) & real).any()):
         raise RecordError(_NO_KEY)
-    changed = (theirs - own).abs() > 1e-6 + 4 * torch.finfo(dtype).eps * own
-    if bool((changed & real).any()):
+    if bool((((theirs - own).abs() > 1e-6 + 4 * torch.finfo(dtype).eps * own) & real).any()):
         raise RecordError(_CHANGED)
     joined = (torch.cat([x.to(parts[0][i].dtype) for x in each]) for i, each in enumerate(zip(*parts, strict=True)))
-    return Piece(*joined, row[real], col[real], which[real], scores[real], theirs[real], scale, dtype)
+    at, met = at[real], met[real]
+
+    def meet(used: Node | None) -> None:
+        used_at = places.of(used)
+        there = torch.zeros(places.count + 1, dtype=torch.bool)
+        if used_at is not None:
+            there[used_at.flatten()] = True
+        met.logical_or_(there[at])
+
+    return Piece(*joined, row[real], col[real], which[real], scores[real], theirs[real], met, scale, dtype), meet
 
 
 def read_call(call: AttentionCall, rows: Tensor, keys: Tensor, dtype: torch.dtype) -> Piece:
@@ -115,7 +123,7 @@ def read_call(call: AttentionCall, rows: Tensor, keys: Tensor, dtype: torch.dtyp
     b, h, r, c = (scores > -torch.inf).nonzero().unbind(-1)
     q, k = call.q.flatten(0, 2), call.k.repeat_interleave(call.heads_per_key_head, 1).flatten(0, 2)
     softmax = (b * rows.shape[1] + h) * rows.shape[2] + r
-    found = scores[b, h, r, c], weights[b, h, r, c], call.scale
+    found = scores[b, h, r, c], weights[b, h, r, c], torch.ones_like(b, dtype=torch.bool), call.scale
     return Piece(rows.flatten(), q, keys.flatten(), k, rows[b, h, r], keys[b, h, c], softmax, *found, dtype)
 
 
@@ -191,19 +199,27 @@ def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognise
     )
     rows, keys = (torch.cat([getattr(piece, name) for piece in pieces]) for name in ("rows", "keys"))
     _check_rows(pieces, sources.count)
+    if any(bool((~piece.met & (piece.weights > 1e-6)).any()) for piece in pieces):
+        raise RecordError(_UNMET)
     of_rows, of_keys = _origins(rows, origins), _origins(col, origins)
     if len(of_rows) != 1 or any(len(each.shape) != len(of_rows[0].shape) for each in of_keys):
         raise RecordError(_FORMS)
-    shared, present = _shared(of_rows[0], of_keys, row, col), rows > 0
+    shared, single = _shared(of_rows[0], of_keys, row, col, keys)
+    present = rows > 0
     q_at, k_at = (_side(each, of, shared) for each, of in ((rows, of_rows), (keys, of_keys)))
     row_at, col_at = (_side(each, of, shared, like) for each, of, like in ((row, of_rows, rows), (col, of_keys, keys)))
     size, there = [], _held(keys, of_keys)
-    for of_q, of_row, of_k, of_col in zip(q_at.lead, row_at.lead, k_at.lead, col_at.lead, strict=True):
+    for dim, of_q, of_row, of_k, of_col in zip(shared, q_at.lead, row_at.lead, k_at.lead, col_at.lead, strict=True):
         examples = of_q[present].unique()  # some may be absent: they are numbered again
-        there &= torch.isin(of_k, examples)
         size.append(len(examples))
-        for each in (of_q, of_row, of_k, of_col):
+        if dim in single:
+            of_k.zero_()
+        else:
+            there &= torch.isin(of_k, examples)
+        for each in (of_q, of_row) if dim in single else (of_q, of_row, of_k, of_col):
             each.copy_(torch.searchsorted(examples, each.contiguous()).clamp(max=len(examples) - 1))
+    if len(shared) > 1 and q_at.heads > 1:  # heads are a dimension already: these are parts of their channels
+        raise RecordError(_FORMS)
     if q_at.heads % k_at.heads or bool((row_at.head * k_at.heads // q_at.heads != col_at.head).any()):
         raise RecordError(_FORMS)
     positions = q_at.position[present].unique()
@@ -214,8 +230,9 @@ def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognise
         q_at.position, row_at.position = renumbered[q_at.position], renumbered[row_at.position]
         q_at.length = len(positions)
     q = _filled(torch.cat([piece.q for piece in pieces]), q_at, size, present)
-    k = _filled(torch.cat([piece.k for piece in pieces]), k_at, size, there)
-    k = k.repeat_interleave(q_at.heads // k_at.heads, -3)
+    of_k = [1 if dim in single else n for dim, n in zip(shared, size, strict=True)]
+    k = _filled(torch.cat([piece.k for piece in pieces]), k_at, of_k, there)
+    k = k.expand(*size, *k.shape[len(size) :]).repeat_interleave(q_at.heads // k_at.heads, -3)
     lead = (*size, q_at.heads) if q_at.heads > 1 or not size else tuple(size)
     q, k = (x.reshape(*lead, *x.shape[-2:]) for x in (q, k))
     layout = read_layout(lead, heads)
@@ -272,7 +289,7 @@ def _check_rows(pieces: Sequence[Piece], count: int) -> None:
 
 
 def _once(which: Tensor, cell: Tensor, scores: Tensor, weights: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-    """The cells with each key once. One that a softmax has m times counts m times, as if log m was added to its score."""
+    """The cells with each key once. If a softmax has it m times it counts m times: its score grows by log m."""
     at, once = (which * shape[1] + cell).unique(return_inverse=True)
     top = torch.full(at.shape, -torch.inf).index_reduce(0, once, scores, "amax")
     total = torch.zeros(at.shape).index_add(0, once, (scores - top[once]).exp())
@@ -288,14 +305,25 @@ def _held(numbers: Tensor, origins: Sequence[_Origin]) -> Tensor:
     return torch.stack([each.holds(numbers) for each in origins]).any(0)
 
 
-def _shared(of_rows: _Origin, of_keys: Sequence[_Origin], row: Tensor, col: Tensor) -> list[int]:
-    """The dimensions in which each query has the place of its keys: examples, heads, not positions."""
-    shared = list(range(len(of_rows.shape) - 1))
+def _shared(
+    of_rows: _Origin, of_keys: Sequence[_Origin], row: Tensor, col: Tensor, keys: Tensor
+) -> tuple[list[int], list[int]]:
+    """The dimensions in which each query has the place of its keys: examples, heads, not positions.
+
+    And those of them in which there is one place of keys for all queries, as one head of keys.
+    """
+    dims = range(len(of_rows.shape) - 1)
+    shared, single = set(dims), set(dims)
     for each in of_keys:
         here = each.holds(col)
         one, two = of_rows.coordinates(row[here]), each.coordinates(col[here])
-        shared = [d for d in shared if of_rows.shape[d] == each.shape[d] and torch.equal(one[d], two[d])]
-    return shared
+        every = each.coordinates(keys[each.holds(keys)])
+        shared &= {d for d in dims if of_rows.shape[d] == each.shape[d] and torch.equal(one[d], two[d])}
+        single &= {d for d in dims if each.shape[d] > 1 and bool((every[d] == every[d][:1]).all())}
+    single -= shared
+    if set(dims) == shared | single:  # else there would be no positions
+        single = set()
+    return sorted(shared | single), sorted(single)
 
 
 def _side(numbers: Tensor, origins: Sequence[_Origin], shared: Sequence[int], like: Tensor | None = None) -> _Side:

@@ -309,7 +309,10 @@ def products_of(node: Node | None) -> Iterator[Product]:
 
 
 def _share(x: Tensor, y: Tensor) -> bool:
-    return x.data_ptr() == y.data_ptr() and x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+    try:
+        return x.data_ptr() == y.data_ptr()
+    except RuntimeError:  # inside torch.func tensors have no memory of their own
+        return False
 
 
 def _spreads(x: Tensor, out: Tensor) -> bool:

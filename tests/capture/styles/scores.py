@@ -90,8 +90,6 @@ STEPS: dict[str, Callable[[Tensor], Tensor]] = {
     "squared": lambda s: s**2,
     "log1p of the scores": lambda s: torch.log1p(s.relu()),
     "normalised scores": lambda s: functional.layer_norm(s, (Q,)),
-    "heads in another order": lambda s: s.flip(1),
-    "keys in another order": lambda s: s.roll(1, -1),
     "biased and transposed": lambda s: (s + BIAS).mT,
     "times a bias of cells": lambda s: s * (1 + BIAS),
     "scores under a mask": lambda s: torch.where(CAUSAL, s, BIAS),
@@ -119,6 +117,20 @@ def _with(step: Callable[[Tensor], Tensor]) -> Callable[..., Two]:
 
 for _name, _step in STEPS.items():
     add(f"scores {_name}", _with(_step))
+
+
+@style
+def scores_of_heads_in_another_order(q: Tensor, k: Tensor, v: Tensor) -> Two:
+    """The record has each head where its queries are."""
+    w = (q @ k.mT).flip(1).softmax(-1)
+    return w @ v, w.flip(1)
+
+
+@style
+def scores_of_keys_in_another_order(q: Tensor, k: Tensor, v: Tensor) -> Two:
+    """The record has each key where it is."""
+    w = (q @ k.mT).roll(1, -1).softmax(-1)
+    return w @ v.roll(1, -2), w.roll(-1, -1)
 
 
 @style
@@ -173,7 +185,7 @@ def scores_beside_a_part_of_themselves(q: Tensor, k: Tensor, v: Tensor) -> Two:
 @style
 def scores_of_a_window_of_keys(q: Tensor, k: Tensor, v: Tensor) -> Two:
     w = (q @ k.mT)[..., :3].softmax(-1)
-    return w @ v[..., :3, :], w
+    return w @ v[..., :3, :], [w, functional.pad(w, (0, 3))]
 
 
 @style
