@@ -29,7 +29,7 @@ from headwise.capture.keep import TooMuch
 from headwise.capture.layout import Layout, out_of_buffer, read_layout, share_heads
 from headwise.capture.ledger import Line, Softmax, where
 from headwise.capture.masks import Recognised
-from headwise.capture.pieces import Cells, Piece, number_of, read_call, read_cells, sides
+from headwise.capture.pieces import Cells, Meeting, Piece, number_of, read_call, read_cells, sides
 from headwise.capture.products import Met
 from headwise.capture.sites import Place
 from headwise.capture.tape import Places, Tape, origin, products_of
@@ -346,7 +346,7 @@ class Functions(TorchFunctionMode):
         if of.line is not None and of.line.status == "seen":
             if of.again is not None:
                 with self._reading(name):
-                    of.again(self._tape.node(met.weights))
+                    of.again(self._meeting(met))
             return  # these weights have met other values before: one softmax is one record
         learned = trail.q is not None and trail.k is not None and any(map(products.is_parameter, (trail.q, trail.k)))
         if trail.problem and products.is_parameter(met.other):
@@ -431,6 +431,9 @@ class Functions(TorchFunctionMode):
             key, made = id(out), self._made
             made[key] = weakref.ref(out, lambda _: made.pop(key, None)), softmax
 
+    def _meeting(self, met: Met) -> Meeting:
+        return Meeting(met.weights, self._tape.node(met.weights), self._tape.node(met.other), met.letters)
+
     def _is_mixed(self, found: Trail, layout: Layout) -> bool:
         """Whether examples and heads are one dimension, in another order than examples first."""
         if len(found.lead) != 1 or layout.batch == 1 or layout.heads == 1 or found.born.queries is None:
@@ -456,10 +459,10 @@ class Functions(TorchFunctionMode):
             return False
         if self._watcher.values:
             raise RecordError("it is computed in pieces, of which the values are not kept: watch without values")
-        used = self._tape.node(met.weights)
+        meeting = self._meeting(met)
 
         def read(sources: Places) -> Piece:
-            piece, of.again = read_cells(cells, met.weights, used, sources, trail.factor, trail.dtype)
+            piece, of.again = read_cells(cells, meeting, sources, trail.factor, trail.dtype)
             return piece
 
         self._assembly.add(place, products_[0].queries, heads, of, read)

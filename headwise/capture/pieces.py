@@ -28,8 +28,18 @@ _TWICE = "a query attends in several softmaxes, or a softmax has several queries
 _NO_KEY = "a query attends to columns that come from no key, such as padding"
 _CHANGED = "its weights were changed after the softmax"
 _LOST = "its weights could not be followed from the softmax to the values"
+_ELSEWHERE = "its weights meet values of other positions or heads than those of their keys"
 _UNMET = "some weights of its softmax meet no values"
 _FORMS = "its queries and keys come from tensors of different forms"
+
+
+class Meeting(NamedTuple):
+    """A product of weights and values, as an einsum."""
+
+    weights: Tensor
+    node: Node | None
+    values: Node | None
+    letters: tuple[str, str]
 
 
 class Cells(NamedTuple):
@@ -59,16 +69,14 @@ class Piece:
 
 
 def read_cells(
-    cells: Cells, weights: Tensor, used: Node | None, sources: Places, scale: float, dtype: torch.dtype
-) -> tuple[Piece, Callable[[Node | None], None]]:
+    cells: Cells, meeting: Meeting, sources: Places, scale: float, dtype: torch.dtype
+) -> tuple[Piece, Callable[[Meeting], None]]:
     """(the piece of a softmax, what to tell when other parts of its weights meet values).
 
-    Args:
-        weights, used: those that met values, and their node.
-        sources: numbers the elements that queries and keys come from.
+    `sources` numbers the elements that queries, keys and values come from.
     """
     places = Places(products=True)
-    at, used_at = places.of(cells.node), places.of(used)
+    at, used_at = places.of(cells.node), places.of(meeting.node)
     if at is None or used_at is None:
         raise RecordError(_LOST)
     at = at.movedim(cells.dim, -1).flatten(0, -2)
@@ -78,10 +86,10 @@ def read_cells(
     own = scores.softmax(-1)[allowed]
     which, scores, at = allowed.nonzero()[:, 0], scores[allowed], at[allowed]
     theirs = torch.full((places.count + 1,), torch.nan)
-    theirs[used_at.flatten()] = weights.float().flatten()
+    theirs[used_at.flatten()] = meeting.weights.float().flatten()
     theirs = theirs[at]
     met = ~theirs.isnan()
-    theirs = own if _dropped(used) else torch.where(met, theirs, own)
+    theirs = own if _dropped(meeting.node) else torch.where(met, theirs, own)
     row, col, parts = torch.zeros_like(at), torch.zeros_like(at), []
     for node, before in places.origins:
         assert isinstance(node, Product)
@@ -104,16 +112,48 @@ def read_cells(
     if bool((((theirs - own).abs() > 1e-6 + 4 * torch.finfo(dtype).eps * own) & real).any()):
         raise RecordError(_CHANGED)
     joined = (torch.cat([x.to(parts[0][i].dtype) for x in each]) for i, each in enumerate(zip(*parts, strict=True)))
-    at, met = at[real], met[real]
+    at, met, col = at[real], met[real], col[real]
+    _check_values(meeting, used_at, at, col, sources, places.count)
 
-    def meet(used: Node | None) -> None:
-        used_at = places.of(used)
+    def meet(meeting: Meeting) -> None:
+        used_at = places.of(meeting.node)
         there = torch.zeros(places.count + 1, dtype=torch.bool)
         if used_at is not None:
             there[used_at.flatten()] = True
+            _check_values(meeting, used_at, at, col, sources, places.count)
         met.logical_or_(there[at])
 
-    return Piece(*joined, row[real], col[real], which[real], scores[real], theirs[real], met, scale, dtype), meet
+    return Piece(*joined, row[real], col, which[real], scores[real], theirs[real], met, scale, dtype), meet
+
+
+def _check_values(meeting: Meeting, used_at: Tensor, at: Tensor, col: Tensor, sources: Places, count: int) -> None:
+    """RecordError unless the weight of each key meets the value of the same position and head."""
+    (one, two), numbers = meeting.letters, sources.of(meeting.values)
+    if numbers is None or not one:
+        raise RecordError(_LOST)
+    numbers = numbers.amin([i for i, letter in enumerate(two) if letter not in one])
+    two = "".join(letter for letter in two if letter in one)
+    order = [letter for letter in one if letter in two]
+    numbers = numbers.permute([two.index(letter) for letter in order])
+    for i, letter in enumerate(one):
+        if letter not in two:
+            numbers = numbers.unsqueeze(i)
+    value_of = torch.zeros(count + 1, dtype=torch.long)
+    value_of[used_at.flatten()] = numbers.expand(used_at.shape).flatten()
+    value_of[0] = 0
+    value, col = value_of[at], col.clone()
+    col[value == 0] = 0  # meets values elsewhere
+    origins = [_Origin(node.shape, before) for node, before in sources.origins]
+    for of_value in _origins(value, origins):
+        mine = of_value.holds(value)
+        for of_key in _origins(col[mine], origins):
+            here = mine & of_key.holds(col)
+            (*a, head), (*b, channel) = of_key.coordinates(col[here]), of_value.coordinates(value[here])
+            if of_key.shape[:-1] != of_value.shape[:-1] or not all(map(torch.equal, a, b)):
+                raise RecordError(_ELSEWHERE)
+            pairs = torch.stack([head, channel]).unique(dim=1)  # the heads of both, in the same order
+            if pairs.shape[1] != len(pairs[0].unique()) or bool((pairs[1].diff() < 0).any()):
+                raise RecordError(_ELSEWHERE)
 
 
 def read_call(call: AttentionCall, rows: Tensor, keys: Tensor, dtype: torch.dtype) -> Piece:

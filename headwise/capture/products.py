@@ -24,6 +24,7 @@ class Met(NamedTuple):
     arrange: Callable[[Tensor], Tensor] | None  # brings the product to [*lead, Q, E]
     other: Tensor  # the other factor
     kind: str = ""  # why it is no attention, "mixed" for a product that sums over no keys, else empty
+    letters: tuple[str, str] = ("", "")  # of the weights and of the other factor, as in an einsum; empty if unknown
 
 
 class _Product(NamedTuple):
@@ -134,11 +135,15 @@ def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
     if one is None or one.of is None:
         return _without_softmax(name, one, found) or _without_softmax(name, two, found.swapped())
     if one.problem or one.values is not None:
-        return Met(one.with_problem(f"the weights went through `{name}`"), found.a, None, None, found.b)
+        return _lost(one, found, f"the weights went through `{name}`")
     places = axes(one, found.a.shape)
     if places is None:
-        return Met(one.with_problem("the weights met their values in another shape"), found.a, None, None, found.b)
+        return _lost(one, found, "the weights met their values in another shape")
     return _met(one, found, places)
+
+
+def _lost(trail: Trail, found: _Product, problem: str) -> Met:
+    return Met(trail.with_problem(problem), found.a, None, None, found.b, letters=(found.one, found.two))
 
 
 def _without_softmax(name: str, trail: Trail | None, found: _Product) -> Met | None:
@@ -158,7 +163,7 @@ def _without_softmax(name: str, trail: Trail | None, found: _Product) -> Met | N
 def _met(trail: Trail, found: _Product, places: list[int | None]) -> Met:
     keys, rows = len(trail.sizes) - 1, len(trail.sizes) - 2
     summed = {places[found.one.index(x)] for x in found.summed}
-    met = Met(trail, found.a, None, None, found.b)
+    met = Met(trail, found.a, None, None, found.b, letters=(found.one, found.two))
     if keys not in summed:
         return met._replace(kind="assigned" if rows in summed and trail.q is not None else "mixed")
     wide = {x for x, size in zip(found.two, found.b.shape, strict=True) if size != 1}

@@ -130,11 +130,21 @@ class Tape:
     ) -> None:
         given: list[Tensor] = []
         form = ([_taken(x, given) for x in args], {key: _taken(x, given) for key, x in kwargs.items()})
+        if name in ("view", "unsafe_view"):  # places may be laid out in memory in another way
+            func = torch.reshape if isinstance(args[1], (int, tuple, list)) else func
+            form = ([form[0][0], tuple(args[1:]) if isinstance(args[1], int) else args[1]], {})
+        elif name == "as_strided" and not (
+            args[0].is_contiguous() and len(args) < 4 and "storage_offset" not in kwargs
+        ):
+            self._put(out, None)
+            return
         if name in ("pad", "constant_pad_nd"):
             form[1].pop("value", None)
             form = (form[0][: 3 if name == "pad" else 2], form[1])
 
         def run(places: list[Tensor]) -> Tensor:
+            if name == "as_strided":
+                places = [places[0].contiguous()]
             found = func(*(_given(x, places) for x in form[0]), **{k: _given(x, places) for k, x in form[1].items()})
             moved: Tensor = found if at is None else found[at]
             return moved

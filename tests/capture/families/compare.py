@@ -168,17 +168,9 @@ def _holds(record: AttentionRecord, entry: Entry, weights: dict[int, Tensor | st
     mine = own.flatten(0, -2)
     mine = mine[mine.any(-1)]
     tolerance = BOUND[torch.float32] * max(1.0, entry.largest / 16)
-    return any(_are_among(*map(once, (theirs, mine)), tolerance) for once in (torch.clone, _equal_ones_added))
-
-
-def _are_among(theirs: Tensor, mine: Tensor, tolerance: float) -> bool:
-    """Whether all rows but those of padding are among others, each of which is used once."""
-    width = max(mine.shape[-1], theirs.shape[-1])
-    mine, theirs = (
-        torch.nn.functional.pad(x.sort(-1, descending=True).values, (0, width - x.shape[-1])) for x in (mine, theirs)
-    )
+    near = torch.stack([_near(theirs, mine, rounding) <= tolerance for rounding in (-1.0, 1e-7, 1e-6, 1e-5)]).any(0)
     free, missing = [True] * len(mine), 0
-    for alike in torch.cdist(theirs, mine, p=torch.inf) <= tolerance:
+    for alike in near:
         at = next((i for i in alike.nonzero().flatten().tolist() if free[i]), None)
         if at is None:
             missing += 1
@@ -187,11 +179,16 @@ def _are_among(theirs: Tensor, mine: Tensor, tolerance: float) -> bool:
     return len(theirs) > missing and missing <= max(0, len(theirs) - len(mine))
 
 
-def _equal_ones_added(rows: Tensor) -> Tensor:
-    """Rows in which weights that are equal but for rounding are added up."""
-    x = rows.sort(-1, descending=True).values
-    begins = torch.nn.functional.pad(x[:, :-1] - x[:, 1:] > 1e-5 * x[:, :-1], (1, 0), value=True)
-    return torch.zeros_like(x).scatter_add(-1, begins.cumsum(-1) - 1, x)
+def _near(theirs: Tensor, mine: Tensor, rounding: float) -> Tensor:
+    """How far each row is from each other one, as sets; weights that differ by `rounding` or less are added up."""
+    width = max(mine.shape[-1], theirs.shape[-1])
+    found = []
+    for rows in (theirs, mine):
+        x = torch.nn.functional.pad(rows.sort(-1, descending=True).values, (0, width - rows.shape[-1]))
+        begins = torch.nn.functional.pad(x[:, :-1] - x[:, 1:] > rounding * x[:, :-1], (1, 0), value=True)
+        x = torch.zeros_like(x).scatter_add(-1, begins.cumsum(-1) - 1, x)
+        found.append(x.sort(-1, descending=True).values)
+    return torch.cdist(*found, p=torch.inf)
 
 
 def _name(record: AttentionRecord) -> str:
