@@ -59,13 +59,13 @@ class Assembly:
     def add(self, place: Place, queries: Node, heads: int | None, of: Softmax, read: Read) -> None:
         """A piece."""
         group = self._group(place, queries, heads)
-        if group.reserved is None:
-            group.reserved = self._watcher.reserve(place)
         try:
             piece = read(group.sources)
         except HeadwiseError:
             group.refused = True
             raise
+        if group.reserved is None:
+            group.reserved = self._watcher.reserve(place)
         group.waiting.append(_Waiting(of, where(), piece))
 
     def refuse(self, place: Place, queries: Node) -> None:
@@ -110,8 +110,11 @@ class Assembly:
         for each in group.waiting:
             if each.entry is not None:
                 self._watcher.withdraw(each.entry)
+            name = (
+                each.entry.site.name if each.entry is not None else group.reserved[0].name if group.reserved else None
+            )
             told = PART if each.entry is not None else reason
-            self._watcher.refuse(group.place, told, where=each.where, softmax=each.of)
+            self._watcher.refuse(group.place, told, where=each.where, softmax=each.of, name=name)
 
 
 def _same(x: Tensor) -> Tensor:

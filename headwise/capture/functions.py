@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from headwise import masks
-from headwise.call import AttentionCall, make_call
+from headwise.call import AttentionCall, Scores, make_call
 from headwise.capture import flex, huggingface, operations, products, projection
 from headwise.capture.assembly import HOW, Assembly
 from headwise.capture.explain import call_of, check_values, kept_call
@@ -32,7 +32,7 @@ from headwise.capture.masks import Recognised
 from headwise.capture.pieces import Cells, Meeting, Piece, number_of, read_call, read_cells, sides
 from headwise.capture.products import Met
 from headwise.capture.sites import Place
-from headwise.capture.tape import Places, Tape, origin, products_of
+from headwise.capture.tape import Places, Product, Tape, origin, products_of
 from headwise.capture.trail import Trail, Trails, at_home
 from headwise.capture.verify import wrong_output, wrong_weights
 from headwise.errors import HeadwiseError, RecordError
@@ -218,7 +218,7 @@ class Functions(TorchFunctionMode):
         if self._outputs or (found is None and self._known):
             self._follow(name, args, kwargs, out)
         if found is not None:
-            if not found.problem and not self._watcher.generating.in_steps:
+            if not (found.problem or self._watcher.generating.in_steps or _is_learned(found)):
                 found = found.but(born=self._tape.begin(out, found, name, args, kwargs))
             self._trails.put(out, found)
         return out
@@ -348,7 +348,6 @@ class Functions(TorchFunctionMode):
                 with self._reading(name):
                     of.again(self._meeting(met))
             return  # these weights have met other values before: one softmax is one record
-        learned = trail.q is not None and trail.k is not None and any(map(products.is_parameter, (trail.q, trail.k)))
         if trail.problem and products.is_parameter(met.other):
             self._settle(of, "missed", trail.problem)
         elif trail.exps:
@@ -356,7 +355,7 @@ class Functions(TorchFunctionMode):
         elif met.kind == "assigned":
             self._settle(of, "refused", _ASSIGNED)
         elif met.kind:
-            self._settle(of, "not attention" if trail.q is None or learned else "refused", met.kind)
+            self._settle(of, "not attention" if trail.q is None or _is_learned(trail) else "refused", met.kind)
         elif trail.q is None and products.is_parameter(met.other):
             self._settle(of, "not attention", "a softmax whose scores come from no product meets parameters")
         elif trail.q is None:
@@ -416,7 +415,7 @@ class Functions(TorchFunctionMode):
         softmax, arrange = found.of, met.arrange
         assert softmax is not None
         if some:
-            read = functools.partial(self._piece, found, layout, call)
+            read = functools.partial(_piece, found.born, found.lead, found.keys, layout, call.detached(), found.dtype)
             self._assembly.add(place, found.born.queries, heads, softmax, read)
             softmax.line = Line(place.name, "seen", HOW, "")
             return
@@ -426,7 +425,9 @@ class Functions(TorchFunctionMode):
         if entry is not None:
             softmax.withdraw = functools.partial(self._watcher.withdraw, entry)
             if not self._watcher.values and found.born is not None and found.born.queries is not None:
-                read = functools.partial(self._piece, found, layout, call)
+                read = functools.partial(
+                    _piece, found.born, found.lead, found.keys, layout, call.detached(), found.dtype
+                )
                 self._assembly.recorded(place, found.born.queries, heads, softmax, read, entry)
             key, made = id(out), self._made
             made[key] = weakref.ref(out, lambda _: made.pop(key, None)), softmax
@@ -441,14 +442,6 @@ class Functions(TorchFunctionMode):
         first = sides(found.born, Places(products=False))[0][..., 0].flatten()
         ordered = bool((first[1:] > first[:-1]).all())
         return not ordered and len(first.unique()) == len(first)
-
-    @staticmethod
-    def _piece(found: Trail, layout: Layout, call: AttentionCall, sources: Places) -> Piece:
-        rows, keys = sides(found.born, sources)
-        if keys.shape[-1] != found.keys:
-            raise RecordError("its keys are of several products")
-        rows, keys = (layout.fold(x.reshape(*found.lead, -1, 1))[..., 0] for x in (rows, keys))
-        return read_call(call, rows, keys, found.dtype)
 
     def _in_pieces(self, place: Place, met: Met, heads: int | None) -> bool:
         """Read a softmax cell by cell; False if its scores come from nothing that was followed."""
@@ -511,12 +504,14 @@ class Functions(TorchFunctionMode):
         if entry is None or of_q is None or of_k is None or self._watcher.values:
             return
 
+        scores = call.detached()
+
         def read(sources: Places) -> Piece:
             rows, keys = (sources.of(node) for node in (of_q, of_k))
             if rows is None or keys is None:
                 raise RecordError("its queries or keys come from nothing that was followed")
             rows, keys = (layout.fold(number_of(x)[..., None])[..., 0] for x in (rows, keys))
-            return read_call(call, rows, keys, call.q.dtype)
+            return read_call(scores, rows, keys, scores.q.dtype)
 
         softmax = Softmax()
         softmax.withdraw = functools.partial(self._watcher.withdraw, entry)
@@ -546,6 +541,28 @@ class Functions(TorchFunctionMode):
         if self._watcher.generating.run is not None and call.shape[2] == 1:
             self._watcher.generating.in_steps = True
         return entry
+
+
+def _piece(
+    born: Product,
+    lead: tuple[int, ...],
+    keys: int,
+    layout: Layout,
+    call: Scores,
+    dtype: torch.dtype,
+    sources: Places,
+) -> Piece:
+    """The piece that a call is. It must not hold the trail, which holds the weights."""
+    one, two = sides(born, sources)
+    if two.shape[-1] != keys:
+        raise RecordError("its keys are of several products")
+    one, two = (layout.fold(x.reshape(*lead, -1, 1))[..., 0] for x in (one, two))
+    return read_call(call, one, two, dtype)
+
+
+def _is_learned(trail: Trail) -> bool:
+    """Whether the queries or the keys are parameters."""
+    return any(x is not None and products.is_parameter(x) for x in (trail.q, trail.k))
 
 
 def _is_slice(x: Tensor, heads: int | None) -> bool:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.call import AttentionCall, make_call
+from headwise.call import AttentionCall, Scores, make_call
 from headwise.capture.layout import read_layout
 from headwise.capture.masks import Recognised
 from headwise.capture.tape import Node, Places, Product
@@ -106,7 +106,9 @@ def read_cells(
         q, k = (x.expand(*trail.lead, *x.shape[-2:]).flatten(0, -2) for x in (trail.q, trail.k))
         parts.append((rows.flatten(), q, keys.flatten(), k))
     # Rows of padding are nobody's; what the model set to 0 after the softmax attends to nothing.
-    real = torch.zeros(len(allowed), dtype=torch.bool).index_fill(0, which[theirs != 0], True)[which] & (row > 0)
+    none = torch.zeros(len(allowed), dtype=torch.bool)
+    zeroed = none.index_fill(0, which[met & (own > 0)], True) & ~none.index_fill(0, which[met & (theirs != 0)], True)
+    real = ~zeroed[which] & (row > 0)
     if not parts or bool(((col == 0) & real).any()):
         raise RecordError(_NO_KEY)
     if bool((((theirs - own).abs() > 1e-6 + 4 * torch.finfo(dtype).eps * own) & real).any()):
@@ -156,7 +158,7 @@ def _check_values(meeting: Meeting, used_at: Tensor, at: Tensor, col: Tensor, so
                 raise RecordError(_ELSEWHERE)
 
 
-def read_call(call: AttentionCall, rows: Tensor, keys: Tensor, dtype: torch.dtype) -> Piece:
+def read_call(call: Scores, rows: Tensor, keys: Tensor, dtype: torch.dtype) -> Piece:
     """The piece of a call, whose queries [B, H, Q] and keys [B, H, K] have these numbers."""
     record = AttentionRecord(call)
     scores, weights = record.scores(), record.weights()
@@ -331,7 +333,7 @@ def _check_rows(pieces: Sequence[Piece], count: int) -> None:
 def _once(which: Tensor, cell: Tensor, scores: Tensor, weights: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
     """The cells with each key once. If a softmax has it m times it counts m times: its score grows by log m."""
     at, once = (which * shape[1] + cell).unique(return_inverse=True)
-    top = torch.full(at.shape, -torch.inf).index_reduce(0, once, scores, "amax")
+    top = torch.full(at.shape, -torch.inf).scatter_reduce(0, once, scores, "amax")
     total = torch.zeros(at.shape).index_add(0, once, (scores - top[once]).exp())
     weights = torch.zeros(at.shape).index_add(0, once, weights)
     return at // shape[1], at % shape[1], top + total.log(), weights

@@ -47,7 +47,7 @@ class Node:
         run: makes the tensor's places of those of the operands; None = they stay where they are.
     """
 
-    __slots__ = ("name", "parts", "run", "shape")
+    __slots__ = ("name", "parts", "products", "run", "shape")
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class Node:
         run: Callable[[list[Tensor]], Tensor] | None = None,
     ) -> None:
         self.shape, self.name, self.parts, self.run = shape, name, tuple(parts), run
+        self.products = any(node is not None and node.products for _, node in parts)  # whether it comes from one
 
 
 Part = tuple[torch.Size, Node | None]
@@ -82,6 +83,7 @@ class Product(Node):
         arrange: Callable[[list[Tensor]], Trail | None],
     ) -> None:
         super().__init__(shape)
+        self.products = True
         self.trail, self.factors, self.queries, self.arrange = trail, tuple(factors), queries, arrange
 
 
@@ -109,6 +111,10 @@ class Tape:
         if name == "setitem":
             self._written(*args)
         elif name in _IN_PLACE:
+            if name == "dropout" and not (
+                args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
+            ):
+                name = "clone"
             if isinstance(out, Tensor) and out.is_floating_point() and out.ndim:
                 given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and _spreads(x, out)]
                 self._add(out, name, sorted(given, key=lambda x: x.shape != out.shape))
@@ -131,20 +137,14 @@ class Tape:
         given: list[Tensor] = []
         form = ([_taken(x, given) for x in args], {key: _taken(x, given) for key, x in kwargs.items()})
         if name in ("view", "unsafe_view"):  # places may be laid out in memory in another way
-            func = torch.reshape if isinstance(args[1], (int, tuple, list)) else func
-            form = ([form[0][0], tuple(args[1:]) if isinstance(args[1], int) else args[1]], {})
-        elif name == "as_strided" and not (
-            args[0].is_contiguous() and len(args) < 4 and "storage_offset" not in kwargs
-        ):
-            self._put(out, None)
-            return
-        if name in ("pad", "constant_pad_nd"):
-            form[1].pop("value", None)
-            form = (form[0][: 3 if name == "pad" else 2], form[1])
+            func, form = torch.reshape, ([form[0][0], out.shape], {})
+        memory = _memory(args[0]) if name == "as_strided" else None
 
         def run(places: list[Tensor]) -> Tensor:
-            if name == "as_strided":
-                places = [places[0].contiguous()]
+            if memory is not None:  # it reads the memory of its operand
+                numel, size, stride, offset = memory
+                whole = places[0].new_zeros(numel)
+                places = [whole.as_strided(size, stride, offset).copy_(places[0])]
             found = func(*(_given(x, places) for x in form[0]), **{k: _given(x, places) for k, x in form[1].items()})
             moved: Tensor = found if at is None else found[at]
             return moved
@@ -155,6 +155,9 @@ class Tape:
         self, out: Tensor, name: str, given: Sequence[Tensor], run: Callable[[list[Tensor]], Tensor] | None = None
     ) -> None:
         parts = [(x.shape, self._before(x) if x is out else self.node(x)) for x in given]
+        if run is None:  # the first, and the products; others would be kept for nothing, all along a residual stream
+            nodes = [part for part in parts if part[1] is not None]
+            parts = [part for i, part in enumerate(nodes) if i == 0 or (part[1] is not None and part[1].products)]
         if any(node is not None for _, node in parts):
             self._put(out, Node(out.shape, name, parts, run))
 
@@ -323,6 +326,11 @@ def _share(x: Tensor, y: Tensor) -> bool:
         return x.data_ptr() == y.data_ptr()
     except RuntimeError:  # inside torch.func tensors have no memory of their own
         return False
+
+
+def _memory(x: Tensor) -> tuple[int, torch.Size, tuple[int, ...], int]:
+    """How many elements a tensor's memory has, and how it reads them."""
+    return x.untyped_storage().nbytes() // x.element_size(), x.shape, x.stride(), x.storage_offset()
 
 
 def _spreads(x: Tensor, out: Tensor) -> bool:

@@ -186,12 +186,14 @@ class Watcher:
         status: Status = "refused",
         where: str = "",
         softmax: Softmax | None = None,
+        name: str | None = None,
     ) -> None:
-        """Note a computation that becomes no record, once for a softmax."""
+        """Note a computation that becomes no record, once for a softmax. `name`: one that it was given before."""
         if _in_backward():
             return
-        told = None if softmax is None else softmax.line
-        name = told.name if told is not None else self._state(place)[0].name if status == "refused" else place.name
+        if name is None:
+            told = None if softmax is None else softmax.line
+            name = told.name if told is not None else self._state(place)[0].name if status == "refused" else place.name
         self.ledger.enter(Line(name, status, " ".join(reason.split()), where), softmax)
 
     def run_of(self, place: Place) -> tuple[int, int]:

@@ -1,0 +1,252 @@
+"""Attention in blocks and windows: the record has each query and each key at its own position.
+
+What the models' own projections give, position by position, is compared with the queries and keys of the records, and
+the masks with what the papers say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import headwise
+from headwise.errors import RecordError
+from headwise.records import AttentionRecord, Seen
+from tests.capture.families.models import seed
+
+B, T, H, D = 2, 16, 2, 4
+M = H * D
+
+
+@contextmanager
+def outputs(*modules: nn.Module) -> Iterator[list[Tensor]]:
+    """What these modules return, in order."""
+    found: list[Tensor] = []
+    handles = [module.register_forward_hook(lambda _m, _i, out: found.append(out.clone())) for module in modules]
+    yield found
+    for handle in handles:
+        handle.remove()
+
+
+def heads(x: Tensor) -> Tensor:
+    """[B, T, M] -> [B, H, T, D]"""
+    return x.unflatten(-1, (H, D)).transpose(1, 2)
+
+
+def run(model: Any, *projections: nn.Module, **inputs: Any) -> tuple[Seen, list[Tensor]]:
+    seed()
+    model.eval()
+    with torch.no_grad(), headwise.watch(model) as seen, outputs(*projections) as found:
+        model(**inputs)
+    return seen, found
+
+
+def check(record: AttentionRecord, q: Tensor, k: Tensor, allowed: Tensor, bias: Tensor | float = 0.0) -> None:
+    """`allowed` [B|1, H|1, Q, K]; q and k [B, H, ·, D], q with its scale."""
+    scores = (q @ k.mT + bias).masked_fill(~allowed, -torch.inf)
+    expected = scores.softmax(-1).nan_to_num(0.0)
+    torch.testing.assert_close(record.weights(), expected, rtol=0, atol=2e-6)
+    torch.testing.assert_close(record.k * 1.0, k.expand_as(record.k))
+
+
+def ids() -> Tensor:
+    return torch.randint(3, 50, (B, T), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("padding", [False, True])
+def test_longformer(padding: bool) -> None:
+    config = transformers.LongformerConfig(
+        vocab_size=50, hidden_size=M, num_hidden_layers=1, num_attention_heads=H, intermediate_size=8,
+        attention_window=[4], max_position_embeddings=40, pad_token_id=1,
+    )  # fmt: skip
+    model = transformers.LongformerModel(config, add_pooling_layer=False)
+    own = model.encoder.layer[0].attention.self
+    there = torch.ones(B, T, dtype=torch.long)
+    if padding:
+        there[1, 10:] = 0
+    everywhere = torch.zeros(B, T, dtype=torch.long)
+    everywhere[:, 3] = 1
+    with_global = run(
+        model, own.query, own.key, own.query_global, own.key_global,
+        input_ids=ids(), attention_mask=there, global_attention_mask=everywhere,
+    )  # fmt: skip
+    seen, (q, k, q_global, k_global) = with_global
+    q, k, q_global, k_global = (heads(x.transpose(0, 1)) for x in (q, k, q_global, k_global))
+    real = there.bool()[:, None, None]
+    rows, cols = torch.arange(T)[:, None], torch.arange(T)
+    near, is_global = (rows - cols).abs() <= 2, everywhere.bool()[:, None, None]
+    local, of_global = seen
+    check(local, q / D**0.5, k, (near | is_global) & real & real.mT)
+    check(of_global, q_global / D**0.5, k_global, real)
+    assert local.mask is not None
+    assert of_global.shape == (B, H, 1, T)
+
+
+def test_longformer_without_global_tokens_is_a_window() -> None:
+    config = transformers.LongformerConfig(
+        vocab_size=50, hidden_size=M, num_hidden_layers=2, num_attention_heads=H, intermediate_size=8,
+        attention_window=[4, 8], max_position_embeddings=40, pad_token_id=1,
+    )  # fmt: skip
+    seen, _ = run(transformers.LongformerModel(config, add_pooling_layer=False), input_ids=ids())
+    assert [str(record.mask) for record in seen] == ["window(2, 2, offset=0)", "window(4, 4, offset=0)"]
+    assert [record.bias for record in seen] == [None, None]
+    assert seen.layers == ["encoder.layer.0.attention.self", "encoder.layer.1.attention.self"]
+
+
+def test_longt5() -> None:
+    config = transformers.LongT5Config(
+        vocab_size=50, d_model=M, d_kv=D, d_ff=8, num_layers=1, num_heads=H, local_radius=3,
+    )  # fmt: skip
+    model = transformers.LongT5EncoderModel(config)
+    own = model.encoder.block[0].layer[0].LocalSelfAttention
+    seen, (q, k) = run(model, own.q, own.k, input_ids=ids())
+    distance = torch.arange(T) - torch.arange(T)[:, None]
+    buckets = own._relative_position_bucket(distance, True, config.relative_attention_num_buckets, 128)
+    bias = own.relative_attention_bias(buckets).permute(2, 0, 1)[None].detach()
+    check(seen[0], heads(q), heads(k), (distance.abs() < 4)[None, None], bias)
+    assert seen[0].site.rows is None
+
+
+def test_big_bird() -> None:
+    """Blocks of 2: the first and the last see everything; the others their neighbours, the first and the last.
+
+    Outside of training the random block is always the first one, which so counts twice.
+    """
+    config = transformers.BigBirdConfig(
+        vocab_size=50, hidden_size=M, num_hidden_layers=1, num_attention_heads=H, intermediate_size=8, block_size=2,
+        num_random_blocks=1, attention_type="block_sparse", max_position_embeddings=40,
+    )  # fmt: skip
+    model = transformers.BigBirdModel(config, add_pooling_layer=False)
+    own = model.encoder.layer[0].attention.self
+    seen, (q, k) = run(model, own.query, own.key, input_ids=ids())
+    blocks = torch.arange(T) // 2
+    rows, cols = blocks[:, None], blocks
+    last = T // 2 - 1
+    allowed = ((rows - cols).abs() <= 1) | (cols == 0) | (cols == last) | (rows == 0) | (rows == last)
+    twice = (cols == 0) & (rows > 0) & (rows < last)
+    check(seen[0], heads(q) / D**0.5, heads(k), allowed[None, None], torch.where(twice, 2.0, 1.0).log())
+    assert len(seen) == 1
+
+
+def test_reformer_local() -> None:
+    config = transformers.ReformerConfig(
+        vocab_size=50, hidden_size=M, attention_head_size=D, num_attention_heads=H, attn_layers=["local"],
+        local_attn_chunk_length=4, feed_forward_size=8, axial_pos_embds=False, max_position_embeddings=T, is_decoder=True,
+    )  # fmt: skip
+    model = transformers.ReformerModel(config)
+    own = model.encoder.layers[0].attention.self_attention
+    seen, (q, k) = run(model, own.query, own.key, input_ids=ids())
+    rows, cols = torch.arange(T)[:, None], torch.arange(T)
+    chunks = rows // 4 - cols // 4
+    allowed = (cols <= rows) & (chunks <= 1)
+    check(seen[0], heads(q), heads(k) / D**0.5, allowed[None, None])
+    assert seen[0].site.causal
+
+
+class Chunked(nn.Module):
+    """Some queries at a time."""
+
+    def __init__(self, *chunks: slice, change: Callable[[Tensor], Tensor] = lambda w: w) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(M, M, bias=False) for _ in range(3))
+        self.chunks, self.change, self.num_heads = chunks, change, H
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (heads(each(x)) for each in (self.q, self.k, self.v))
+        return torch.cat([self.change((q[:, :, some] @ k.mT).softmax(-1)) @ v for some in self.chunks], 2)
+
+
+def see(model: nn.Module, **options: Any) -> tuple[Seen, Tensor, Tensor]:
+    torch.manual_seed(1)
+    x = torch.randn(B, T, M)
+    model = nn.Sequential(model)
+    with torch.no_grad(), headwise.watch(model, **options) as seen:
+        model(x)
+    return seen, heads(model[0].q(x)).detach(), heads(model[0].k(x)).detach()
+
+
+def test_chunks_of_queries_are_one_record() -> None:
+    seen, q, k = see(Chunked(slice(0, 5), slice(5, 9), slice(9, T)))
+    (record,) = seen
+    check(record, q, k, torch.ones(1, 1, T, T, dtype=torch.bool))
+    assert record.site.name == "0"
+    assert record.site.rows is None
+    assert [(site.status, site.calls) for site in seen.coverage()] == [("seen", 1)]
+
+
+def test_some_queries_say_which_they_are(tmp_path: Any) -> None:
+    seen, q, k = see(Chunked(slice(2, 5), slice(9, 13)))
+    (record,) = seen
+    chosen = [2, 3, 4, 9, 10, 11, 12]
+    check(record, q[:, :, chosen], k, torch.ones(1, 1, len(chosen), T, dtype=torch.bool))
+    assert record.site.rows == tuple(chosen)
+    seen.save(tmp_path / "some.hw")
+    assert headwise.load(tmp_path / "some.hw")[0].site.rows == tuple(chosen)
+    seen.tokens = [[f"t{i}" for i in range(T)]] * B
+    assert seen.row_labels(record) == tuple(f"t{i}" for i in chosen)
+    assert seen.col_labels(record) == tuple(f"t{i}" for i in range(T))
+
+
+def test_statistics_alone() -> None:
+    seen, q, k = see(Chunked(slice(0, 5), slice(5, T)), statistics=["entropy"], keep=False)
+    (record,) = seen
+    w = (q @ k.mT).softmax(-1)
+    torch.testing.assert_close(record.entropy(), -(w * w.log()).sum(-1), rtol=0, atol=1e-5)
+
+
+def test_a_piece_whose_weights_are_changed_spoils_the_others() -> None:
+    changes = iter([lambda w: w, lambda w: w * 0.5])
+    seen, *_ = see(Chunked(slice(0, 5), slice(5, T), change=lambda w: next(changes)(w)))
+    assert not len(seen)
+    told = {site.status: site.how for site in seen.coverage()}
+    assert set(told) == {"refused"}
+    with pytest.raises(RecordError, match="no attention was seen"):
+        seen["0"]
+
+
+def test_the_same_queries_with_other_keys_are_two_attentions() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.k2 = (nn.Linear(M, M) for _ in range(3))
+            self.num_heads = H
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, other = (heads(each(x)) for each in (self.q, self.k, self.k2))
+            return (q @ k.mT).softmax(-1) @ k + (q @ other.mT).softmax(-1) @ other
+
+    seen, *_ = see(Two())
+    assert [record.site.name for record in seen] == ["0", "0#2"]
+    assert [record.shape for record in seen] == [(B, H, T, T)] * 2
+
+
+def test_values_are_refused_in_blocks() -> None:
+    config = transformers.LongT5Config(
+        vocab_size=50, d_model=M, d_kv=D, d_ff=8, num_layers=1, num_heads=H, local_radius=3
+    )
+    model = transformers.LongT5EncoderModel(config).eval()
+    with torch.no_grad(), headwise.watch(model, values=True) as seen:
+        model(ids())
+    (site,) = seen.coverage()
+    assert site.status == "refused"
+    assert "without values" in site.how
+
+
+def test_a_second_generation_has_its_blocks_too() -> None:
+    config = transformers.LongT5Config(
+        vocab_size=50, d_model=M, d_kv=D, d_ff=8, num_layers=1, num_heads=H, local_radius=3, decoder_start_token_id=0,
+    )  # fmt: skip
+    model = transformers.LongT5ForConditionalGeneration(config).eval()
+    for _ in range(2):
+        with headwise.watch(model) as seen:
+            model.generate(ids(), max_new_tokens=3, min_new_tokens=3)
+            model.generate(ids(), max_new_tokens=3, min_new_tokens=3)
+        local = [record for record in seen if "LocalSelf" in record.site.name]
+        assert [record.shape for record in local] == [(B, H, T, T)] * 2
+        assert not [site for site in seen.coverage() if site.status != "seen"]
