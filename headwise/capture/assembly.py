@@ -94,17 +94,18 @@ class Assembly:
                         self._deny(group, str(error))
 
     def _merge(self, group: _Group) -> None:
-        pieces = [each.piece or each.read(group.sources) for each in group.waiting if each.piece or each.read]
+        read = [each.piece or (each.read and each.read(group.sources)) for each in group.waiting]
+        pieces = [piece for piece in read if piece is not None]
         call, positions = merge(pieces, group.sources, group.heads, self._recognised)
         entries = [each.entry for each in group.waiting if each.entry is not None]
         reserved = self._watcher.reserved(entries[0]) if entries else group.reserved
         for entry in entries:
             self._watcher.withdraw(entry)
-        entry = self._watcher.found(group.place, call, None, _same, HOW, reserved=reserved, positions=positions)
+        whole = self._watcher.found(group.place, call, None, _same, HOW, reserved=reserved, positions=positions)
         for each in group.waiting:
             self._watcher.ledger.strike(each.of)
             each.of.line = Line(group.place.name, "seen", HOW, "")
-            each.of.withdraw = None if entry is None else (lambda: None)
+            each.of.withdraw = None if whole is None else (lambda: None)
 
     def _deny(self, group: _Group, reason: str) -> None:
         for each in group.waiting:

@@ -32,7 +32,7 @@ from headwise.capture.masks import Recognised
 from headwise.capture.pieces import Cells, Meeting, Piece, number_of, read_call, read_cells, sides
 from headwise.capture.products import Met
 from headwise.capture.sites import Place
-from headwise.capture.tape import Places, Product, Tape, origin, products_of
+from headwise.capture.tape import Node, Places, Product, Tape, origin, products_of
 from headwise.capture.trail import Trail, Trails, at_home
 from headwise.capture.verify import wrong_output, wrong_weights
 from headwise.errors import HeadwiseError, RecordError
@@ -447,8 +447,9 @@ class Functions(TorchFunctionMode):
         """Read a softmax cell by cell; False if its scores come from nothing that was followed."""
         trail, of = met.trail, met.trail.of
         cells: Cells | None = None if of is None else of.cells
-        products_ = [] if cells is None else [each for each in products_of(cells.node) if each.queries is not None]
-        if of is None or cells is None or not products_ or trail.q is None:
+        found = () if cells is None else products_of(cells.node)
+        queries = next((each.queries for each in found if each.queries is not None), None)
+        if of is None or cells is None or queries is None or trail.q is None:
             return False
         if self._watcher.values:
             raise RecordError("it is computed in pieces, of which the values are not kept: watch without values")
@@ -458,7 +459,7 @@ class Functions(TorchFunctionMode):
             piece, of.again = read_cells(cells, meeting, sources, trail.factor, trail.dtype)
             return piece
 
-        self._assembly.add(place, products_[0].queries, heads, of, read)
+        self._assembly.add(place, queries, heads, of, read)
         of.line, of.cells = Line(place.name, "seen", HOW, ""), None
         return True
 
@@ -504,18 +505,10 @@ class Functions(TorchFunctionMode):
         if entry is None or of_q is None or of_k is None or self._watcher.values:
             return
 
-        scores = call.detached()
-
-        def read(sources: Places) -> Piece:
-            rows, keys = (sources.of(node) for node in (of_q, of_k))
-            if rows is None or keys is None:
-                raise RecordError("its queries or keys come from nothing that was followed")
-            rows, keys = (layout.fold(number_of(x)[..., None])[..., 0] for x in (rows, keys))
-            return read_call(scores, rows, keys, scores.q.dtype)
-
+        piece = functools.partial(_fused_piece, of_q, of_k, layout, call.detached())
         softmax = Softmax()
         softmax.withdraw = functools.partial(self._watcher.withdraw, entry)
-        self._assembly.recorded(place, origin(of_q), self._heads or place.heads, softmax, read, entry)
+        self._assembly.recorded(place, origin(of_q), self._heads or place.heads, softmax, piece, entry)
 
     def _flex(self, place: Place, out: Tensor | tuple[Tensor, ...], *args: Any, **kwargs: Any) -> None:
         """FlexAttention was called."""
@@ -558,6 +551,15 @@ def _piece(
         raise RecordError("its keys are of several products")
     one, two = (layout.fold(x.reshape(*lead, -1, 1))[..., 0] for x in (one, two))
     return read_call(call, one, two, dtype)
+
+
+def _fused_piece(of_q: Node, of_k: Node, layout: Layout, call: Scores, sources: Places) -> Piece:
+    """The piece that a fused attention is."""
+    rows, keys = (sources.of(node) for node in (of_q, of_k))
+    if rows is None or keys is None:
+        raise RecordError("its queries or keys come from nothing that was followed")
+    rows, keys = (layout.fold(number_of(x)[..., None])[..., 0] for x in (rows, keys))
+    return read_call(call, rows, keys, call.q.dtype)
 
 
 def _is_learned(trail: Trail) -> bool:

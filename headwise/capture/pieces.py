@@ -113,7 +113,7 @@ def read_cells(
         raise RecordError(_NO_KEY)
     if bool((((theirs - own).abs() > 1e-6 + 4 * torch.finfo(dtype).eps * own) & real).any()):
         raise RecordError(_CHANGED)
-    joined = (torch.cat([x.to(parts[0][i].dtype) for x in each]) for i, each in enumerate(zip(*parts, strict=True)))
+    rows, q, keys, k = (torch.cat(each) for each in zip(*parts, strict=True))
     at, met, col = at[real], met[real], col[real]
     _check_values(meeting, used_at, at, col, sources, places.count)
 
@@ -125,7 +125,8 @@ def read_cells(
             _check_values(meeting, used_at, at, col, sources, places.count)
         met.logical_or_(there[at])
 
-    return Piece(*joined, row[real], col, which[real], scores[real], theirs[real], met, scale, dtype), meet
+    found = row[real], col, which[real], scores[real], theirs[real], met
+    return Piece(rows, q, keys, k, *found, scale, dtype), meet
 
 
 def _check_values(meeting: Meeting, used_at: Tensor, at: Tensor, col: Tensor, sources: Places, count: int) -> None:
@@ -272,8 +273,8 @@ def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognise
         q_at.position, row_at.position = renumbered[q_at.position], renumbered[row_at.position]
         q_at.length = len(positions)
     q = _filled(torch.cat([piece.q for piece in pieces]), q_at, size, present)
-    of_k = [1 if dim in single else n for dim, n in zip(shared, size, strict=True)]
-    k = _filled(torch.cat([piece.k for piece in pieces]), k_at, of_k, there)
+    k_size = [1 if dim in single else n for dim, n in zip(shared, size, strict=True)]
+    k = _filled(torch.cat([piece.k for piece in pieces]), k_at, k_size, there)
     k = k.expand(*size, *k.shape[len(size) :]).repeat_interleave(q_at.heads // k_at.heads, -3)
     lead = (*size, q_at.heads) if q_at.heads > 1 or not size else tuple(size)
     q, k = (x.reshape(*lead, *x.shape[-2:]) for x in (q, k))

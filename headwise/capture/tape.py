@@ -57,7 +57,7 @@ class Node:
         run: Callable[[list[Tensor]], Tensor] | None = None,
     ) -> None:
         self.shape, self.name, self.parts, self.run = shape, name, tuple(parts), run
-        self.products = any(node is not None and node.products for _, node in parts)  # whether it comes from one
+        self.products: bool = any(node is not None and node.products for _, node in parts)  # whether it comes from one
 
 
 Part = tuple[torch.Size, Node | None]
@@ -330,7 +330,7 @@ def _share(x: Tensor, y: Tensor) -> bool:
 
 def _memory(x: Tensor) -> tuple[int, torch.Size, tuple[int, ...], int]:
     """How many elements a tensor's memory has, and how it reads them."""
-    return x.untyped_storage().nbytes() // x.element_size(), x.shape, x.stride(), x.storage_offset()
+    return x.untyped_storage().nbytes() // x.element_size(), x.shape, x.stride(), int(x.storage_offset())
 
 
 def _spreads(x: Tensor, out: Tensor) -> bool:

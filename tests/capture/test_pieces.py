@@ -59,6 +59,12 @@ def ids() -> Tensor:
     return torch.randint(3, 50, (B, T), generator=torch.Generator().manual_seed(1))
 
 
+def longt5(**more: Any) -> Any:
+    return transformers.LongT5Config(
+        vocab_size=50, d_model=M, d_kv=D, d_ff=8, num_layers=1, num_heads=H, local_radius=3, **more,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("padding", [False, True])
 def test_longformer(padding: bool) -> None:
     config = transformers.LongformerConfig(
@@ -100,9 +106,7 @@ def test_longformer_without_global_tokens_is_a_window() -> None:
 
 
 def test_longt5() -> None:
-    config = transformers.LongT5Config(
-        vocab_size=50, d_model=M, d_kv=D, d_ff=8, num_layers=1, num_heads=H, local_radius=3,
-    )  # fmt: skip
+    config = longt5()
     model = transformers.LongT5EncoderModel(config)
     own = model.encoder.block[0].layer[0].LocalSelfAttention
     seen, (q, k) = run(model, own.q, own.k, input_ids=ids())
@@ -137,7 +141,8 @@ def test_big_bird() -> None:
 def test_reformer_local() -> None:
     config = transformers.ReformerConfig(
         vocab_size=50, hidden_size=M, attention_head_size=D, num_attention_heads=H, attn_layers=["local"],
-        local_attn_chunk_length=4, feed_forward_size=8, axial_pos_embds=False, max_position_embeddings=T, is_decoder=True,
+        local_attn_chunk_length=4, feed_forward_size=8, axial_pos_embds=False,
+        max_position_embeddings=T, is_decoder=True,
     )  # fmt: skip
     model = transformers.ReformerModel(config)
     own = model.encoder.layers[0].attention.self_attention
@@ -239,10 +244,7 @@ def test_values_are_refused_in_blocks() -> None:
 
 
 def test_a_second_generation_has_its_blocks_too() -> None:
-    config = transformers.LongT5Config(
-        vocab_size=50, d_model=M, d_kv=D, d_ff=8, num_layers=1, num_heads=H, local_radius=3, decoder_start_token_id=0,
-    )  # fmt: skip
-    model = transformers.LongT5ForConditionalGeneration(config).eval()
+    model = transformers.LongT5ForConditionalGeneration(longt5(decoder_start_token_id=0)).eval()
     for _ in range(2):
         with headwise.watch(model) as seen:
             model.generate(ids(), max_new_tokens=3, min_new_tokens=3)

@@ -168,7 +168,9 @@ def _holds(record: AttentionRecord, entry: Entry, weights: dict[int, Tensor | st
     mine = own.flatten(0, -2)
     mine = mine[mine.any(-1)]
     tolerance = BOUND[torch.float32] * max(1.0, entry.largest / 16)
-    near = torch.stack([_near(theirs, mine, rounding) <= tolerance for rounding in (-1.0, 1e-7, 1e-6, 1e-5)]).any(0)
+    near = torch.stack(
+        [_near(theirs, mine, rounding) <= tolerance for rounding in (-1.0, 1e-7, 1e-6, 3e-6, 1e-5, 3e-5, 1e-4)]
+    ).any(0)
     free, missing = [True] * len(mine), 0
     for alike in near:
         at = next((i for i in alike.nonzero().flatten().tolist() if free[i]), None)
@@ -177,6 +179,10 @@ def _holds(record: AttentionRecord, entry: Entry, weights: dict[int, Tensor | st
         else:
             free[at] = False
     return len(theirs) > missing and missing <= max(0, len(theirs) - len(mine))
+
+
+# How far equal weights of a row may be apart; of each row the one counts that does not add up others too.
+_ROUNDINGS = (-1.0, 1e-7, 3e-7, 1e-6, 1e-5, 1e-4)
 
 
 def _near(theirs: Tensor, mine: Tensor, rounding: float) -> Tensor:
