@@ -439,7 +439,7 @@ class Functions(TorchFunctionMode):
         """Whether examples and heads are one dimension, in another order than examples first."""
         if len(found.lead) != 1 or layout.batch == 1 or layout.heads == 1 or found.born.queries is None:
             return False
-        first = sides(found.born, Places(products=False))[0][..., 0].flatten()
+        first = sides(found.born, Places(products=False))[0].numbers[:, 0]
         ordered = bool((first[1:] > first[:-1]).all())
         return not ordered and len(first.unique()) == len(first)
 
@@ -546,10 +546,10 @@ def _piece(
     sources: Places,
 ) -> Piece:
     """The piece that a call is. It must not hold the trail, which holds the weights."""
-    one, two = sides(born, sources)
-    if two.shape[-1] != keys:
+    queries, of_keys = sides(born, sources)
+    if of_keys.numbers.shape[-1] != keys:
         raise RecordError("its keys are of several products")
-    one, two = (layout.fold(x.reshape(*lead, -1, 1))[..., 0] for x in (one, two))
+    one, two = (layout.fold(x.numbers.reshape(*lead, -1, 1))[..., 0] for x in (queries, of_keys))
     return read_call(call, one, two, dtype)
 
 

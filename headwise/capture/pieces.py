@@ -1,15 +1,16 @@
 """One attention that a model computes in pieces: blocks, windows, chunks, some queries or heads at a time.
 
-Each piece is read as cells: (which query, which key, score, weight). Queries and keys are told by the numbers that they
-have in the tensors that they come from (tape.py), so that the pieces of one attention meet in one call, whose mask says
-which keys each query saw.
+Each piece is read as the rows of its softmax: of which query, and of which key each score is. Queries and keys are told
+by the numbers that they have in the tensors that they come from (tape.py), so that the pieces of one attention meet in
+one call, whose mask says which keys each query saw.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,8 @@ _LOST = "its weights could not be followed from the softmax to the values"
 _ELSEWHERE = "its weights meet values of other positions or heads than those of their keys"
 _UNMET = "some weights of its softmax meet no values"
 _FORMS = "its queries and keys come from tensors of different forms"
+# So many of the weights are compared with the positions of the values that they meet.
+SAMPLE = 2**20
 
 
 class Meeting(NamedTuple):
@@ -51,19 +54,28 @@ class Cells(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
-    """Some cells of an attention. A query or key has the number of its first element in its origin."""
+class Side:
+    """The queries or the keys of one product, [L, n]: within each of L groups all queries meet all keys."""
 
-    rows: Tensor  # [R], the numbers of its queries; 0 = padding
-    q: Tensor  # [R, D]
-    keys: Tensor  # [C]
-    k: Tensor  # [C, D]
-    row: Tensor  # [cells], the number of each cell's query; only cells that are not masked
-    col: Tensor  # [cells], of its key
-    softmax: Tensor  # [cells], which row of the softmax it is in
-    scores: Tensor  # [cells]
-    weights: Tensor  # [cells], those that the model used
-    met: Tensor  # bool [cells], whether they have met values
+    numbers: Tensor  # [L, n], which element of its origin each begins with; 0 = padding
+    vectors: Tensor  # [L, n, D]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.numbers.numel()
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """The rows of a softmax."""
+
+    sides: list[tuple[Side, Side]]  # (queries, keys) of each product that its scores come from
+    row: Tensor  # [S], the place of each row's query among those of all products
+    col: Tensor  # int32 [S, n], 1 + the place of each column's key; 0 = masked
+    scores: Tensor  # [S, n]
+    weights: Tensor  # [S, n], those that the model used
+    met: Tensor  # bool [S, n], whether they have met values
     scale: float
     dtype: torch.dtype  # of the scores
 
@@ -76,124 +88,186 @@ def read_cells(
     `sources` numbers the elements that queries, keys and values come from.
     """
     places = Places(products=True)
-    at, used_at = places.of(cells.node), places.of(meeting.node)
-    if at is None or used_at is None:
+    found, used = places.of(cells.node), places.of(meeting.node)
+    if found is None or used is None:
         raise RecordError(_LOST)
-    at = at.movedim(cells.dim, -1).flatten(0, -2)
-    scores = cells.scores.movedim(cells.dim, -1).flatten(0, -2).float()
+    scores, at = (x.movedim(cells.dim, -1).flatten(0, -2) for x in (cells.scores.float(), found))
     top = scores.amax(-1, keepdim=True)
-    allowed = (scores - top > FORBIDS) & (top > FORBIDS)
-    own = scores.softmax(-1)[allowed]
-    which, scores, at = allowed.nonzero()[:, 0], scores[allowed], at[allowed]
+    allowed = (scores > top + FORBIDS) & (top > FORBIDS)
+    outside = (allowed & (at == 0)).any(-1)
+    at = at.masked_fill(~allowed, 0)
+    found_in = [_In(node, before, sources) for node, before in places.origins if isinstance(node, Product)]
+    row, col, sides_ = torch.zeros_like(at), torch.zeros_like(at), list[tuple[Side, Side]]()
+    for each in found_in:
+        here = each.holds(at)
+        if bool(here.any()):
+            of_row, of_col = each.coordinates(at)
+            rows, keys = (sum(side[i].count for side in sides_) for i in (0, 1))
+            row, col = torch.where(here, of_row + rows, row), torch.where(here, of_col + (keys + 1), col)
+            sides_.append(each.sides)
+    if not sides_:
+        raise RecordError(_NO_KEY)
+    numbers, key_numbers = (torch.cat([each[i].numbers.flatten() for each in sides_]) for i in (0, 1))
+    first = (col > 0).to(torch.uint8).argmax(-1, keepdim=True)
+    own_row = row.gather(-1, first)
+    same = (row == own_row) | (col == 0)
+    if not bool(same.all()):  # overlapping blocks have a query twice
+        same |= numbers[row] == numbers[own_row]
+    if not bool(same.all()):
+        raise RecordError(_TWICE)
+    # Rows of padding are nobody's; what the model set to 0 after the softmax attends to nothing.
+    weights = scores.softmax(-1)
     theirs = torch.full((places.count + 1,), torch.nan)
-    theirs[used_at.flatten()] = meeting.weights.float().flatten()
+    theirs[used.flatten()] = meeting.weights.float().flatten()
+    theirs[0] = torch.nan
     theirs = theirs[at]
     met = ~theirs.isnan()
-    theirs = own if _dropped(meeting.node) else torch.where(met, theirs, own)
-    row, col, parts = torch.zeros_like(at), torch.zeros_like(at), []
-    for node, before in places.origins:
-        assert isinstance(node, Product)
-        here = (at > before) & (at <= before + node.shape.numel())
-        if not bool(here.any()):
-            continue
-        rows, keys = sides(node, sources)
-        coordinates = _at_home(node, torch.unravel_index(at[here] - before - 1, node.shape))
-        row[here] = rows[(*coordinates[:-2], coordinates[-2])]
-        col[here] = keys[(*coordinates[:-2], coordinates[-1])]
-        trail = node.trail
-        assert trail.q is not None
-        assert trail.k is not None
-        q, k = (x.expand(*trail.lead, *x.shape[-2:]).flatten(0, -2) for x in (trail.q, trail.k))
-        parts.append((rows.flatten(), q, keys.flatten(), k))
-    # Rows of padding are nobody's; what the model set to 0 after the softmax attends to nothing.
-    none = torch.zeros(len(allowed), dtype=torch.bool)
-    zeroed = none.index_fill(0, which[met & (own > 0)], True) & ~none.index_fill(0, which[met & (theirs != 0)], True)
-    real = ~zeroed[which] & (row > 0)
-    if not parts or bool(((col == 0) & real).any()):
+    changed = (theirs - weights).abs() > 1e-6 + 4 * torch.finfo(dtype).eps * weights
+    zeroed = torch.zeros(len(at), dtype=torch.bool)
+    if _dropped(meeting.node):
+        changed = zeroed[:, None]
+    else:
+        zeroed = (met & (weights > 0)).any(-1) & ~(met & (theirs != 0)).any(-1)
+        weights = torch.where(met, theirs, weights)
+    real = (col > 0).any(-1) & (numbers[own_row[:, 0]] > 0) & ~zeroed
+    padding = key_numbers == 0
+    if bool(padding.any()):
+        outside |= torch.nn.functional.pad(padding, (1, 0))[col].any(-1)
+    if bool((outside & real).any()):
         raise RecordError(_NO_KEY)
-    if bool((((theirs - own).abs() > 1e-6 + 4 * torch.finfo(dtype).eps * own) & real).any()):
+    if bool((changed.any(-1) & real).any()):
         raise RecordError(_CHANGED)
-    rows, q, keys, k = (torch.cat(each) for each in zip(*parts, strict=True))
-    at, met, col = at[real], met[real], col[real]
-    _check_values(meeting, used_at, at, col, sources, places.count)
+    if not bool(real.all()):
+        own_row, col, scores, weights, met, at = (x[real] for x in (own_row, col, scores, weights, met, at))
+    _check_values(meeting, used, found_in, sources)
 
     def meet(meeting: Meeting) -> None:
-        used_at = places.of(meeting.node)
-        there = torch.zeros(places.count + 1, dtype=torch.bool)
-        if used_at is not None:
-            there[used_at.flatten()] = True
-            _check_values(meeting, used_at, at, col, sources, places.count)
-        met.logical_or_(there[at])
+        used = places.of(meeting.node)
+        if used is not None:
+            there = torch.zeros(places.count + 1, dtype=torch.bool)
+            there[used.flatten()] = True
+            met.logical_or_(there[at])
+            _check_values(meeting, used, found_in, sources)
 
-    found = row[real], col, which[real], scores[real], theirs[real], met
-    return Piece(rows, q, keys, k, *found, scale, dtype), meet
+    return Piece(sides_, own_row[:, 0], col, scores, weights, met, scale, dtype), meet
 
 
-def _check_values(meeting: Meeting, used_at: Tensor, at: Tensor, col: Tensor, sources: Places, count: int) -> None:
+class _In:
+    """The product of queries and keys whose elements have the numbers after `before`."""
+
+    def __init__(self, node: Product, before: int, sources: Places) -> None:
+        self._node, self._before, self._sources = node, before, sources
+        trail = node.trail
+        home = [*trail.lead, trail.rows, trail.keys]
+        order = trail.order or tuple(range(len(home)))
+        self._steps = []  # of each dimension: (elements to the next, size, rows to the next, keys to the next)
+        row, key = _strides([*home[:-1], 1]), _strides([*home[:-2], 1, home[-1]])
+        for size, stride, at in zip(node.shape, _strides(node.shape), order, strict=True):
+            of_row, of_key = (0 if at == gone else x[at] for x, gone in ((row, len(home) - 1), (key, len(home) - 2)))
+            self._steps.append((stride, size, of_row, of_key))
+
+    @functools.cached_property
+    def sides(self) -> tuple[Side, Side]:
+        """Its queries and its keys."""
+        return sides(self._node, self._sources)
+
+    def holds(self, at: Tensor) -> Tensor:
+        """Which numbers are of its elements."""
+        return (at > self._before) & (at <= self._before + self._node.shape.numel())
+
+    def coordinates(self, at: Tensor) -> tuple[Tensor, Tensor]:
+        """The places of the query and of the key of each element, among those of the sides."""
+        at = at - (self._before + 1)
+        row, key = torch.zeros_like(at), torch.zeros_like(at)
+        for stride, size, of_row, of_key in self._steps:
+            if size > 1:
+                own = at // stride % size
+                row = row + own * of_row if of_row else row
+                key = key + own * of_key if of_key else key
+        return row, key
+
+
+def _strides(sizes: Sequence[int]) -> list[int]:
+    """How many elements further the next of each dimension is."""
+    return [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+
+
+def _check_values(meeting: Meeting, used: Tensor, found_in: Sequence[_In], sources: Places) -> None:
     """RecordError unless the weight of each key meets the value of the same position and head."""
     (one, two), numbers = meeting.letters, sources.of(meeting.values)
     if numbers is None or not one:
         raise RecordError(_LOST)
     numbers = numbers.amin([i for i, letter in enumerate(two) if letter not in one])
     two = "".join(letter for letter in two if letter in one)
-    order = [letter for letter in one if letter in two]
-    numbers = numbers.permute([two.index(letter) for letter in order])
+    numbers = numbers.permute([two.index(letter) for letter in one if letter in two])
     for i, letter in enumerate(one):
         if letter not in two:
             numbers = numbers.unsqueeze(i)
-    value_of = torch.zeros(count + 1, dtype=torch.long)
-    value_of[used_at.flatten()] = numbers.expand(used_at.shape).flatten()
-    value_of[0] = 0
-    value, col = value_of[at], col.clone()
-    col[value == 0] = 0  # meets values elsewhere
-    origins = [_Origin(node.shape, before) for node, before in sources.origins]
-    for of_value in _origins(value, origins):
-        mine = of_value.holds(value)
-        for of_key in _origins(col[mine], origins):
-            here = mine & of_key.holds(col)
-            (*a, head), (*b, channel) = of_key.coordinates(col[here]), of_value.coordinates(value[here])
-            if of_key.shape[:-1] != of_value.shape[:-1] or not all(map(torch.equal, a, b)):
-                raise RecordError(_ELSEWHERE)
-            pairs = torch.stack([head, channel]).unique(dim=1)  # the heads of both, in the same order
-            if pairs.shape[1] != len(pairs[0].unique()) or bool((pairs[1].diff() < 0).any()):
-                raise RecordError(_ELSEWHERE)
+    numbers, used = numbers.expand(used.shape).flatten(), used.flatten()
+    some = torch.arange(0, len(used), -(-len(used) // SAMPLE))
+    used, numbers = used[some], numbers[some]
+    origins = _origins_of(sources)
+    for each in found_in:
+        here = each.holds(used) & (numbers > 0)
+        if not bool(here.any()):
+            continue
+        key, value = each.sides[1].numbers.flatten()[each.coordinates(used[here])[1]], numbers[here]
+        value, key = value[key > 0], key[key > 0]
+        for of_value in _held_by(value, origins):
+            for of_key in _held_by(key[of_value.holds(value)], origins):
+                both = of_value.holds(value) & of_key.holds(key)
+                (*a, head), (*b, channel) = of_key.coordinates(key[both]), of_value.coordinates(value[both])
+                if of_key.shape[:-1] != of_value.shape[:-1] or not all(map(torch.equal, a, b)):
+                    raise RecordError(_ELSEWHERE)
+                pairs = _pairs(head, channel)
+                if pairs.shape[1] != len(pairs[0].unique()) or bool((pairs[1].diff() < 0).any()):
+                    raise RecordError(_ELSEWHERE)  # the heads of both are not in the same order
+
+
+def _pairs(a: Tensor, b: Tensor) -> Tensor:
+    """The different pairs of two lists, in order; as `unique(dim=1)`, in a thousandth of the time."""
+    width = int(b.max()) + 1
+    both = (a.long() * width + b).unique()
+    return torch.stack([both // width, both % width])
 
 
 def read_call(call: Scores, rows: Tensor, keys: Tensor, dtype: torch.dtype) -> Piece:
     """The piece of a call, whose queries [B, H, Q] and keys [B, H, K] have these numbers."""
     record = AttentionRecord(call)
-    scores, weights = record.scores(), record.weights()
-    b, h, r, c = (scores > -torch.inf).nonzero().unbind(-1)
-    q, k = call.q.flatten(0, 2), call.k.repeat_interleave(call.heads_per_key_head, 1).flatten(0, 2)
-    softmax = (b * rows.shape[1] + h) * rows.shape[2] + r
-    found = scores[b, h, r, c], weights[b, h, r, c], torch.ones_like(b, dtype=torch.bool), call.scale
-    return Piece(rows.flatten(), q, keys.flatten(), k, rows[b, h, r], keys[b, h, c], softmax, *found, dtype)
+    scores, weights = (x.flatten(0, 2) for x in (record.scores(), record.weights()))
+    k = call.k.repeat_interleave(call.heads_per_key_head, 1)
+    of_q, of_k = (Side(x.flatten(0, 1), y.flatten(0, 1)) for x, y in ((rows, call.q), (keys, k)))
+    col = torch.arange(1, of_k.count + 1, dtype=torch.int32).view(of_k.numbers.shape)[:, None]
+    col = col.expand(-1, rows.shape[2], -1).flatten(0, 1).masked_fill(scores == -torch.inf, 0)
+    row, met = torch.arange(of_q.count), torch.ones_like(col, dtype=torch.bool)
+    there = (col > 0).any(-1)
+    found = row[there], col[there], scores[there], weights[there], met[there]
+    return Piece([(of_q, of_k)], *found, call.scale, dtype)
 
 
-def sides(node: Product, sources: Places) -> tuple[Tensor, Tensor]:
-    """The numbers of the queries [*lead, Q] and keys [*lead, K] of a product."""
+def sides(node: Product, sources: Places) -> tuple[Side, Side]:
+    """The queries and the keys of a product."""
     factors = [sources.of(part) for _, part in node.factors]
     filled = [
-        torch.zeros(shape, dtype=torch.long) if each is None else each
+        torch.zeros(shape, dtype=torch.int32) if each is None else each
         for each, (shape, _) in zip(factors, node.factors, strict=True)
     ]
-    trail = node.arrange(filled)
-    if trail is None or trail.q is None or trail.k is None:
+    trail, lead = node.arrange(filled), node.trail.lead
+    if trail is None or trail.q is None or trail.k is None or node.trail.q is None or node.trail.k is None:
         raise RecordError("its product could not be read a second time")
-    lead = node.trail.lead
-    one, two = (number_of(x).expand(*lead, x.shape[-2]) for x in (trail.q, trail.k))
+    one, two = (
+        Side(
+            number_of(x).expand(*lead, x.shape[-2]).reshape(-1, x.shape[-2]),
+            y.expand(*lead, *y.shape[-2:]).reshape(-1, *y.shape[-2:]),
+        )
+        for x, y in ((trail.q, node.trail.q), (trail.k, node.trail.k))
+    )
     return one, two
 
 
 def number_of(vectors: Tensor) -> Tensor:
     """The number of each vector [..., n, D], the smallest of its elements': rotations exchange these."""
     return vectors.amin(-1)
-
-
-def _at_home(node: Product, coordinates: Sequence[Tensor]) -> list[Tensor]:
-    """The coordinates of elements of a product in the order (*lead, Q, K)."""
-    order = node.trail.order
-    return list(coordinates) if order is None else [coordinates[order.index(i)] for i in range(len(order))]
 
 
 def _dropped(node: Node | None) -> bool:
@@ -216,15 +290,13 @@ class _Origin(NamedTuple):
         return (numbers > self.before) & (numbers <= self.before + self.shape.numel())
 
 
-@dataclasses.dataclass
-class _Side:
-    """Where queries or keys stand: of each number, its coordinates but the last, its head and its position."""
+def _origins_of(sources: Places) -> list[_Origin]:
+    return [_Origin(node.shape, before) for node, before in sources.origins]
 
-    lead: list[Tensor]
-    head: Tensor
-    heads: int
-    position: Tensor
-    length: int
+
+def _held_by(numbers: Tensor, origins: Sequence[_Origin]) -> list[_Origin]:
+    """The origins that some of these elements are of."""
+    return [each for each in origins if bool(each.holds(numbers).any())]
 
 
 class Merged(NamedTuple):
@@ -236,154 +308,257 @@ class Merged(NamedTuple):
 
 def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognised: Recognised) -> Merged:
     """The pieces of one attention as one call. RecordError where no call says what they did."""
-    origins = [_Origin(node.shape, before) for node, before in sources.origins]
-    row, col, scores, weights = (
-        torch.cat([getattr(piece, name) for piece in pieces]) for name in ("row", "col", "scores", "weights")
-    )
-    rows, keys = (torch.cat([getattr(piece, name) for piece in pieces]) for name in ("rows", "keys"))
-    _check_rows(pieces, sources.count)
-    if any(bool((~piece.met & (piece.weights > 1e-6)).any()) for piece in pieces):
+    if any(bool((~piece.met & (piece.weights > 1e-6) & (piece.col > 0)).any()) for piece in pieces):
         raise RecordError(_UNMET)
-    of_rows, of_keys = _origins(rows, origins), _origins(col, origins)
-    if len(of_rows) != 1 or any(len(each.shape) != len(of_rows[0].shape) for each in of_keys):
-        raise RecordError(_FORMS)
-    shared, single = _shared(of_rows[0], of_keys, row, col, keys)
-    present = rows > 0
-    q_at, k_at = (_side(each, of, shared) for each, of in ((rows, of_rows), (keys, of_keys)))
-    row_at, col_at = (_side(each, of, shared, like) for each, of, like in ((row, of_rows, rows), (col, of_keys, keys)))
-    size, there = [], _held(keys, of_keys)
-    for dim, of_q, of_row, of_k, of_col in zip(shared, q_at.lead, row_at.lead, k_at.lead, col_at.lead, strict=True):
-        examples = of_q[present].unique()  # some may be absent: they are numbered again
-        size.append(len(examples))
-        if dim in single:
-            of_k.zero_()
-        else:
-            there &= torch.isin(of_k, examples)
-        for each in (of_q, of_row) if dim in single else (of_q, of_row, of_k, of_col):
-            each.copy_(torch.searchsorted(examples, each.contiguous()).clamp(max=len(examples) - 1))
-    if len(shared) > 1 and q_at.heads > 1:  # heads are a dimension already: these are parts of their channels
-        raise RecordError(_FORMS)
-    if q_at.heads % k_at.heads or bool((row_at.head * k_at.heads // q_at.heads != col_at.head).any()):
-        raise RecordError(_FORMS)
-    positions = q_at.position[present].unique()
-    some = len(positions) < q_at.length
-    if some:
-        renumbered = torch.zeros(q_at.length, dtype=torch.long)
-        renumbered[positions] = torch.arange(len(positions))
-        q_at.position, row_at.position = renumbered[q_at.position], renumbered[row_at.position]
-        q_at.length = len(positions)
-    q = _filled(torch.cat([piece.q for piece in pieces]), q_at, size, present)
-    k_size = [1 if dim in single else n for dim, n in zip(shared, size, strict=True)]
-    k = _filled(torch.cat([piece.k for piece in pieces]), k_at, k_size, there)
-    k = k.expand(*size, *k.shape[len(size) :]).repeat_interleave(q_at.heads // k_at.heads, -3)
-    lead = (*size, q_at.heads) if q_at.heads > 1 or not size else tuple(size)
-    q, k = (x.reshape(*lead, *x.shape[-2:]) for x in (q, k))
-    layout = read_layout(lead, heads)
-    n = math.prod(lead)
-    which = _ravel([*row_at.lead, row_at.head], [*size, q_at.heads])
-    cell = row_at.position * k_at.length + col_at.position
-    allowed = torch.zeros(n, q_at.length * k_at.length, dtype=torch.bool)
-    allowed[which, cell] = True
-    if int(allowed.sum()) != len(cell):
-        which, cell, scores, weights = _once(which, cell, scores, weights, allowed.shape)
-    rest, scale = _rest(pieces, q.flatten(0, -3), k.flatten(0, -3), which, cell, scores)
-    shape = (*lead, q_at.length, k_at.length)
-    q, k = layout.fold(q), layout.fold(k)
-    bias = None
-    if rest is not None:
-        bias = torch.zeros(n, q_at.length * k_at.length)
-        bias[which, cell] = rest
-        bias = layout.fold(bias.view(shape))
-        for dim in (0, 1):
-            first = bias.narrow(dim, 0, 1)
-            bias = first if torch.equal(bias, first.expand_as(bias)) else bias
-    allowed = layout.fold(allowed.view(shape))
+    grid = _Grid(pieces, _origins_of(sources))
+    layout = read_layout(grid.lead, heads)
+    numbers = torch.arange(math.prod(grid.lead)).view(*grid.lead, 1, 1)
+    numbers = layout.fold(numbers)[..., 0, 0]  # [B, H], which of the tiles each is
+    allowed = _of_all(_masks(grid), numbers)
+    rest, scale = _rest(grid, pieces[0].scale, pieces[0].dtype)
+    bias = None if rest is None else _of_all(rest, numbers)
+    q, k = layout.fold(grid.q), layout.fold(grid.k)
     mask = None if bool(allowed.all()) else recognised.mask(allowed, (*q.shape[:3], k.shape[2]))[0]
     with torch.autocast(q.device.type, enabled=False):
         call = make_call(q, k, k[..., :1], mask=mask, bias=bias, scale=scale)
-
-    def of_rows_of(chosen: list[int]) -> Tensor:
-        wanted = torch.full((q_at.length,), -1)
-        wanted[chosen] = torch.arange(len(chosen))
-        here = wanted[cell // k_at.length]
-        found = torch.zeros(n, len(chosen), k_at.length)
-        some = here >= 0
-        found[which[some], here[some], cell[some] % k_at.length] = weights[some]
-        return layout.fold(found.view(*lead, len(chosen), k_at.length))
-
-    wrong = wrong_weights(call, of_rows_of, pieces[0].dtype)
+    wrong = wrong_weights(call, lambda rows: layout.fold(grid.weights(rows)), pieces[0].dtype)
     if wrong is not None:
         raise RecordError(wrong)
-    return Merged(call, tuple(positions.tolist()) if some else None)
+    return Merged(call, grid.positions)
 
 
-def _check_rows(pieces: Sequence[Piece], count: int) -> None:
-    """RecordError unless each query is in one row of one softmax, and each such row is of one query."""
-    softmax_of, first = torch.full((count + 1,), -1), 0
-    for piece in pieces:
-        row_of = torch.zeros(int(piece.softmax.max()) + 1 if len(piece.softmax) else 0, dtype=torch.long)
-        row_of[piece.softmax] = piece.row
-        if bool((softmax_of[piece.row] >= 0).any()) or not torch.equal(row_of[piece.softmax], piece.row):
-            raise RecordError(_TWICE)
-        softmax_of[piece.row] = piece.softmax + first
-        if not torch.equal(softmax_of[piece.row], piece.softmax + first):
-            raise RecordError(_TWICE)
-        first += len(row_of)
+def _once(tile: _Tile, keys: int) -> _Tile:
+    """The rows with each key once. If a softmax has it m times it counts m times: its score grows by log m."""
+    there = tile.cols < keys
+    seen = torch.zeros(len(tile.rows), keys + 1, dtype=torch.bool).scatter_(1, tile.cols, value=True)[:, :keys]
+    if int(seen.sum()) == int(there.sum()):
+        return tile
+    top = tile.scores.masked_fill(~there, -torch.inf).amax(-1, keepdim=True)
+    parts = (tile.scores - top).exp().masked_fill(~there, 0.0), tile.weights.masked_fill(~there, 0.0)
+    exps, weights = (torch.zeros(len(seen), keys + 1).scatter_add(1, tile.cols, x)[:, :keys] for x in parts)
+    cols = torch.arange(keys).expand_as(seen).masked_fill(~seen, keys)
+    return _Tile(tile.rows, cols, top + exps.log(), weights)
 
 
-def _once(which: Tensor, cell: Tensor, scores: Tensor, weights: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-    """The cells with each key once. If a softmax has it m times it counts m times: its score grows by log m."""
-    at, once = (which * shape[1] + cell).unique(return_inverse=True)
-    top = torch.full(at.shape, -torch.inf).scatter_reduce(0, once, scores, "amax")
-    total = torch.zeros(at.shape).index_add(0, once, (scores - top[once]).exp())
-    weights = torch.zeros(at.shape).index_add(0, once, weights)
-    return at // shape[1], at % shape[1], top + total.log(), weights
+def _of_all(tiles: Sequence[Tensor], numbers: Tensor) -> Tensor:
+    """[B|1, H|1, Q, K] of the tiles [Q, K] with these numbers [B, H]; what all share is there once."""
+    first: list[int] = []  # of each tile, the first that is the same
+    for i, tile in enumerate(tiles):
+        first.append(next((j for j in dict.fromkeys(first) if tile is tiles[j] or torch.equal(tile, tiles[j])), i))
+    grid = torch.tensor(first)[numbers]
+    grid = grid[:, :1] if bool((grid == grid[:, :1]).all()) else grid
+    grid = grid[:1] if bool((grid == grid[:1]).all()) else grid
+    return torch.stack([torch.stack([tiles[i] for i in row]) for row in grid.tolist()])
 
 
-def _origins(numbers: Tensor, origins: Sequence[_Origin]) -> list[_Origin]:
-    return [each for each in origins if bool(each.holds(numbers).any())]
+class _Tile(NamedTuple):
+    """The rows of a piece that are of one example and head."""
+
+    rows: Tensor  # [t], their positions
+    cols: Tensor  # [t, n], the positions of the keys; for masked ones their number
+    scores: Tensor
+    weights: Tensor
 
 
-def _held(numbers: Tensor, origins: Sequence[_Origin]) -> Tensor:
-    return torch.stack([each.holds(numbers) for each in origins]).any(0)
+class _Grid:
+    """Where the queries and keys of all pieces stand: in which example and head, at which position.
+
+    Attributes:
+        lead: the sizes of what queries and keys have in common: examples, heads.
+        q, k: all of them, [*lead, Q, D] and [*lead, K, D].
+        positions: those of the queries; None = they are all.
+        tiles: of each example and head, the rows of its pieces.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], origins: Sequence[_Origin]) -> None:
+        pairs = [pair for piece in pieces for pair in piece.sides]
+        rows, keys = (torch.cat([pair[i].numbers.flatten() for pair in pairs]) for i in (0, 1))
+        of_rows, of_keys = _held_by(rows, origins), _held_by(keys, origins)
+        if len(of_rows) != 1 or any(len(each.shape) != len(of_rows[0].shape) for each in of_keys):
+            raise RecordError(_FORMS)
+        shared, single = _shared(of_rows[0], of_keys, pairs)
+        q_at, k_at = _places(rows, of_rows, shared), _places(keys, of_keys, shared)
+        if (len(shared) > 1 and q_at.heads > 1) or q_at.heads % k_at.heads:
+            raise RecordError(_FORMS)  # heads are a dimension already: these are parts of their channels
+        real, there, size = rows > 0, keys > 0, []
+        for dim, one, two in zip(shared, q_at.lead, k_at.lead, strict=True):
+            examples = one[real].unique()  # some may be absent: they are numbered again
+            size.append(len(examples))
+            one.copy_(torch.searchsorted(examples, one).clamp(max=len(examples) - 1))
+            if dim in single:
+                two.zero_()
+            else:
+                there &= torch.isin(two, examples)
+                two.copy_(torch.searchsorted(examples, two).clamp(max=len(examples) - 1))
+        k_size = [1 if dim in single else n for dim, n in zip(shared, size, strict=True)]
+        self._check_heads(pairs, q_at, k_at)
+        found = q_at.position[real].unique()
+        self.positions = tuple(found.tolist()) if len(found) < q_at.length else None
+        q_at.position = torch.searchsorted(found, q_at.position).clamp(max=len(found) - 1)
+        q_at.length = len(found)
+        self.lead = (*size, q_at.heads) if q_at.heads > 1 or not size else tuple(size)
+        q = _filled(torch.cat([pair[0].vectors.flatten(0, 1) for pair in pairs]), q_at, size, real)
+        k = _filled(torch.cat([pair[1].vectors.flatten(0, 1) for pair in pairs]), k_at, k_size, there)
+        k = k.expand(*size, *k.shape[len(size) :]).repeat_interleave(q_at.heads // k_at.heads, -3)
+        self.q, self.k = (x.reshape(*self.lead, *x.shape[-2:]) for x in (q, k))
+        self.tiles = self._sorted(pieces, _ravel([*q_at.lead, q_at.head], [*size, q_at.heads]), q_at, k_at)
+
+    @staticmethod
+    def _check_heads(pairs: Sequence[tuple[Side, Side]], q_at: _Places, k_at: _Places) -> None:
+        """RecordError unless the queries of a head meet the keys of the head that it shares."""
+        row = key = 0
+        for queries, keys in pairs:
+            one = (q_at.head[row : row + queries.count] * k_at.heads // q_at.heads).view(queries.numbers.shape)
+            two = k_at.head[key : key + keys.count].view(keys.numbers.shape)
+            row, key = row + queries.count, key + keys.count
+            low, high = _range(two, keys.numbers > 0)
+            first, last = _range(one, queries.numbers > 0)
+            both = (queries.numbers > 0).any(1) & (keys.numbers > 0).any(1)
+            if not bool(((low == high) & (first == low) & (last == low) | ~both).all()):
+                raise RecordError(_FORMS)
+
+    def _sorted(self, pieces: Sequence[Piece], which: Tensor, q_at: _Places, k_at: _Places) -> list[list[_Tile]]:
+        found: list[list[_Tile]] = [[] for _ in range(math.prod(self.lead))]
+        row = key = 0
+        for piece in pieces:
+            own = piece.row + row
+            positions = torch.cat([torch.tensor([k_at.length]), k_at.position[key:]])
+            for i in range(len(found)):
+                here = (which[own] == i).nonzero()[:, 0]
+                if len(here):
+                    place = q_at.position[own[here]]
+                    cells = positions[piece.col[here]], piece.scores[here], piece.weights[here]
+                    found[i].append(_once(_Tile(place, *cells), k_at.length))
+            row, key = (n + sum(pair[i].count for pair in piece.sides) for i, n in ((0, row), (1, key)))
+        for tiles in found:
+            places = torch.cat([tile.rows for tile in tiles]) if tiles else torch.zeros(0)
+            if len(places.unique()) < len(places):
+                raise RecordError(_TWICE)
+        return found
+
+    def weights(self, rows: Sequence[int]) -> Tensor:
+        """Those that the model used for some rows, [*lead, rows, K]."""
+        wanted = torch.full((self.q.shape[-2],), -1)
+        wanted[list(rows)] = torch.arange(len(rows))
+        found = torch.zeros(len(self.tiles), len(rows), self.k.shape[-2] + 1)
+        for i, tiles in enumerate(self.tiles):
+            for tile in tiles:
+                here = (wanted[tile.rows] >= 0).nonzero()[:, 0]
+                parts = torch.zeros(len(here), found.shape[-1]).scatter_add(1, tile.cols[here], tile.weights[here])
+                found[i, wanted[tile.rows[here]]] = parts
+        return found[..., :-1].reshape(*self.lead, len(rows), -1)
+
+
+def _masks(grid: _Grid) -> list[Tensor]:
+    """Which keys the queries of each example and head saw, bool [Q, K]; those that are alike are one tensor."""
+    found: list[Tensor] = []
+    for i in range(math.prod(grid.lead)):
+        mask = torch.zeros(grid.q.shape[-2], grid.k.shape[-2] + 1, dtype=torch.bool)
+        for tile in grid.tiles[i]:
+            mask[tile.rows] = mask.new_zeros(len(tile.rows), mask.shape[1]).scatter_(1, tile.cols, value=True)
+        mask = mask[:, :-1]
+        found.append(next((x for x in found if torch.equal(x, mask)), mask))
+    return found
+
+
+def _rest(grid: _Grid, scale: float, dtype: torch.dtype) -> tuple[list[Tensor] | None, float]:
+    """(what scores have beside scale · q kᵀ, [Q, K] of each example and head, None for nothing; the scale).
+
+    One number more or less for a row makes no difference. The scale is that of the pieces, or else the one that fits.
+    """
+    shape = (grid.q.shape[-2], grid.k.shape[-2])
+    q, k = grid.q.flatten(0, -3).float(), grid.k.flatten(0, -3).float()
+
+    def parts() -> Iterator[tuple[int, _Tile, Tensor, Tensor]]:
+        """(which, the tile, its scores and q kᵀ, both without the mean of each row; 0 where masked)"""
+        for i in range(len(q)):
+            product = torch.nn.functional.pad(q[i] @ k[i].mT, (0, 1))
+            for tile in grid.tiles[i]:
+                masked = tile.cols == shape[1]
+                count = (~masked).sum(-1, keepdim=True)
+
+                def centred(x: Tensor, masked: Tensor = masked, count: Tensor = count) -> Tensor:
+                    x = x.masked_fill(masked, 0.0)
+                    return (x - x.sum(-1, keepdim=True) / count).masked_fill(masked, 0.0)
+
+                yield i, tile, centred(tile.scores), centred(product[tile.rows].gather(1, tile.cols))
+
+    dots = norms = largest = worst = 0.0
+    for _, _, scores, product in parts():
+        dots, norms = dots + float((scores * product).sum()), norms + float((product * product).sum())
+        largest = max(largest, float(scores.abs().max()))
+        worst = max(worst, float((scores - scale * product).abs().max()))
+    allowed = 16 * torch.finfo(dtype).eps * (1 + largest)
+    if worst <= allowed:
+        return None, scale
+    fitting = dots / norms if norms else 0.0
+    if all(float((scores - fitting * product).abs().max()) <= allowed for _, _, scores, product in parts()):
+        return None, fitting
+    found = [torch.zeros(shape[0], shape[1] + 1) for _ in q]
+    for i, tile, scores, product in parts():
+        rest = torch.zeros(len(tile.rows), shape[1] + 1).scatter_(1, tile.cols, scores - scale * product)
+        found[i][tile.rows] = rest
+    return [x[:, :-1] for x in found], scale
+
+
+@dataclasses.dataclass
+class _Places:
+    """Where queries or keys stand: of each its coordinates in what is shared, its head and its position."""
+
+    lead: list[Tensor]
+    head: Tensor
+    heads: int
+    position: Tensor
+    length: int
 
 
 def _shared(
-    of_rows: _Origin, of_keys: Sequence[_Origin], row: Tensor, col: Tensor, keys: Tensor
+    of_rows: _Origin, of_keys: Sequence[_Origin], pairs: Sequence[tuple[Side, Side]]
 ) -> tuple[list[int], list[int]]:
     """The dimensions in which each query has the place of its keys: examples, heads, not positions.
 
     And those of them in which there is one place of keys for all queries, as one head of keys.
     """
     dims = range(len(of_rows.shape) - 1)
-    shared, single = set(dims), set(dims)
+    shared = {d for d in dims if all(each.shape[d] == of_rows.shape[d] for each in of_keys)}
+    single = {d for d in dims if all(each.shape[d] > 1 for each in of_keys)}
     for each in of_keys:
-        here = each.holds(col)
-        one, two = of_rows.coordinates(row[here]), each.coordinates(col[here])
-        every = each.coordinates(keys[each.holds(keys)])
-        shared &= {d for d in dims if of_rows.shape[d] == each.shape[d] and torch.equal(one[d], two[d])}
-        single &= {d for d in dims if each.shape[d] > 1 and bool((every[d] == every[d][:1]).all())}
+        every = torch.cat([keys.numbers[each.holds(keys.numbers)] for _, keys in pairs])
+        at = each.coordinates(every)
+        single &= {d for d in single if bool((at[d] == at[d][:1]).all())}
+        for queries, keys in pairs:
+            real, there = of_rows.holds(queries.numbers), each.holds(keys.numbers)
+            both = real.any(1) & there.any(1)
+            one, two = of_rows.coordinates(queries.numbers), each.coordinates(keys.numbers)
+            for d in list(shared):
+                (low, high), (first, last) = _range(one[d], real), _range(two[d], there)
+                if not bool(((low == high) & (first == low) & (last == low) | ~both).all()):
+                    shared.remove(d)
     single -= shared
     if set(dims) == shared | single:  # else there would be no positions
         single = set()
     return sorted(shared | single), sorted(single)
 
 
-def _side(numbers: Tensor, origins: Sequence[_Origin], shared: Sequence[int], like: Tensor | None = None) -> _Side:
-    """Where queries or keys stand. `like`: the numbers of all, among which heads are counted; None = these."""
-    zeros = torch.zeros_like(numbers)
-    found = _Side([zeros.clone() for _ in shared], zeros.clone(), 0, zeros.clone(), 0)
+def _range(x: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest number of each row, of the real ones."""
+    big = 2**40
+    return x.long().masked_fill(~real, big).amin(1), x.long().masked_fill(~real, -big).amax(1)
+
+
+def _places(numbers: Tensor, origins: Sequence[_Origin], shared: Sequence[int]) -> _Places:
+    zeros = torch.zeros_like(numbers, dtype=torch.long)
+    found = _Places([zeros.clone() for _ in shared], zeros.clone(), 0, zeros.clone(), 0)
     for each in origins:
         here = each.holds(numbers)
-        all_ = numbers if like is None else like
-        channels = each.coordinates(all_[each.holds(all_)])[-1].unique()
+        coordinates = [x.contiguous().long() for x in each.coordinates(numbers[here])]
+        channels = coordinates[-1].unique()
         if found.heads not in (0, len(channels)):
             raise RecordError(_FORMS)
         found.heads = len(channels)
-        coordinates = each.coordinates(numbers[here])
         for at, dim in enumerate(shared):
             found.lead[at][here] = coordinates[dim]
-        found.head[here] = torch.searchsorted(channels, coordinates[-1].contiguous())
+        found.head[here] = torch.searchsorted(channels, coordinates[-1])
         rest = [dim for dim in range(len(each.shape) - 1) if dim not in shared]
         sizes = [each.shape[dim] for dim in rest]
         found.position[here] = _ravel([coordinates[dim] for dim in rest], sizes, len(coordinates[-1])) + found.length
@@ -398,37 +573,9 @@ def _ravel(coordinates: Sequence[Tensor], sizes: Sequence[int], n: int = 0) -> T
     return found
 
 
-def _filled(vectors: Tensor, at: _Side, size: Sequence[int], real: Tensor) -> Tensor:
+def _filled(vectors: Tensor, at: _Places, size: Sequence[int], real: Tensor) -> Tensor:
     """[*size, heads, length, D] with the vectors where they belong."""
     where = _ravel([*at.lead, at.head, at.position], [*size, at.heads, at.length])
     found = vectors.new_zeros(math.prod(size) * at.heads * at.length, vectors.shape[-1])
     found[where[real]] = vectors[real]
     return found.view(*size, at.heads, at.length, -1)
-
-
-def _rest(
-    pieces: Sequence[Piece], q: Tensor, k: Tensor, which: Tensor, cell: Tensor, scores: Tensor
-) -> tuple[Tensor | None, float]:
-    """(what the scores of the cells have beside scale · q kᵀ, None for nothing; the scale).
-
-    One number more or less for a row makes no difference. The scale is that of the pieces, or else the one that fits.
-    """
-    product = torch.empty_like(scores)
-    for i in range(len(q)):
-        here = (which == i).nonzero()[:, 0]
-        product[here] = (q[i].float() @ k[i].float().mT).flatten()[cell[here]]
-    rows = which * q.shape[1] + cell // k.shape[1]
-    scores, product = (_centred(x, rows, q.shape[0] * q.shape[1]) for x in (scores, product))
-    size = scores.abs()
-    allowed = 16 * torch.finfo(pieces[0].dtype).eps * (1 + size.max() if len(size) else size.sum())
-    norm = float((product * product).sum())
-    for scale in (pieces[0].scale, float((product * scores).sum()) / norm if norm else 0.0):
-        if bool(((scores - scale * product).abs() <= allowed).all()):
-            return None, scale
-    return scores - pieces[0].scale * product, pieces[0].scale
-
-
-def _centred(x: Tensor, rows: Tensor, n: int) -> Tensor:
-    """Without the mean of each row."""
-    sums, counts = torch.zeros(n).index_add(0, rows, x), torch.zeros(n).index_add(0, rows, torch.ones_like(x))
-    return x - (sums / counts.clamp(min=1))[rows]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from headwise.capture import operations, products
 from headwise.capture.trail import Trail, Trails
+from headwise.errors import RecordError
 
 # Every number stays in its place. Of several operands the first of the result's shape counts: q * cos, scores + bias.
 _IN_PLACE = frozenset((
@@ -241,7 +242,7 @@ class Places:
         return self._next
 
     def of(self, node: Node | None) -> Tensor | None:
-        """int64, the shape of the node's tensor; None where all would be 0."""
+        """int32, the shape of the node's tensor; None where all would be 0."""
         if node is None:
             return None
         if id(node) not in self._known:
@@ -256,7 +257,9 @@ class Places:
         self.origins.append((node, self._next))
         first = self._next + 1
         self._next += node.shape.numel()
-        return torch.arange(first, self._next + 1).view(node.shape)
+        if self._next >= 2**31:
+            raise RecordError("its pieces come from tensors of more than 2³¹ numbers")
+        return torch.arange(first, self._next + 1, dtype=torch.int32).view(node.shape)
 
     def _made(self, node: Node) -> Tensor | None:
         places = [None if part is None else self._known[id(part)] for _, part in node.parts]
@@ -267,7 +270,7 @@ class Places:
         shapes = [shape for shape, _ in node.parts]
         return node.run(
             [
-                torch.zeros(shape, dtype=torch.long) if each is None else each
+                torch.zeros(shape, dtype=torch.int32) if each is None else each
                 for each, shape in zip(places, shapes, strict=True)
             ]
         )

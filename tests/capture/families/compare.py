@@ -172,13 +172,30 @@ def _holds(record: AttentionRecord, entry: Entry, weights: dict[int, Tensor | st
         [_near(theirs, mine, rounding) <= tolerance for rounding in (-1.0, 1e-7, 1e-6, 3e-6, 1e-5, 3e-5, 1e-4)]
     ).any(0)
     free, missing = [True] * len(mine), 0
-    for alike in near:
+    for row, alike in zip(theirs, near, strict=True):
         at = next((i for i in alike.nonzero().flatten().tolist() if free[i]), None)
+        if at is None and missing < 20:  # one by one, which takes long
+            at = next((i for i, one in enumerate(mine) if free[i] and _adds_up(one, row, tolerance)), None)
         if at is None:
             missing += 1
         else:
             free[at] = False
     return len(theirs) > missing and missing <= max(0, len(theirs) - len(mine))
+
+
+def _adds_up(record: Tensor, row: Tensor, tolerance: float) -> bool:
+    """Whether weights are those of a row, of which equal ones may be added up."""
+    left: list[float] = row[row > tolerance].tolist()
+    for weight in record[record > tolerance].tolist():
+        alike: list[list[float]] = [
+            [x for x in left if abs(x * times - weight) <= times * tolerance][:times] for times in range(1, 6)
+        ]
+        of_it = next((each for times, each in enumerate(alike, 1) if len(each) == times), None)
+        if of_it is None:
+            return False
+        for x in of_it:
+            left.remove(x)
+    return not left
 
 
 # How far equal weights of a row may be apart; of each row the one counts that does not add up others too.
