@@ -79,6 +79,7 @@ class Functions(TorchFunctionMode):
         self._trails = Trails()
         self._known = self._trails.known
         self._outputs = projection.Outputs()
+        self._unprojected = self._outputs.known
         self._recognised = Recognised()
         self.heard = 0  # how many computations were seen as torch functions
         self.sinks: Tensor | None = None  # learned sinks that the caller applies to the output of FlexAttention
@@ -91,7 +92,6 @@ class Functions(TorchFunctionMode):
             **dict.fromkeys(_FUSED, self._fused),
             **dict.fromkeys(operations.BARE, self._softmax),
             "linear": self._linear,
-            "__get__": self._attribute,
             "multi_head_attention_forward": self._multi_head,
             "backward": self._backward,
         }
@@ -100,7 +100,7 @@ class Functions(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         # Most calls have nothing to do with attention: they must be quick.
-        name = getattr(func, "__name__", "")
+        name = getattr(func, "__name__", "")  # that of x.shape, x.device, x.mT is "__get__"
         try:
             handler = self._handlers[name]
         except KeyError:
@@ -108,8 +108,8 @@ class Functions(TorchFunctionMode):
         if handler is not None:
             return handler(func, name, args, kwargs or {})
         out = func(*args, **kwargs) if kwargs else func(*args)
-        if (self._known or self._outputs) and not running():
-            self._follow(name, args, kwargs or {}, out)
+        if self._known or self._unprojected:
+            self._follow(name if name != "__get__" else func.__self__.__name__, args, kwargs, out)  # type: ignore[attr-defined]
         return out
 
     def _handler_of(self, func: Any, name: str) -> Handler | None:
@@ -127,23 +127,20 @@ class Functions(TorchFunctionMode):
 
     # Each handler calls the function, and then reads what it did.
 
-    def _attribute(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        out = func(*args)  # x.shape, x.device; x.mT, x.data
-        if isinstance(out, Tensor) and (self._known or self._outputs) and not running():
-            self._follow(func.__self__.__name__, args, kwargs, out)  # type: ignore[attr-defined]
-        return out
-
-    def _follow(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+    def _follow(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None, out: Any) -> None:
         """What became of the scores and the weights among the arguments of an operation."""
-        known = self._known
-        if known and (_any_known(known, args) or (kwargs and _any_known(known, kwargs.values()))):
+        known, unprojected = self._known, self._unprojected
+        followed = known and (_any_known(known, args) or (kwargs and _any_known(known, kwargs.values())))
+        if not (followed or unprojected) or running():
+            return
+        if followed:
             base = name.partition(".")[0]
             try:
                 with torch.no_grad(), torch._C.DisableTorchFunction():
-                    operations.step(base, self._trails, args, kwargs, out)
+                    operations.step(base, self._trails, args, kwargs or {}, out)
             except _UNREADABLE as error:  # not of the kind that it looked like
                 self._lose(base, args, out, error)
-        if self._outputs:
+        if unprojected:
             with contextlib.suppress(*_UNREADABLE), torch.no_grad():
                 self._outputs.step(name, args, out)
 
@@ -167,7 +164,7 @@ class Functions(TorchFunctionMode):
         trail = self._trails.get(args[0]) if id(args[0]) in self._known else None
         if isinstance(weight, nn.Parameter) and (trail is None or trail.of is None):
             out = func(*args, **kwargs)
-            if self._outputs and not running():
+            if self._unprojected and not running():
                 self._follow(name, args, kwargs, out)
             return out
         return self._product(func, name, args, kwargs)
@@ -186,7 +183,7 @@ class Functions(TorchFunctionMode):
                 return out
             with self._reading(name):
                 found = products.product(name, args, kwargs, Trails(), out)
-        if self._outputs or (found is None and self._known):
+        if self._unprojected or (found is None and self._known):
             self._follow(name, args, kwargs, out)
         if found is not None:
             self._trails.put(out, found)
