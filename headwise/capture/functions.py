@@ -91,6 +91,7 @@ class Functions(TorchFunctionMode):
             **dict.fromkeys(_HIDDEN, self._hidden),
             **dict.fromkeys(_FUSED, self._fused),
             **dict.fromkeys(operations.BARE, self._softmax),
+            **dict.fromkeys(("cat", "concat", "concatenate"), self._joined),
             "linear": self._linear,
             "multi_head_attention_forward": self._multi_head,
             "backward": self._backward,
@@ -143,6 +144,13 @@ class Functions(TorchFunctionMode):
         if unprojected:
             with contextlib.suppress(*_UNREADABLE), torch.no_grad():
                 self._outputs.step(name, args, out)
+
+    def _joined(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        out = func(*args, **kwargs)
+        if not running():
+            self._follow(name, args, kwargs, out)
+            self._watcher.appended.join(out, *args, **kwargs)
+        return out
 
     def _lose(self, name: str, args: Sequence[Any], out: Any, error: Exception) -> None:
         """The result of an operation that could not be read keeps the trail of its operand, with a problem."""
@@ -519,6 +527,8 @@ class Functions(TorchFunctionMode):
         self._found(place, call, out, arrange, how)
 
     def _found(self, place: Place, call: AttentionCall, out: Tensor, arrange: Arrange, how: str) -> Entry | None:
+        if self._watcher.goes_on(place, call, how):
+            return None
         k, v = (out_of_buffer(x) for x in share_heads(call.k, call.v))
         call = dataclasses.replace(call, k=k, v=v)
         entry = self._watcher.found(place, call, out, arrange, how)
