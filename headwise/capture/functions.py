@@ -487,9 +487,9 @@ class Functions(TorchFunctionMode):
     ) -> None:
         """F.scaled_dot_product_attention was called."""
         _check_values(query)
-        lead = torch.broadcast_shapes(
-            query.shape[:-2], *(x.shape[:-2] for x in (key, value) if x.ndim != 4 or query.ndim != 4)
-        )
+        lead = query.shape[:-2]
+        if not query.ndim == key.ndim == value.ndim == 4:
+            lead = torch.broadcast_shapes(lead, *(x.shape[:-2] for x in (key, value) if x.ndim != 4 or query.ndim != 4))
         layout = read_layout(tuple(lead), self._heads or place.heads)
         q = layout.fold(query)
         k, v = (x if x.ndim == 4 and x.shape[0] == len(q) else layout.fold(x) for x in (key, value))

@@ -197,7 +197,7 @@ class Sequence:
     def nbytes(self) -> int:
         """What is kept, in bytes."""
         parts = (self._rows, self._keys, self._vals, self._statistics)
-        return sum(part.nbytes for part in parts if part is not None)
+        return sum([part.nbytes for part in parts if part is not None])
 
     def _is_known(self, keys: Keys | None, old: int, *, grows: bool) -> bool:
         """Whether the older keys of a step are those of the step before, each example's its own, without a look."""
