@@ -97,13 +97,16 @@ class Sequence:
         old = call.k.shape[2] - new
         if old <= 0 or old > self._keys.length or (not grows and old != self._keys.length):
             return None
-        older, rejected = call.k[:, :, :old], 0 if among is None else among.rejected
-        candidates = self._candidates(older, among, known=self._is_known(keys, old, grows=grows))
-        if candidates is not self._own and not bool(candidates.any(1).all()):
-            rejected = self._rejected(older) if grows and rejects else 0
-            if not rejected:
-                return None
-            candidates = self._own
+        rejected = 0 if among is None else among.rejected
+        candidates = self._own
+        if not self._is_known(keys, old, among):
+            older = call.k[:, :, :old]
+            candidates = self._candidates(older, among)
+            if not bool(candidates.any(1).all()):
+                rejected = self._rejected(older) if grows and rejects else 0
+                if not rejected:
+                    return None
+                candidates = self._own
         if rejected and not self.cut(rejected, rejected if grows else 0):
             return None
         if not self._rows.owned and _versions(self._first) != self._versions:
@@ -199,19 +202,18 @@ class Sequence:
         parts = (self._rows, self._keys, self._vals, self._statistics)
         return sum([part.nbytes for part in parts if part is not None])
 
-    def _is_known(self, keys: Keys | None, old: int, *, grows: bool) -> bool:
+    def _is_known(self, keys: Keys | None, old: int, among: Followed | None) -> bool:
         """Whether the older keys of a step are those of the step before, each example's its own, without a look."""
         if keys is None or self.last is None:
             return False
-        return keys.older is self.last and keys.begin == old if grows else keys is self.last
+        if among is None:
+            return keys.older is self.last and keys.begin == old
+        return keys is self.last and bool(among.beams.diagonal().all())
 
-    def _candidates(self, older: Tensor, among: Followed | None, *, known: bool) -> Tensor:
+    def _candidates(self, older: Tensor, among: Followed | None) -> Tensor:
         """[B, B]: whether example i of a step has the keys of beam j of this sequence."""
-        itself = among is None or bool(among.beams.diagonal().all())
-        if itself and known:
-            return self._own
         tail = self._keys.of_beams(self._mask.origins(self._beams)[1])[:, :, -older.shape[2] :]
-        if itself and torch.equal(tail, older):
+        if (among is None or bool(among.beams.diagonal().all())) and torch.equal(tail, older):
             return self._own  # the usual case: each example continues itself
         same = torch.stack([(tail == row).flatten(1).all(1) for row in older])
         return same if among is None else same & among.beams

@@ -137,7 +137,7 @@ class Watcher:
         )
 
     def _check_thread(self, module: nn.Module, *_: Any) -> None:
-        if not self.is_watching() and not _in_backward():
+        if threading.get_ident() != self._thread and not _in_backward():
             name = self._names.get(id(module), type(module).__name__)
             reason = "it ran in another thread: only the thread that entered the watch is watched"
             self.ledger.enter(Line(name, "missed", reason, ""))
