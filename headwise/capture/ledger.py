@@ -115,7 +115,8 @@ def _graph(scripted: Any) -> str:
 def _scripted(functions: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     """The scripted functions that functions, a module's own methods, name."""
     for function in functions:
-        code, given = getattr(function, "__code__", None), getattr(function, "__globals__", {})
-        for name in getattr(code, "co_names", ()):
-            if isinstance(given.get(name), torch.jit.ScriptFunction):
-                yield name, given[name]
+        if hasattr(function, "__code__"):
+            given = getattr(function, "__globals__", {})
+            for name in getattr(function.__code__, "co_names", ()):
+                if isinstance(given.get(name), torch.jit.ScriptFunction):
+                    yield name, given[name]
