@@ -346,20 +346,20 @@ class Watcher:
         return Step(call, tuple((each, answers[each.name]) for each in self._statistics))
 
     def goes_on(self, place: Place, call: AttentionCall, how: str) -> bool:
-        """Whether a call is the usual step of the generation of its place, which is then added: a row that sees all keys.
+        """Whether a call is the usual step of the generation of its place, which is then added.
 
-        These are those of the last step, and its own, without a look (appended.py). So what `found` decides of a
-        computation is what it decided of that step.
+        It is one row, and its keys are known to be those of the last step and its own (appended.py). So what `found`
+        decides of a computation is what it decided of that step.
         """
         key = id(place.module)
         state = self._states.get((place.name, self._numbers[key]))
         entry = None if state is None else state.generation
         if state is None or entry is None or entry.site.kind == "cross" or self._statistics or self.generating.drafts:
             return False
-        if call.q.shape[2] != 1 or call.mask is not None or call.bias is not None or call.q.requires_grad:
-            return False
         keys = self.appended.read(call.k)
-        if keys is None or keys.older is None or keys.older is not entry.kept.last or _in_backward():
+        if keys is None or keys.older is None or keys.older is not entry.kept.last:
+            return False
+        if call.q.shape[2] != 1 or call.q.requires_grad or _in_backward():
             return False
         if self._add(entry, call, Step(call, ()), keys) is None:
             return False

@@ -91,9 +91,20 @@ def in_place_after(k: Tensor) -> Tensor:
         lambda k: grown(k.flip(1)),
         lambda k: grown(2 * k),
         lambda k: grown(k[:, :, :-1], 2),
+        lambda k: grown(k[:, :, 1:-1]),
         lambda k: grown(k[:, :, 1:], 2),
     ],
-    ids=["in place", "in place after", "in front", "others", "other heads", "scaled", "cut", "two keys for a row"],
+    ids=[
+        "in place",
+        "in place after",
+        "in front",
+        "others",
+        "other heads",
+        "scaled",
+        "cut",
+        "inner",
+        "two keys for a row",
+    ],
 )
 def test_other_keys_are_no_next_step(change: Callable[[Tensor], Tensor]) -> None:
     torch.manual_seed(0)
@@ -136,6 +147,18 @@ def test_a_step_whose_mask_hides_an_older_key(model: Attend) -> None:
     assert (seen[0].weights() == 0).nonzero().tolist() == [
         [0, head, row, key] for head in (0, 1) for row, key in HIDDEN
     ]
+
+
+def test_a_step_that_sees_a_key_which_was_padding_before() -> None:
+    torch.manual_seed(0)
+    model, k = Attend(), some(5)
+    with headwise.watch(model) as seen:
+        model(some(5), k, torch.tensor([False, True, True, True, True])[None, None, None])
+        for _ in range(3):
+            q, k = some(1), grown(k)
+            model(q, k)
+            assert_last_row(seen, q, k)
+    assert ((seen[0].weights()[0, 0] == 0).sum(1)).tolist() == [4, 4, 4, 4, 4, 2, 1, 0]
 
 
 # The prompt is not causal here, and no step sees a key that comes later.
@@ -184,6 +207,17 @@ def test_nothing_is_known_of_keys_of_which_some_were_rejected() -> None:
     for known in (more, more[:, :, -6:]):
         longer = joined(appended, known)
         assert sequence.extend(make_call(some(1), longer, longer), keys=appended.read(longer)) is None
+
+
+def test_only_the_keys_of_the_last_step_are_remembered() -> None:
+    appended, k = Appended(), some(5)
+    sequence = Sequence(make_call(some(5), k, k), values=False, keys=appended.read(k))
+    for _ in range(3):
+        k = joined(appended, k)
+        assert sequence.extend(make_call(some(1), k, k), keys=appended.read(k)) is not None
+    assert sequence.last is not None
+    assert sequence.last.older is not None
+    assert sequence.last.older.older is None
 
 
 def test_what_is_known_ends_with_the_tensors() -> None:
