@@ -40,14 +40,15 @@ class Appended:
             return None
         return self._find(whole) or self._put(whole)
 
-    def join(self, out: Any, /, tensors: Any = (), dim: Any = 0, **_: Any) -> None:
-        """`torch.cat` was called."""
+    def join(self, out: Any, /, tensors: Any = (), dim: Any = 0, *_: Any, **__: Any) -> None:
+        """`torch.cat`, or another operation of that name, was called."""
         if not self._known or dim not in (-2, 2) or not isinstance(tensors, (tuple, list)) or len(tensors) < 2:
             return
         first = tensors[0]
         whole = _whole(first)
-        older = None if whole is None else self._find(whole)
-        if older is not None and _left_out(first, whole) is not None and first.dtype == out.dtype:
+        if whole is None or (older := self._find(whole)) is None or _whole(out) is not out:
+            return
+        if _left_out(first, whole) is not None and first.dtype == out.dtype:
             self._put(out, older, first.shape[2])
 
     def _find(self, x: Tensor) -> Keys | None:

@@ -90,7 +90,7 @@ def _short(path: str) -> str:
 def closed(names: dict[str, nn.Module]) -> Iterator[Line]:
     """The parts of a model that compute attention, or may, and that no Python function can be seen in."""
     inside: list[str] = []
-    of_class = functools.cache(lambda kind: list(_scripted(vars(kind).values())))  # many modules are of few classes
+    of_class: dict[type, list[tuple[str, Any]]] = {}  # many modules are of few classes
     for name, module in names.items():
         if any(name.startswith(f"{outer}.") for outer in inside):
             continue
@@ -99,7 +99,10 @@ def closed(names: dict[str, nn.Module]) -> Iterator[Line]:
             if _SOFTMAX.search(_graph(module)):
                 yield Line(name, "missed", "a ScriptModule with a softmax: nothing can be seen inside", "")
             continue
-        for called, function in (*of_class(type(module)), *_scripted(vars(module).values())):
+        kind = type(module)
+        if kind not in of_class:
+            of_class[kind] = list(_scripted(vars(kind).values()))
+        for called, function in (*of_class[kind], *_scripted(vars(module).values())):
             if _SOFTMAX.search(_graph(function)):
                 reason = f"it may call `{called}`, a scripted function with a softmax: nothing can be seen inside"
                 yield Line(name, "missed", reason, "")

@@ -2,9 +2,10 @@
 
 The keys of a step are those of the previous step and a few new ones, for every kind of cache: it grows (dynamic), it is
 a window that moves (sliding), or it is a buffer that fills up (static; its unfilled end was removed before). So a step
-continues a sequence if its older keys are the sequence's last ones, bit by bit, or known to be them (appended.py). In a beam search they may be those of
-another beam: `_beams` holds, for each beam and each step, the example of that step that the beam goes through. Assisted
-decoding reads tokens that it then rejects: the older keys of the next step end before them, and their rows are removed.
+continues a sequence if its older keys are the sequence's last ones, bit by bit, or known to be them (appended.py). In a
+beam search they may be those of another beam: `_beams` holds, for each beam and each step, the example of that step
+that the beam goes through. Assisted decoding reads tokens that it then rejects: the older keys of the next step end
+before them, and their rows are removed.
 """
 
 from __future__ import annotations

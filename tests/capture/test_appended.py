@@ -237,14 +237,14 @@ def test_what_is_known_ends_with_the_tensors() -> None:
 
 def test_inference_tensors_are_compared() -> None:
     """They count no changes in place."""
-    model = Attend()
-    with torch.inference_mode(), headwise.watch(model) as seen:
-        k = some(3)
+    model, k = Attend(), some(3)
+    with headwise.watch(model) as seen:
         model(some(3), k)
-        for change in (0, 0, 1):
-            k = grown(k)
-            k[:, :, 0] += change
-            q = some(1)
-            model(q, k)
+        with torch.inference_mode():
+            for change in (0, 0, 1):
+                k = grown(k)
+                k[:, :, 0] += change
+                q = some(1)
+                model(q, k)
     assert [record.shape[2] for record in seen] == [5, 1]
     assert_last_row(seen, q, k)
