@@ -44,12 +44,13 @@ class Appended:
         """`torch.cat`, or another operation of that name, was called."""
         if not self._known or dim not in (-2, 2) or not isinstance(tensors, (tuple, list)) or len(tensors) < 2:
             return
-        first = tensors[0]
+        first, made = tensors[0], _whole(out)
         whole = _whole(first)
-        if whole is None or (older := self._find(whole)) is None or _whole(out) is not out:
+        older = None if whole is None else self._find(whole)
+        if whole is None or older is None or made is None or made is not out or made.dtype != first.dtype:
             return
-        if _left_out(first, whole) is not None and first.dtype == out.dtype:
-            self._put(out, older, first.shape[2])
+        if _left_out(first, whole) is not None:
+            self._put(made, older, first.shape[2])
 
     def _find(self, x: Tensor) -> Keys | None:
         found = self._known.get(id(x))
