@@ -81,9 +81,11 @@ class Functions(TorchFunctionMode):
         self._trails = Trails()
         self._known = self._trails.known
         self._outputs = projection.Outputs()
+        self._unprojected = self._outputs.known
         self._recognised = Recognised()
         self._tape = Tape()
         self._assembly = Assembly(watcher, self._recognised)
+        self._generating = watcher.generating
         watcher.finish = self._finish
         self.heard = 0  # how many computations were seen as torch functions
         self.sinks: Tensor | None = None  # learned sinks that the caller applies to the output of FlexAttention
@@ -95,8 +97,8 @@ class Functions(TorchFunctionMode):
             **dict.fromkeys(_HIDDEN, self._hidden),
             **dict.fromkeys(_FUSED, self._fused),
             **dict.fromkeys(operations.BARE, self._softmax),
+            **dict.fromkeys(("cat", "concat", "concatenate"), self._joined),
             "linear": self._linear,
-            "__get__": self._attribute,
             "multi_head_attention_forward": self._multi_head,
             "backward": self._backward,
         }
@@ -105,7 +107,7 @@ class Functions(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         # Most calls have nothing to do with attention: they must be quick.
-        name = getattr(func, "__name__", "")
+        name = getattr(func, "__name__", "")  # that of x.shape, x.device, x.mT is "__get__"
         try:
             handler = self._handlers[name]
         except KeyError:
@@ -113,11 +115,12 @@ class Functions(TorchFunctionMode):
         if handler is not None:
             return handler(func, name, args, kwargs or {})
         out = func(*args, **kwargs) if kwargs else func(*args)
-        if not running():
-            if not self._watcher.generating.in_steps:
+        if self._known or self._unprojected or not self._generating.in_steps:
+            name = name if name != "__get__" else func.__self__.__name__  # type: ignore[attr-defined]
+            if not self._generating.in_steps and not running():
                 self._tape.step(func, name, args, kwargs or {}, out)
-            if self._known or self._outputs:
-                self._follow(name, args, kwargs or {}, out)
+            if self._known or self._unprojected:
+                self._follow(name, args, kwargs, out)
         return out
 
     def _finish(self) -> None:
@@ -139,28 +142,22 @@ class Functions(TorchFunctionMode):
 
     # Each handler calls the function, and then reads what it did.
 
-    def _attribute(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        out = func(*args)  # x.shape, x.device; x.mT, x.data
-        if isinstance(out, Tensor) and not running():
-            name = func.__self__.__name__  # type: ignore[attr-defined]
-            self._tape.step(func, name, args, kwargs, out)
-            if self._known or self._outputs:
-                self._follow(name, args, kwargs, out)
-        return out
-
-    def _follow(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+    def _follow(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None, out: Any) -> None:
         """What became of the scores and the weights among the arguments of an operation."""
-        known = self._known
-        if known and (_any_known(known, args) or (kwargs and _any_known(known, kwargs.values()))):
+        known, unprojected = self._known, self._unprojected
+        followed = known and (_any_known(known, args) or (kwargs and _any_known(known, kwargs.values())))
+        if not (followed or unprojected) or running():
+            return
+        if followed:
             base = name.partition(".")[0]
             try:
                 with torch.no_grad(), torch._C.DisableTorchFunction():
-                    operations.step(base, self._trails, args, kwargs, out)
+                    operations.step(base, self._trails, args, kwargs or {}, out)
                     if base in operations.BARE or base == "exp":
-                        self._keep_cells(args, kwargs, out)
+                        self._keep_cells(args, kwargs or {}, out)
             except _UNREADABLE as error:  # not of the kind that it looked like
                 self._lose(base, args, out, error)
-        if self._outputs:
+        if unprojected:
             with contextlib.suppress(*_UNREADABLE), torch.no_grad():
                 self._outputs.step(name, args, out)
 
@@ -175,6 +172,15 @@ class Functions(TorchFunctionMode):
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             trail.of.cells = Cells(args[0].detach(), self._tape.node(args[0]), dim if isinstance(dim, int) else -1)
 
+    def _joined(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        out = func(*args, **kwargs)
+        if not running():
+            if not self._generating.in_steps:
+                self._tape.step(func, name, args, kwargs, out)
+            self._follow(name, args, kwargs, out)
+            self._watcher.appended.join(out, *args, **kwargs)
+        return out
+
     def _lose(self, name: str, args: Sequence[Any], out: Any, error: Exception) -> None:
         """The result of an operation that could not be read keeps the trail of its operand, with a problem."""
         followed = [trail for trail in map(self._trails.get, args) if trail]
@@ -184,7 +190,8 @@ class Functions(TorchFunctionMode):
     def _softmax(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         out = func(*args, **kwargs)
         if isinstance(out, Tensor) and not running():
-            self._tape.step(func, name, args, kwargs, out)
+            if not self._generating.in_steps:
+                self._tape.step(func, name, args, kwargs, out)
             self._follow(name, args, kwargs, out)
             if id(out) not in self._known:
                 with self._reading(name):
@@ -196,7 +203,7 @@ class Functions(TorchFunctionMode):
         trail = self._trails.get(args[0]) if id(args[0]) in self._known else None
         if isinstance(weight, nn.Parameter) and (trail is None or trail.of is None):
             out = func(*args, **kwargs)
-            if self._outputs and not running():
+            if self._unprojected and not running():
                 self._follow(name, args, kwargs, out)
             return out
         return self._product(func, name, args, kwargs)
@@ -215,10 +222,10 @@ class Functions(TorchFunctionMode):
                 return out
             with self._reading(name):
                 found = products.product(name, args, kwargs, Trails(), out)
-        if self._outputs or (found is None and self._known):
+        if self._unprojected or (found is None and self._known):
             self._follow(name, args, kwargs, out)
         if found is not None:
-            if not (found.problem or self._watcher.generating.in_steps or _is_learned(found)):
+            if not (found.problem or self._generating.in_steps or _is_learned(found)):
                 found = found.but(born=self._tape.begin(out, found, name, args, kwargs))
             self._trails.put(out, found)
         return out
@@ -478,9 +485,9 @@ class Functions(TorchFunctionMode):
     ) -> None:
         """F.scaled_dot_product_attention was called."""
         check_values(query)
-        lead = torch.broadcast_shapes(
-            query.shape[:-2], *(x.shape[:-2] for x in (key, value) if x.ndim != 4 or query.ndim != 4)
-        )
+        lead = query.shape[:-2]
+        if not query.ndim == key.ndim == value.ndim == 4:
+            lead = torch.broadcast_shapes(lead, *(x.shape[:-2] for x in (key, value) if x.ndim != 4 or query.ndim != 4))
         layout = read_layout(tuple(lead), self._heads or place.heads)
         q = layout.fold(query)
         k, v = (x if x.ndim == 4 and x.shape[0] == len(q) else layout.fold(x) for x in (key, value))
@@ -501,7 +508,7 @@ class Functions(TorchFunctionMode):
             mask, bias = read(layout.fold_mask(attn_mask), shape)
         call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p)
         entry = self._found(place, call, out, arrange, "scaled_dot_product_attention")
-        of_q, of_k = (None if self._watcher.generating.in_steps else self._tape.node(x) for x in (query, key))
+        of_q, of_k = (None if self._generating.in_steps else self._tape.node(x) for x in (query, key))
         if entry is None or of_q is None or of_k is None or self._watcher.values:
             return
 
@@ -526,13 +533,15 @@ class Functions(TorchFunctionMode):
         self._found(place, call, out, arrange, how)
 
     def _found(self, place: Place, call: AttentionCall, out: Tensor, arrange: Arrange, how: str) -> Entry | None:
+        if self._watcher.goes_on(place, call, how):
+            return None
         k, v = (out_of_buffer(x) for x in share_heads(call.k, call.v))
         call = dataclasses.replace(call, k=k, v=v)
         entry = self._watcher.found(place, call, out, arrange, how)
         if entry is not None and self._watcher.values:
             self._outputs.put(out, call.shape[1], lambda weight: entry.keep("output_weight", weight))
         if self._watcher.generating.run is not None and call.shape[2] == 1:
-            self._watcher.generating.in_steps = True
+            self._generating.in_steps = True
         return entry
 
 

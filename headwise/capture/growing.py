@@ -11,14 +11,11 @@ class Growing:
 
     def __init__(self, first: Tensor) -> None:
         self._buffer, self.length, self.owned = first, first.shape[2], False
+        self.nbytes = first.numel() * first.element_size()
 
     @property
     def tensor(self) -> Tensor:
         return self._buffer[:, :, : self.length]
-
-    @property
-    def nbytes(self) -> int:
-        return self._buffer.numel() * self._buffer.element_size()
 
     def append(self, more: Tensor) -> None:
         total = self.length + more.shape[2]
@@ -28,7 +25,8 @@ class Growing:
             grown = self._buffer.new_empty(batch, heads, room, width)
             grown[:, :, : self.length] = self.tensor
             self._buffer, self.owned = grown, True
-        self._buffer[:, :, self.length : total] = more
+            self.nbytes = grown.numel() * grown.element_size()
+        self._buffer.narrow(2, self.length, more.shape[2]).copy_(more)
         self.length = total
 
     def cut(self, count: int) -> None:

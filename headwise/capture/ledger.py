@@ -8,11 +8,11 @@ such as a classifier's, is not listed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -82,7 +82,7 @@ def where() -> str:
     return "" if frame is None else f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-@lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)
 def _short(path: str) -> str:
     """A file's path from the folder that it is imported from."""
     roots = [root.rstrip("/") + "/" for root in sys.path if root]
@@ -92,6 +92,7 @@ def _short(path: str) -> str:
 def closed(names: dict[str, nn.Module]) -> Iterator[Line]:
     """The parts of a model that compute attention, or may, and that no Python function can be seen in."""
     inside: list[str] = []
+    of_class: dict[type, list[tuple[str, Any]]] = {}  # many modules are of few classes
     for name, module in names.items():
         if any(name.startswith(f"{outer}.") for outer in inside):
             continue
@@ -100,7 +101,10 @@ def closed(names: dict[str, nn.Module]) -> Iterator[Line]:
             if _SOFTMAX.search(_graph(module)):
                 yield Line(name, "missed", "a ScriptModule with a softmax: nothing can be seen inside", "")
             continue
-        for called, function in _scripted(module):
+        kind = type(module)
+        if kind not in of_class:
+            of_class[kind] = list(_scripted(vars(kind).values()))
+        for called, function in (*of_class[kind], *_scripted(vars(module).values())):
             if _SOFTMAX.search(_graph(function)):
                 reason = f"it may call `{called}`, a scripted function with a softmax: nothing can be seen inside"
                 yield Line(name, "missed", reason, "")
@@ -113,10 +117,11 @@ def _graph(scripted: Any) -> str:
         return ""
 
 
-def _scripted(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The scripted functions that a module's own methods name."""
-    for function in (*vars(type(module)).values(), *vars(module).values()):
-        code, given = getattr(function, "__code__", None), getattr(function, "__globals__", {})
-        for name in getattr(code, "co_names", ()):
-            if isinstance(given.get(name), torch.jit.ScriptFunction):
-                yield name, given[name]
+def _scripted(functions: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """The scripted functions that functions, a module's own methods, name."""
+    for function in functions:
+        if hasattr(function, "__code__"):
+            given = getattr(function, "__globals__", {})
+            for name in getattr(function.__code__, "co_names", ()):
+                if isinstance(given.get(name), torch.jit.ScriptFunction):
+                    yield name, given[name]

@@ -436,17 +436,18 @@ class _Grid:
                 raise RecordError(_TWICE)
         return found
 
-    def weights(self, rows: Sequence[int]) -> Tensor:
+    def weights(self, rows: Tensor | slice) -> Tensor:
         """Those that the model used for some rows, [*lead, rows, K]."""
+        chosen = torch.arange(self.q.shape[-2])[rows]
         wanted = torch.full((self.q.shape[-2],), -1)
-        wanted[list(rows)] = torch.arange(len(rows))
-        found = torch.zeros(len(self.tiles), len(rows), self.k.shape[-2] + 1)
+        wanted[chosen] = torch.arange(len(chosen))
+        found = torch.zeros(len(self.tiles), len(chosen), self.k.shape[-2] + 1)
         for i, tiles in enumerate(self.tiles):
             for tile in tiles:
                 here = (wanted[tile.rows] >= 0).nonzero()[:, 0]
                 parts = torch.zeros(len(here), found.shape[-1]).scatter_add(1, tile.cols[here], tile.weights[here])
                 found[i, wanted[tile.rows[here]]] = parts
-        return found[..., :-1].reshape(*self.lead, len(rows), -1)
+        return found[..., :-1].reshape(*self.lead, len(chosen), -1)
 
 
 def _masks(grid: _Grid) -> list[Tensor]:

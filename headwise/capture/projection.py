@@ -27,9 +27,9 @@ class Outputs:
 
     def __init__(self) -> None:
         self._of = WeakTensorKeyDictionary()  # tensor -> _Output
-
-    def __bool__(self) -> bool:
-        return bool(self._of.data)  # asked at every torch call; the dictionary's own answer takes 4 times as long
+        self.known = (
+            self._of.data
+        )  # whether it is empty is asked at every torch call: a plain dictionary answers at once
 
     def put(self, out: Tensor, heads: int, tell: Callable[[Tensor], None]) -> None:
         """Follow `out`, whose last dimension is E, until it is projected; then call `tell(W_O [H, E, M])`."""

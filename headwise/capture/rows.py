@@ -33,18 +33,24 @@ class MaskRows:
     def __init__(self) -> None:
         self.steps: list[tuple[int, int, int]] = []  # (queries, keys they may see, all keys so far) of each step
         self._runs: list[tuple[Ints, Ints]] = []  # of each step: where its rows' runs start and stop, [B|1, q]
-        self._real: Bools = np.ones((1, 0), np.bool_)  # [B|1, K], by the example that a key came from
+        self._real: Bools | None = None  # [B|1, K], by the example that a key came from; None = all are
         self._kept: list[Mask | None] = []  # of each step: its mask, if its rows are no runs of the real keys
 
     def append(self, mask: Mask | None, q_len: int, k_len: int, total: int, beams: Tensor | None = None) -> None:
         """Add a step of `q_len` queries that may see the last `k_len` of now `total` keys."""
-        mask = Band(None, None, 0) if mask is None else mask
+        before = self.steps[-1][2] if self.steps else 0
         self.steps.append((q_len, k_len, total))
+        if mask is None and self._real is None:
+            self._runs.append((np.full((1, q_len), total - k_len), np.full((1, q_len), total)))
+            self._kept.append(None)
+            return
+        mask = Band(None, None, 0) if mask is None else mask
         start, stop, seen, exact = _runs_of(mask, q_len, k_len)
-        shift, before = total - k_len, self._real.shape[1]
+        shift = total - k_len
         self._runs.append((start + shift, stop + shift))
-        self._real = _joined([self._real, seen[:, before - shift :]])
-        others = _of_beams(self._real, self.origins(beams)[1])[:, shift:] != seen
+        real = _joined([_real(self._real, before), seen[:, before - shift :]])
+        self._real = None if real.all() else real
+        others = _of_beams(real, self.origins(beams)[1])[:, shift:] != seen
         if exact and others.any():  # some of them may not matter
             k = np.arange(k_len)
             others = others & (k >= start.min(1, keepdims=True)) & (k < stop.max(1, keepdims=True))
@@ -66,7 +72,7 @@ class MaskRows:
             return False
         self.steps[-1] = q_len, left, stays
         self._runs[-1] = start.clip(max=stays), stop.clip(max=stays)
-        self._real = self._real[:, :stays]
+        self._real = None if self._real is None else self._real[:, :stays]
         return True
 
     def origins(self, beams: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -81,7 +87,7 @@ class MaskRows:
         """The mask of all rows so far; or that of some beams, whose keys end where they have ended."""
         rows, keys = self.origins(beams)
         start, stop = (_of_beams(_joined(parts), rows) for parts in zip(*self._runs, strict=True))
-        real = _of_beams(self._real, keys)
+        real = _of_beams(_real(self._real, self.steps[-1][2]), keys)
         there = np.ones_like(real) if keys is None else (keys >= 0).cpu().numpy()
         runs = _row_runs(start, stop, real & there)
         if any(mask is not None for mask in self._kept) or not runs.filled.any():
@@ -139,6 +145,10 @@ def _runs_of(mask: Mask, q_len: int, k_len: int) -> tuple[Ints, Ints, Bools, boo
             continue
         start, stop = np.maximum(start, low), np.minimum(stop, high)
     return start.astype(np.int64), np.maximum(start, stop).astype(np.int64), seen, exact
+
+
+def _real(flags: Bools | None, k_len: int) -> Bools:
+    return np.ones((1, k_len), np.bool_) if flags is None else flags
 
 
 def _row_runs(start: Ints, stop: Ints, real: Bools) -> RowRuns:

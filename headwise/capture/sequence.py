@@ -2,14 +2,16 @@
 
 The keys of a step are those of the previous step and a few new ones, for every kind of cache: it grows (dynamic), it is
 a window that moves (sliding), or it is a buffer that fills up (static; its unfilled end was removed before). So a step
-continues a sequence if its older keys are the sequence's last ones, bit by bit. In a beam search they may be those of
-another beam: `_beams` holds, for each beam and each step, the example of that step that the beam goes through. Assisted
-decoding reads tokens that it then rejects: the older keys of the next step end before them, and their rows are removed.
+continues a sequence if its older keys are the sequence's last ones, bit by bit, or known to be them (appended.py). In a
+beam search they may be those of another beam: `_beams` holds, for each beam and each step, the example of that step
+that the beam goes through. Assisted decoding reads tokens that it then rejects: the older keys of the next step end
+before them, and their rows are removed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Hashable
 from typing import NamedTuple
 
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
+from headwise.capture.appended import Keys
 from headwise.capture.growing import Growing
 from headwise.capture.rows import MaskRows, place
 from headwise.capture.steps import Step, Steps
@@ -38,10 +41,14 @@ class Sequence:
         call: the first step, as it is kept.
         values: whether its values are.
         step: the first step as the model made it, with its statistics; None = there are none.
+        keys: what is known of its keys.
     """
 
-    def __init__(self, call: AttentionCall, *, values: bool, step: Step | None = None) -> None:
-        self._first = call
+    def __init__(
+        self, call: AttentionCall, *, values: bool, step: Step | None = None, keys: Keys | None = None
+    ) -> None:
+        self._first, self._kind = call, _kind(call)
+        self.last = keys  # those of the last step, as the model made them; None = nothing is known of them
         self._statistics = None if step is None else Steps(step)
         self._versions = _versions(call)
         self._rows = Growing(call.q)
@@ -73,15 +80,17 @@ class Sequence:
         among: Followed | None = None,
         step: Step | None = None,
         rejects: bool = False,
+        keys: Keys | None = None,
     ) -> Followed | None:
         """Add the rows of a step; returns how they follow; None if they do not.
 
         Beams with equal keys are interchangeable. Without `among` the keys grow (self-attention). With it the keys are
         those of another sequence and do not change, and `among` is what the model's self-attention returned for this
-        step. With `rejects` the last rows but one of the step before may have been rejected.
+        step. With `rejects` the last rows but one of the step before may have been rejected. `keys` is what is known
+        of its keys.
         """
         grows = among is None
-        if _kind(call) != _kind(self._first):
+        if _kind(call) != self._kind:
             return None
         if call.slopes is not None and not grows:  # the distances of each step are its own
             return None
@@ -89,13 +98,16 @@ class Sequence:
         old = call.k.shape[2] - new
         if old <= 0 or old > self._keys.length or (not grows and old != self._keys.length):
             return None
-        older, rejected = call.k[:, :, :old], 0 if among is None else among.rejected
-        candidates = self._candidates(older, among)
-        if not bool(candidates.any(1).all()):
-            rejected = self._rejected(older) if grows and rejects else 0
-            if not rejected:
-                return None
-            candidates = _own(older)
+        rejected = 0 if among is None else among.rejected
+        candidates = self._own
+        if not self._is_known(keys, old, among):
+            older = call.k[:, :, :old]
+            candidates = self._candidates(older, among)
+            if not bool(candidates.any(1).all()):
+                rejected = self._rejected(older) if grows and rejects else 0
+                if not rejected:
+                    return None
+                candidates = self._own
         if rejected and not self.cut(rejected, rejected if grows else 0):
             return None
         if not self._rows.owned and _versions(self._first) != self._versions:
@@ -112,6 +124,9 @@ class Sequence:
                 self._vals.append(call.v[:, :, old:])
         self._mask.append(call.mask, *call.shape[2:], self._keys.length, self._beams)
         self._biases.append(call.bias)
+        if self.last is not None and self.last is not keys:
+            self.last.older = None  # or each step would keep all that came before
+        self.last = keys
         if self._statistics is not None and step is not None:
             self._statistics.append(step, self._keys.length, grew=grows)
         return Followed(candidates, rejected)
@@ -126,6 +141,7 @@ class Sequence:
         whole = self._rows.tensor.shape[-1] > 0  # of statistics alone each row's are those of its own step
         if not self._mask.cut(rows, keys, unseen=whole):
             return False
+        self.last = None
         q_len, k_len, _ = self._mask.steps[-1]
         self._rows.cut(rows)
         for part in (self._keys, *([] if self._vals is None else [self._vals])):
@@ -185,22 +201,36 @@ class Sequence:
     def nbytes(self) -> int:
         """What is kept, in bytes."""
         parts = (self._rows, self._keys, self._vals, self._statistics)
-        return sum(part.nbytes for part in parts if part is not None)
+        return sum([part.nbytes for part in parts if part is not None])
+
+    def _is_known(self, keys: Keys | None, old: int, among: Followed | None) -> bool:
+        """Whether the older keys of a step are those of the step before, each example's its own, without a look."""
+        if keys is None or self.last is None:
+            return False
+        if among is None:
+            return keys.older is self.last and keys.begin == old
+        return keys is self.last and bool(among.beams.diagonal().all())
 
     def _candidates(self, older: Tensor, among: Followed | None) -> Tensor:
         """[B, B]: whether example i of a step has the keys of beam j of this sequence."""
         tail = self._keys.of_beams(self._mask.origins(self._beams)[1])[:, :, -older.shape[2] :]
         if (among is None or bool(among.beams.diagonal().all())) and torch.equal(tail, older):
-            return _own(older)  # the usual case: each example continues itself
+            return self._own  # the usual case: each example continues itself
         same = torch.stack([(tail == row).flatten(1).all(1) for row in older])
         return same if among is None else same & among.beams
 
+    @functools.cached_property
+    def _own(self) -> Tensor:
+        """[B, B]: each example continues itself."""
+        k = self._first.k
+        return torch.eye(len(k), dtype=torch.bool, device=k.device)
+
     def _follow(self, candidates: Tensor) -> None:
         """Let each beam continue the one that it may, best itself."""
-        own = torch.arange(len(candidates), device=candidates.device)
-        stays = bool(candidates.diagonal().all())
+        stays = candidates is self._own or bool(candidates.diagonal().all())
         if self._beams is None and stays:
             return
+        own = torch.arange(len(candidates), device=candidates.device)
         before = own[:, None].expand(-1, len(self._biases)) if self._beams is None else self._beams
         parents = own if stays else candidates.int().argmax(1)
         self._beams = torch.cat([before[parents], own[:, None]], dim=1)
@@ -212,10 +242,6 @@ class Sequence:
             return None
         width = 1 if all(x.shape[3] == 1 for x in known) else k.shape[2]
         return place(tiles, self._mask.steps, known[0].new_zeros(1, 1, q.shape[2], width), rows)
-
-
-def _own(x: Tensor) -> Tensor:
-    return torch.eye(len(x), dtype=torch.bool, device=x.device)
 
 
 def _versions(call: AttentionCall) -> list[int]:

@@ -18,6 +18,7 @@ _OTHER_SEQUENCE = ("encoder_hidden_states", "key_value_states", "key_value", "co
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "no_heads", "heads", "h")
 _CACHE = re.compile(r"cache|past", re.IGNORECASE)
 _CROSS = re.compile(r"cross|encdec", re.IGNORECASE)
+_PARTS = ("torch.nn.", "transformers.pytorch_utils", "transformers.activations")  # where layers without attention are
 _LOOKS_LIKE = re.compile(r"attention|attn", re.IGNORECASE)
 
 
@@ -129,9 +130,9 @@ def attention_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def threads(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules at which other threads may begin: all but the parts that torch has (a layer norm, a linear layer)."""
+    """The modules at which other threads may begin: all but the smallest parts (a layer norm, a linear layer)."""
     for module in model.modules():
-        ours = type(module).__module__.startswith("torch.nn.") and not any(True for _ in module.children())
+        ours = type(module).__module__.startswith(_PARTS) and not any(True for _ in module.children())
         lists = isinstance(module, (nn.ModuleList, nn.ModuleDict, torch.jit.ScriptModule))
         if not isinstance(module, torch.jit.ScriptModule) and (module is model or not (ours or lists)):
             yield module

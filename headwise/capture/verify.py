@@ -10,29 +10,34 @@ from torch import Tensor
 from headwise.analyses.stack import attended_values, by_key_head
 from headwise.call import AttentionCall, as_written
 from headwise.masks.additive import FORBIDS
+from headwise.options import EVERY
 from headwise.records import AttentionRecord
+from headwise.softmax import attention_weights
 
 ROWS = 64
 
 
 def wrong_weights(
-    call: AttentionCall, weights_of: Callable[[list[int]], Tensor], scores_dtype: torch.dtype
+    call: AttentionCall, weights_of: Callable[[Tensor | slice], Tensor], scores_dtype: torch.dtype
 ) -> str | None:
     """Why a record of `call` would be wrong, given the model's own weights [B, H, rows, K]; None if it is right.
 
     The model may round its scores to half precision, a record does not: so much they may differ.
     """
     rows = _rows(call.shape[2])
-    weights = weights_of(rows)
-    record = AttentionRecord(call)
-    expected = record.weights(rows=rows)
+    index = EVERY if len(rows) == call.shape[2] else torch.tensor(rows, device=call.q.device)
+    s = call.scores(index)
+    expected = attention_weights(s, call.sinks)
+    weights = weights_of(index)
     actual = weights.to(expected.dtype)
-    s = record.scores(rows=rows)
+    relative, absolute = 1e-4, 4 * torch.finfo(weights.dtype).eps + 1e-6
+    if torch.allclose(actual, expected, rtol=relative, atol=absolute):  # rounding allows for more
+        return None
     # Beside finfo.min all scores are equal; only the other parts of the scores are rounded.
     largest = s.masked_fill(s <= FORBIDS, 0.0).abs().amax(-1, keepdim=True)
     # Three roundings of a score of that size; twice that, because the row's sum has the same error.
     rounding = torch.expm1((8 * torch.finfo(scores_dtype).eps * largest).clamp(max=2.0))
-    allowed = expected * (rounding + 1e-4) + 4 * torch.finfo(weights.dtype).eps + 1e-6
+    allowed = expected * (rounding + relative) + absolute
     empty = (s == -torch.inf).all(-1, keepdim=True)
     actual = torch.where(empty & actual.isnan(), 0.0, actual)  # torch's softmax of an empty row is NaN
     return _first_difference(expected, actual, allowed, rows, "weight")

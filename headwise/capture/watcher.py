@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.call import AttentionCall
+from headwise.capture.appended import Appended, Keys
 from headwise.capture.generating import Generating, rows_of_padding, without_empty_buffer
 from headwise.capture.keep import Keeper, Keeping
 from headwise.capture.ledger import Ledger, Line, Softmax, closed
@@ -106,6 +107,7 @@ class Watcher:
         self._hooks = contextlib.ExitStack()
         self._followed: Followed | None = None  # how the last self-attention continued; None = it started a sequence
         self.generating = Generating()
+        self.appended = Appended()
         self._stacks: Counter[str] = Counter()
         self.ledger = Ledger()
         self.finish: Callable[[], None] = lambda: None  # what is still waited for becomes records
@@ -126,7 +128,7 @@ class Watcher:
         )
 
     def _check_thread(self, module: nn.Module, *_: Any) -> None:
-        if not self.is_watching() and not _in_backward():
+        if threading.get_ident() != self._thread and not _in_backward():
             name = self._names.get(id(module), type(module).__name__)
             reason = "it ran in another thread: only the thread that entered the watch is watched"
             self.ledger.enter(Line(name, "missed", reason, ""))
@@ -257,8 +259,8 @@ class Watcher:
         kind = kind_of(place, *call.shape[2:], causal)
         if state.generation is None and run % self._every:
             return None
-        step = self._computed(call)
-        if not call.q.requires_grad and self._continues(state, step, call, causal, kind == "cross"):
+        step, keys = self._computed(call), self.appended.read(call.k)
+        if not call.q.requires_grad and self._continues(state, step, call, keys, causal, kind == "cross"):
             return None
         if call.q.dtype in HALF:
             self.note(
@@ -286,7 +288,7 @@ class Watcher:
         keep = functools.partial(self._keeper.tensor, keep_dtype=True)
         step = Step(call, tuple((each, mapped(keep, answer)) for each, answer in step.computed))
         names = {side: getattr(place.module, side, None) for side in ("row_names", "col_names")}
-        kept = Generation(outline, values=self.values, step=step)
+        kept = Generation(outline, values=self.values, step=step, keys=keys)
         entry = Entry(site, kept, self.values, self._keep, names, self.generating.run, fate.replaces)
         if not self._keep:
             asked = ", ".join(each.name for each in self._statistics)
@@ -334,7 +336,31 @@ class Watcher:
         answers = compute(call.detached(), self._statistics) if self._statistics else {}
         return Step(call, tuple((each, answers[each.name]) for each in self._statistics))
 
-    def _continues(self, state: _State, step: Step, call: AttentionCall, causal: bool, cross: bool) -> bool:
+    def goes_on(self, place: Place, call: AttentionCall, how: str) -> bool:
+        """Whether a call is the usual step of the generation of its place, which is then added.
+
+        It is one row, and its keys are known to be those of the last step and its own (appended.py). So what `found`
+        decides of a computation is what it decided of that step.
+        """
+        key = id(place.module)
+        state = self._states.get((place.name, self._numbers[key]))
+        entry = None if state is None else state.generation
+        if state is None or entry is None or entry.site.kind == "cross" or self._statistics or self.generating.drafts:
+            return False
+        keys = self.appended.read(call.k)
+        if keys is None or keys.older is None or keys.older is not entry.kept.last:
+            return False
+        if call.q.shape[2] != 1 or call.q.requires_grad or _in_backward():
+            return False
+        if self._add(entry, call, Step(call, ()), keys) is None:
+            return False
+        self._numbers[key] += 1
+        state.how = how
+        return True
+
+    def _continues(
+        self, state: _State, step: Step, call: AttentionCall, keys: Keys | None, causal: bool, cross: bool
+    ) -> bool:
         entry = state.generation
         if entry is None:
             return False
@@ -343,17 +369,24 @@ class Watcher:
         continued = [] if self._followed is None else [self._followed]
         ways: list[Followed | None] = [*continued] if cross else [None, *continued]
         outline = self._keeper.step(call)
-        before = entry.kept.nbytes
         for way in ways:
-            rejects = self.generating.run is not None
-            followed = entry.kept.extend(outline, among=way, step=step, rejects=rejects)
-            if followed is not None:
-                entry.built, entry.run = None, self.generating.run
-                entry.site = dataclasses.replace(entry.site, causal=entry.site.causal and causal)
-                self._keeper.count(max(0, entry.kept.nbytes - before))
-                self._followed = followed if way is None else self._followed
+            if self._add(entry, outline, step, keys, way) is not None:
+                if not causal:
+                    entry.site = dataclasses.replace(entry.site, causal=False)
                 return True
         return False
+
+    def _add(
+        self, entry: Entry, outline: AttentionCall, step: Step, keys: Keys | None, among: Followed | None = None
+    ) -> Followed | None:
+        """Add a step to a generation; returns how it follows, None if it does not."""
+        before, rejects = entry.kept.nbytes, self.generating.run is not None
+        followed = entry.kept.extend(outline, among=among, step=step, rejects=rejects, keys=keys)
+        if followed is not None:
+            entry.built, entry.run = None, self.generating.run
+            self._keeper.count(max(0, entry.kept.nbytes - before))
+            self._followed = followed if among is None else self._followed
+        return followed
 
     def _await_gradient(
         self, state: _State, entry: Entry, q: Tensor, out: Tensor, arrange: Callable[[Tensor], Tensor]

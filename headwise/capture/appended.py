@@ -1,0 +1,81 @@
+"""Which keys are those of an earlier step with new ones behind: a step that has such keys need not compare them.
+
+A cache that grows is `torch.cat` of the keys that it had and those of a step. So if the tensor that the last step read
+was the first part, its end where it is a window that moves, then the older keys of this step are the last step's. As
+elsewhere, torch's version counters tell whether a tensor was changed in place since it was read.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch import Tensor
+
+
+class Keys:
+    """The keys of one step, as they were when it was read."""
+
+    __slots__ = ("_alive", "_version", "begin", "older")
+
+    def __init__(self, alive: weakref.ref[Tensor], version: int, older: Keys | None = None, begin: int = 0) -> None:
+        self._alive, self._version = alive, version
+        self.older, self.begin = older, begin  # the first `begin` of them are the last ones of `older`
+
+    def are(self, x: Tensor) -> bool:
+        """Whether they are still what this tensor holds."""
+        return self._alive() is x and x._version == self._version
+
+
+class Appended:
+    """The keys that steps have read, and what was appended to them."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Keys] = {}  # by the id of a tensor that is alive
+
+    def read(self, k: Tensor) -> Keys | None:
+        """The keys [B, G, K, D] of a step; None if nobody would know of a change."""
+        whole = _whole(k)
+        if whole is None or _left_out(k, whole) != 0:
+            return None
+        return self._find(whole) or self._put(whole)
+
+    def join(self, out: Any, /, tensors: Any = (), dim: Any = 0, *_: Any, **__: Any) -> None:
+        """`torch.cat`, or another operation of that name, was called."""
+        if not self._known or dim not in (-2, 2) or not isinstance(tensors, (tuple, list)) or len(tensors) < 2:
+            return
+        first, made = tensors[0], _whole(out)
+        whole = _whole(first)
+        older = None if whole is None else self._find(whole)
+        if whole is None or older is None or made is None or made is not out or made.dtype != first.dtype:
+            return
+        if _left_out(first, whole) is not None:
+            self._put(made, older, first.shape[2])
+
+    def _find(self, x: Tensor) -> Keys | None:
+        found = self._known.get(id(x))
+        return found if found is not None and found.are(x) else None
+
+    def _put(self, x: Tensor, *before: Any) -> Keys:
+        key, known = id(x), self._known
+        known[key] = found = Keys(weakref.ref(x, lambda _: known.pop(key, None)), x._version, *before)
+        return found
+
+
+def _whole(x: Any) -> Tensor | None:
+    """The tensor that a tensor is a view of, or itself; None for one that counts no changes, or of another class."""
+    if type(x) is not Tensor or x.ndim != 4 or x.is_inference():
+        return None
+    return x if x._base is None else x._base
+
+
+def _left_out(x: Tensor, whole: Tensor) -> int | None:
+    """How many keys of `whole` come before `x`, which has all that follow; None if it is another part of it."""
+    if x is whole:
+        return 0
+    (*lead, keys, width), strides = x.shape, x.stride()
+    if whole.ndim != 4 or strides != whole.stride() or x.dtype != whole.dtype:
+        return None
+    first = whole.shape[2] - keys
+    alike = [*lead, width] == [*whole.shape[:2], whole.shape[3]]
+    return first if alike and x.storage_offset() - whole.storage_offset() == first * strides[2] else None
