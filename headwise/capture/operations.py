@@ -206,6 +206,8 @@ def _added(trail: Trail, step: _Step) -> Trail:
         return _unknown(trail, step)
     if not isinstance(other, Tensor):
         other = torch.tensor(float(other), dtype=trail.dtype, device=step.out.device)
+    elif not other.is_floating_point():
+        other = other.to(trail.dtype)  # a mask of bools adds 1 where it is True
     if trail.sinks is not None:
         # One number per row, for all its scores and the sink, does not change the softmax.
         return trail if other.ndim and other.shape[-1] == 1 else _unknown(trail, step)

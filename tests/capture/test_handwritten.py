@@ -62,6 +62,15 @@ def test_queries_against_keys_by_hand() -> None:
     torch.testing.assert_close(the_record(seen).weights().flatten(), torch.tensor([first, 1 - first]))
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.long])
+def test_a_mask_of_bools_or_integers_that_is_added_is_a_bias_of_ones(dtype: torch.dtype) -> None:
+    """softmax([2 + 1, 3 + 0]): both keys get 1 / 2."""
+    q, k, v = torch.tensor([[1.0]]), torch.tensor([[2.0], [3.0]]), torch.tensor([[1.0], [0.0]])
+    mask = torch.tensor([[1, 0]], dtype=dtype)
+    seen, _ = see(lambda q, k, v: (q @ k.T + mask).softmax(-1) @ v, q, k, v)
+    assert the_record(seen).weights().flatten().tolist() == [0.5, 0.5]
+
+
 def test_sinks_beside_the_keys() -> None:
     sinks = torch.linspace(-2, 2, H)
 
