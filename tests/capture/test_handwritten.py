@@ -71,6 +71,18 @@ def test_a_mask_of_bools_or_integers_that_is_added_is_a_bias_of_ones(dtype: torc
     assert the_record(seen).weights().flatten().tolist() == [0.5, 0.5]
 
 
+def test_the_highest_score_of_a_forbidden_row_that_is_subtracted_leaves_its_scores_rounded() -> None:
+    """2 + finfo.min and 3 + finfo.min are both finfo.min: minus the highest both are 0."""
+    q, k, v = torch.tensor([[1.0]]), torch.tensor([[2.0], [3.0]]), torch.tensor([[1.0], [0.0]])
+
+    def body(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        s = q @ k.T + torch.finfo(torch.float32).min
+        return (s - s.max(-1, keepdim=True).values).softmax(-1) @ v
+
+    seen, _ = see(body, q, k, v)
+    assert the_record(seen).weights().flatten().tolist() == [0.5, 0.5]
+
+
 def test_sinks_beside_the_keys() -> None:
     sinks = torch.linspace(-2, 2, H)
 
