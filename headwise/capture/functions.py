@@ -451,7 +451,12 @@ class Functions(TorchFunctionMode):
         bias = functools.reduce(operator.add, biases) if biases else None
         softcap = None if found.inner is None else found.factor
         scale = found.factor if found.inner is None else found.inner * found.factor
-        sinks = None if found.sinks is None else layout.fold(found.sinks)[0, :, 0, 0]
+        sinks = None if found.sinks is None else layout.fold(found.sinks)
+        if sinks is not None and not bool((sinks == sinks[:1, :, :1]).all()):
+            # A sink of each query: scores less that sink, beside a sink of 0, have the same softmax.
+            rows = -sinks.float()
+            bias, sinks = rows if bias is None else bias + rows, torch.zeros_like(sinks)
+        sinks = None if sinks is None else sinks[0, :, 0, 0]
         if bias is not None and not bias.is_floating_point():
             bias = bias.to(q.dtype)
         with torch.autocast(q.device.type, enabled=False):

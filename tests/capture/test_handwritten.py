@@ -100,6 +100,15 @@ def test_sinks_beside_the_keys() -> None:
         torch.testing.assert_close(record.sinks, sinks)
 
 
+def test_each_query_has_a_sink_of_its_own() -> None:
+    """e^0 / (e^0 + e^0 + e^sink), with sinks of log 2 and log 6."""
+    q, k, v = torch.zeros(2, 1), torch.zeros(2, 1), torch.ones(2, 1)
+    sinks = torch.tensor([[2.0], [6.0]]).log()
+    seen, _ = see(lambda q, k, v: torch.cat([q @ k.T, sinks], -1).softmax(-1)[..., :-1] @ v, q, k, v)
+    expected = torch.tensor([[1 / 4, 1 / 4], [1 / 8, 1 / 8]])
+    torch.testing.assert_close(the_record(seen).weights()[0, 0], expected)
+
+
 def test_dropout_is_told_and_left_out_of_the_weights() -> None:
     kept: list[Tensor] = []
 
