@@ -444,7 +444,7 @@ class Functions(TorchFunctionMode):
         for term, coefficient in found.terms:
             # Multiplied first: the factor may decide whether a value forbids.
             term = layout.fold_mask(term if coefficient == 1 else term * coefficient)
-            parts.append(self._recognised.additive(term, shape))
+            parts.append(self._recognised.additive(term, shape, found.dtype))
         allowed = [mask for mask, _ in parts if mask is not None]
         biases = [bias for _, bias in parts if bias is not None]
         mask = functools.reduce(operator.and_, allowed) if allowed else None

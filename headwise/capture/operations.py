@@ -229,9 +229,10 @@ def _are_small(x: Tensor) -> bool:
 
 def _overflows(trail: Trail, other: Tensor) -> bool:
     """Whether a mask comes upon another one, so that finfo.min + finfo.min may be -inf."""
-    before = [value <= UNIFORM for _, value in trail.fills]
-    before += [bool((term * factor <= UNIFORM).any()) for term, factor in trail.terms]
-    return any(before) and bool((other <= UNIFORM).any())
+    low = max(UNIFORM, torch.finfo(trail.dtype).min / 2)
+    before = [value <= low for _, value in trail.fills]
+    before += [bool((term * factor <= low).any()) for term, factor in trail.terms]
+    return any(before) and bool((other <= low).any())
 
 
 def _capped(trail: Trail, step: _Step) -> Trail:

@@ -71,6 +71,16 @@ def test_a_mask_of_bools_or_integers_that_is_added_is_a_bias_of_ones(dtype: torc
     assert the_record(seen).weights().flatten().tolist() == [0.5, 0.5]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_lowest_number_of_the_dtype_rounds_the_scores_that_it_is_added_to(dtype: torch.dtype) -> None:
+    """2 + finfo.min and 3 + finfo.min are both finfo.min; of 2 + finfo.min and 3 the second has all the weight."""
+    q, k, v = (torch.tensor(x, dtype=dtype) for x in ([[1.0], [1.0]], [[2.0], [3.0]], [[1.0], [0.0]]))
+    low = torch.finfo(dtype).min
+    bias = torch.tensor([[low, low], [low, 0.0]], dtype=dtype)
+    seen, _ = see(lambda q, k, v: (q @ k.T + bias).softmax(-1) @ v, q, k, v)
+    assert the_record(seen).weights()[0, 0].tolist() == [[0.5, 0.5], [0.0, 1.0]]
+
+
 def test_the_highest_score_of_a_forbidden_row_that_is_subtracted_leaves_its_scores_rounded() -> None:
     """2 + finfo.min and 3 + finfo.min are both finfo.min: minus the highest both are 0."""
     q, k, v = torch.tensor([[1.0]]), torch.tensor([[2.0], [3.0]]), torch.tensor([[1.0], [0.0]])

@@ -84,10 +84,10 @@ def judged(
             if error is not None and error <= BOUND[torch.float32] * max(1.0, entry.largest / 16):
                 found, name = record, "exact"
                 break
-        if found is None and entry.weights.dtype in (torch.bfloat16, torch.float16):
+        if found is None and truth.dtype in (torch.bfloat16, torch.float16):
             for record in [record for record in left if _name(record) == entry.module]:
                 error = _error(_weights(record, weights), entry)
-                if error is not None and error <= BOUND[entry.weights.dtype]:
+                if error is not None and error <= BOUND[truth.dtype]:
                     found, name = record, "bounded"
                     break
         if found is None:

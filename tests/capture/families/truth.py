@@ -105,6 +105,8 @@ class Truth(TorchDispatchMode):
         self._kept: list[Any] = []  # so that no storage of `_weights` is used again for something else
         self._names = {id(module): name or type(module).__name__ for name, module in model.named_modules()}
         self._running: list[str] = []
+        # What the model rounds to; its softmax may be in float32 all the same.
+        self.dtype = next((x.dtype for x in model.parameters() if x.is_floating_point()), torch.float32)
 
     @property
     def attention(self) -> list[Entry]:
