@@ -46,6 +46,7 @@ Handler = Callable[[Callable[..., Any], str, Sequence[Any], Mapping[str, Any]], 
 Arrange = Callable[[Tensor], Tensor]
 
 _FACTORS = "its weights are multiplied with other weights: a product of softmaxes (as in Nyström attention)"
+_POWERS = "its weights are multiplied with themselves: a power of a matrix (as in a transitive closure)"
 _LOST = "a product of queries and keys meets values without a softmax that could be followed"
 _LINEAR = "a product of products without a softmax, as in linear attention"
 _UNNORMALISED = "its weights are exp(scores), which are not normalised before they meet other tensors"
@@ -304,15 +305,16 @@ class Functions(TorchFunctionMode):
             return
         if met.kind == "factors":
             other = self._trails.get(met.other)
-            self._trails.put(out, trail.but(problem=_FACTORS))
+            reason = _POWERS if other is not None and other.product is trail.product else _FACTORS
+            self._trails.put(out, trail.but(problem=reason))
             for each in (of, None if other is None else other.of):
                 if each is not None:
-                    self._settle(each, "refused", _FACTORS)
+                    self._settle(each, "refused", reason)
             return
-        if trail.problem == _FACTORS:  # and what it meets may be the last factor times the values
+        if trail.problem in (_FACTORS, _POWERS):  # and what it meets may be the last factor times the values
             made = self._made.get(id(met.other))
             if made is not None and made[0]() is met.other:
-                self._settle(made[1], "refused", _FACTORS)
+                self._settle(made[1], "refused", trail.problem)
         if of.line is not None and of.line.status == "seen":
             return  # these weights have met other values before: one softmax is one record
         learned = trail.q is not None and trail.k is not None and any(map(products.is_parameter, (trail.q, trail.k)))

@@ -159,7 +159,14 @@ def state_space(m: Layer, x: Tensor) -> Tensor:
     return (decay * m.v(x)[..., None]).sum(-1)
 
 
-@pytest.mark.parametrize("how", [state_space, classifier, of_a_codebook, another_axis])
+def hyper_connection(m: Layer, x: Tensor) -> Tensor:
+    """Streams made of an outer product, their norm beside the scores: those are of a layer, the norm is no score."""
+    streams = m.q(x)[:, :, :, None] * m.few(x)[:, :, None]  # [B, N, 8, 3]
+    norm = streams.pow(2).mean(2).mean(-1, keepdim=True).rsqrt()
+    return (torch.sigmoid(m.few(streams.mean(-1)) * norm)[:, :, None] * streams).sum(-1)
+
+
+@pytest.mark.parametrize("how", [state_space, hyper_connection, classifier, of_a_codebook, another_axis])
 def test_what_is_not_contracted_with_activations_is_nothing(how: Forward) -> None:
     truth = run(how)
     assert truth.attention == []

@@ -28,6 +28,8 @@ PRODUCT, TERM, COLUMN, MANY = -1, -2, 2**18, 2**42
 SOFTMAX = {"_softmax", "_safe_softmax", "_log_softmax", "softmax", "log_softmax"}
 # Weights that are not a softmax: of scores alone, and listed only if they are contracted.
 OTHER = {"sigmoid", "exp", "relu", "silu", "softplus", "elu", "tanh"}
+# What is summed after these is no product any more: the norm of an outer product is not a score.
+CURVED = {"pow", "square", "abs", "exp", "sigmoid", "silu", "gelu", "relu", "tanh", "softplus", "elu"}
 BATCHED, MATRICES = {"bmm", "baddbmm"}, {"mm", "addmm", "linear", "mv", "addmv", "dot"}
 MOVES = {
     *(
@@ -289,6 +291,8 @@ class Truth(TorchDispatchMode):
                 mark = mark.expand(out.shape)
             except RuntimeError:
                 continue  # a reduction or something else: what it gives is not known
+            if name in CURVED:
+                mark = torch.where(mark == TERM, 0, mark)
             if name == "mul" and out.numel() > x.numel():
                 mark = torch.where(mark > 0, mark // MANY * MANY + mark % MANY + MANY * (mark // MANY % 2 == 0), mark)
             if found is not None:  # of a product and a term it is the product that counts
