@@ -17,6 +17,15 @@ MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 
 NTK = {"rope_type": "default", "rope_theta": 10000.0, "alpha": 1.0}
 HYBRID = {"num_hidden_layers": 2, "layer_types": ["full_attention", "linear_attention"]}
 IMAGE_TOKEN = {"vocabulary_map": {"<image>": 9}}
+INDEXER = {
+    **{"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16},
+    **{"indexer_budget": 8, "indexer_compress_ratio": 4},
+}
+SIDES = [[16, 16], [8, 8], [4, 4]]
+TARGETS = {
+    "GIVE": lambda c: {"pixel_values": noise(2, 3, 14, 16 * 14), "target_sizes": torch.full((2, 2), 4)},
+}
+CODEC = {"GIVE": lambda c: {"input_values": noise(2, 1, 3200), "input_features": noise(2, 10, 20)}}
 
 OVERRIDES: dict[str, dict[str, Any]] = {
     # Blocks, windows and chunks smaller than the input, so that they matter.
@@ -53,15 +62,126 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             "encoder_hidden_states": noise(2, 7, c.encoder_hidden_size),
         }
     },
-    "blt": {"encoder_hash_byte_group_vocab": 500, "encoder_hash_byte_group_nb_functions": 1},
+    "blt": {"encoder_hash_byte_group_vocab": 500, "MORE": lambda x: {**x, "use_cache": False}},
     "chameleon": IMAGE_TOKEN,
     "emu3": IMAGE_TOKEN,
+    "blip-2": {"image_token_index": 9},
+    "cohere_compass": {"text_config.rope_parameters": {"full_attention": MROPE}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": MROPE}},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8}},
+    "decision_transformer": {
+        "GIVE": lambda c: {
+            "states": noise(2, 4, c.state_dim),
+            "actions": noise(2, 4, c.act_dim),
+            "rewards": noise(2, 4, 1),
+            "returns_to_go": noise(2, 4, 1),
+            "timesteps": torch.arange(4).expand(2, 4),
+        }
+    },
+    "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse"], "image_token_id": 9},
+    "diffusion_gemma": {
+        "text_config.num_experts": 4,
+        "text_config.top_k_experts": 2,
+        "text_config.moe_intermediate_size": 16,
+    },
+    "depth_pro": {
+        "patch_size": 64,
+        "intermediate_hook_ids": [1, 0],
+        "image_model_config.image_size": 64,
+        "patch_model_config.image_size": 64,
+        "fov_model_config.image_size": 64,
+        "GIVE": lambda c: {"pixel_values": noise(2, 3, 256, 256)},
+    },
     "deepseek_v2": {"num_experts_per_tok": 2, "moe_intermediate_size": 16},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "codegen": {"rotary_dim": 16},
     "ministral": {"head_dim": 16},
     "molmo2": {"adapter_config.vision_feature_layer": [1, 0]},
+    "instructblip": {"image_token_index": 9},
+    "instructblipvideo": {"video_token_index": 9},
+    "lfm2_moe": {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]},
+    "lxmert": {
+        "MORE": lambda x: {**x, "visual_feats": noise(2, 5, 256), "visual_pos": noise(2, 5, 4).sigmoid()},
+    },
+    "muse_glimmer_assistant": {
+        "GIVE": lambda c: {"noise_embeds": noise(2, 12, c.hidden_size), "context_hidden_states": noise(2, 12, 5 * c.hidden_size)}
+    },
+    "oneformer": {"mask_dim": 32, "GIVE": lambda c: {"pixel_values": noise(2, 3, 64, 64), "task_inputs": tokens(77)}},
+    "timesfm": {
+        "context_length": 128,
+        "GIVE": lambda c: {
+            "past_values": noise(2, 128),
+            "past_values_padding": ones(2, 128) * 0,
+            "freq": ones(2, 1) * 0,
+        },
+    },
+    "timesfm2_5": {"GIVE": lambda c: {"past_values": noise(2, 128)}},
+    "xmod": {"default_language": "en_XX"},
+    "speech-encoder-decoder": {"GIVE": lambda c: {"input_values": noise(2, 4000), "decoder_input_ids": tokens(7)}},
+    "tvp": {
+        "max_img_size": 64,
+        "visual_prompt_size": 16,
+        "GIVE": lambda c: {"input_ids": tokens(), "pixel_values": noise(2, c.num_frames, 3, 64, 64)},
+    },
+    "minicpm_ocr_vision": TARGETS,
+    "minicpmv4_7_vision": TARGETS,
+    "gemma4_assistant": {"text_config.hidden_size_per_layer_input": 0},
+    "idefics": {
+        "GIVE": lambda c: {
+            "input_ids": tokens(),
+            "pixel_values": noise(2, 1, 3, 56, 56),
+            "image_attention_mask": ones(2, 12, 1),
+        }
+    },
+    "inkling2_vision": {
+        "GIVE": lambda c: {"pixel_values": noise(2 * 16 * 400, 3), "image_grid_thw": torch.tensor([[1, 4, 4]] * 2)}
+    },
+    "kosmos-2": {
+        "latent_query_num": 4,
+        "GIVE": lambda c: {
+            "input_ids": tokens(),
+            "pixel_values": noise(2, 3, 56, 56),
+            "image_embeds_position_mask": ones(2, 12) * (torch.arange(12) // 4 == 1),
+        },
+    },
+    "kyutai_speech_to_text": {"GIVE": lambda c: {"input_ids": tokens(12 * 33).view(2, 12, 33)}},
+    "longcat_flash": {"zero_expert_num": 4},
+    "lw_detr": {"projector_scale_factors": [1.0]},
+    "moonshine_streaming": {"num_key_value_heads": 8},
+    "muse_spark": {"audio_config.num_hidden_layers": 4},
+    "muse_spark_audio": {"num_hidden_layers": 4},
+    "nemotron_h": {"moe_intermediate_size": 64},
+    "nemotron_h_omni": {"text_config.moe_intermediate_size": 64},
+    "neucodec": CODEC,
+    "xcodec2": CODEC,
+    "pi0": {
+        "GIVE": lambda c: {
+            "input_ids": tokens(),
+            "pixel_values": noise(2, 1, 3, 56, 56),
+            "pixel_attention_mask": ones(2, 1),
+            "action_embeds": noise(2, 4, c.dit_config.hidden_size),
+        }
+    },
+    "pp_doclayout_v2": {"encoder_in_channels": [512, 1024, 2048], "num_queries": 30},
+    "qwen2_5_omni_thinker": {"text_config.rope_parameters": MROPE},
+    "qwen3_omni_moe_thinker": {"text_config.rope_parameters": MROPE},
+    "qwen4_exp_text": INDEXER,
+    "qwen4_exp": {f"text_config.{name}": x for name, x in INDEXER.items()},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "sam2": {"vision_config.backbone_feature_sizes": SIDES, "prompt_encoder_config.image_size": 64},
+    "sam3_tracker": {"vision_config.backbone_feature_sizes": SIDES, "prompt_encoder_config.image_size": 56},
+    "seggpt": {
+        "image_size": [128, 64],
+        "intermediate_hidden_state_indices": [0, 0, 1, 1],
+        "merge_index": 0,
+        "GIVE": lambda c: dict.fromkeys(("pixel_values", "prompt_pixel_values", "prompt_masks"), noise(2, 3, 64, 64)),
+    },
+    "shieldgemma2": {"mm_tokens_per_image": 4},
+    "t5gemma2_encoder": {"text_config.dropout_rate": 0.0},
+    "voxtral_realtime": {"LENGTH": 8},
+    "voxtral_realtime_text": {"MORE": lambda x: {**x, "t_cond": noise(1, 1, 512)}},
+    "mimi_decoder": {"GIVE": lambda c: {"latents": noise(2, c.hidden_size, 12)}},
+    "pocket_tts_audio_tokenizer_decoder": {"GIVE": lambda c: {"latents": noise(2, c.hidden_size, 12)}},
     "nemotron": {"num_key_value_heads": 8, "head_dim": 16},
     "patchtst": {"GIVE": lambda c: {"past_values": noise(2, c.context_length, c.num_input_channels)}},
     "patchtsmixer": {"GIVE": lambda c: {"past_values": noise(2, c.context_length, c.num_input_channels)}},
@@ -75,7 +195,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "clap": {"GIVE": lambda c: {"input_features": noise(2, 1, 1001, 64), "input_ids": tokens(12)}},
     "musicgen": {"MODEL": "MusicgenForConditionalGeneration", "GIVE": codes},
     "musicgen_melody": {"MODEL": "MusicgenMelodyForConditionalGeneration", "GIVE": codes},
-    "zamba": {"num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "linear_attention"]},
+    "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
     "zamba2": {"num_hidden_layers": 2, "layers_block_type": ["linear_attention", "hybrid"]},
     "gemma3n_text": {"num_kv_shared_layers": 0},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
@@ -85,18 +205,19 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "informer": {"prediction_length": 6, "GIVE": series},
     "time_series_transformer": {"prediction_length": 6, "GIVE": series},
     "glm4v_text": {"rope_parameters": MROPE},
-    "glm4v_moe_text": {"rope_parameters": MROPE, "head_dim": 16},
+    "glm4v_moe_text": {"rope_parameters": MROPE, "head_dim": 32},
     "glm_image_text": {"rope_parameters": MROPE},
     "glm4v": {"text_config.rope_parameters": MROPE},
     "glm46v": {"text_config.rope_parameters": MROPE},
     "glmga": {"text_config.rope_parameters": MROPE},
-    "glm4v_moe": {"text_config.rope_parameters": MROPE},
+    "glm4v_moe": {"text_config.rope_parameters": MROPE, "text_config.head_dim": 32},
+    "ernie4_5_vl_moe": {"text_config.rope_parameters": {**MROPE, "mrope_section": [3, 3, 2]}},
     "glm_image": {"text_config.rope_parameters": MROPE},
     "granitemoehybrid": HYBRID,
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16},
-    "hunyuan_vl_text": {"head_dim": 16},
-    "hunyuan_vl": {"text_config.head_dim": 16},
+    "hunyuan_vl_text": {"head_dim": 16, "rope_parameters": MROPE},
+    "hunyuan_vl": {"text_config.head_dim": 16, "text_config.rope_parameters": MROPE},
     "fun_asr_nano_encoder": {
         "GIVE": lambda c: {"input_features": noise(2, 20, c.input_size), "input_features_mask": ones(2, 20)}
     },

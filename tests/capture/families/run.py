@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import multiprocessing
+import contextlib
 import os
 import resource
+import signal
 import sys
 import time
 import traceback
@@ -27,7 +29,7 @@ from tests.capture.families.models import build, seed
 IMPLEMENTATIONS = ("sdpa", "eager")
 PADDINGS: tuple[Padding, ...] = ("none", "left", "right")
 VARIANTS = tuple((how, padding) for how in IMPLEMENTATIONS for padding in PADDINGS)
-SECONDS, BYTES = 240, 6 * 2**30
+SECONDS, BYTES = 60, 6 * 2**30
 PRELOADED = (
     *("transformers.modeling_utils", "transformers.generation", "transformers.masking_utils", "headwise.capture"),
     *("transformers.models.llama.modeling_llama", "transformers.models.clip.modeling_clip", "scipy.optimize"),
@@ -61,6 +63,9 @@ def examine(
                 model = build(family, how, size)
             except Exception as error:
                 errors.append(f"config {size} {how}: {_short(error)}")
+                if isinstance(error, ImportError):
+                    report.error = _short(error)
+                    return report
                 if "scaled_dot_product_attention" in str(error):
                     continue
                 break
@@ -147,6 +152,7 @@ def _line() -> str:
 
 
 def _child(family: str, variants: Any, dtype: torch.dtype, pipe: Connection) -> None:
+    os.setpgrp()  # what the family starts ends with it
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, used + BYTES))
     torch.set_num_threads(1)
@@ -190,12 +196,14 @@ def run(
             if pipe in done:
                 try:
                     report = pipe.recv()
-                except EOFError:
-                    process.join()
+                except (EOFError, OSError):
+                    process.join(1.0)
                     report = Report(family, error=f"the process ended with {process.exitcode}")
             elif time.monotonic() - start > seconds:
                 report = Report(family, error=f"not done after {seconds} s")
             if report is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.kill()
                 process.join()
                 pipe.close()

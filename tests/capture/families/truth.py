@@ -227,11 +227,13 @@ class Truth(TorchDispatchMode):
         mark = mark.movedim(dim, -1)
         if other is not None and self._is_weight(other):
             return
-        for number in (mark // (2 * MANY)).unique().tolist():
+        numbers = mark // (2 * MANY)
+        least, most = numbers.aminmax()  # unique() sorts
+        for number in [int(most)] if least == most else numbers.unique().tolist():
             entry = self.entries[number - 1] if number > 0 else None
             if entry is None or (entry.contracted and entry.used is not None):
                 continue
-            mine = mark // (2 * MANY) == number
+            mine = numbers == number
             rows, columns = mark % MANY // COLUMN, mark % COLUMN
             lines = mine.flatten(0, -2).any(-1)
             rows, columns, mine = (each.flatten(0, -2)[lines] for each in (rows, columns, mine))
