@@ -180,9 +180,7 @@ def _only_arranged(entry: Entry) -> bool:
     """Whether the model used the softmax as it is, in another arrangement."""
     assert entry.used is not None
     rows, used = entry.rows.flatten(), entry.used.flatten()
-    return rows.shape == used.shape and (
-        torch.equal(rows, used) or torch.equal(rows.sort().values, used.sort().values)
-    )
+    return rows.shape == used.shape and (torch.equal(rows, used) or torch.equal(rows.sort().values, used.sort().values))
 
 
 def _difference(weights: Tensor, rows: Tensor, empty: Tensor) -> float | None:

@@ -26,7 +26,7 @@ _WIDTH = re.compile(
     r"|neck_hidden_sizes|d_states|out_hidden_size|text_width|query_dim|key_dim|mlp_intermediate_size|proj_size|mamba_expand_dim|output_channels|embed_dim_per_stage|backbone_channel_list|fpn_channels|encoder_in_channels|decoder_in_channels)$"
 )
 _NOT_WIDTH = re.compile(
-    r"mask|mel|num_|bbox|vocab|group|state_dim|act_dim|action|conv_kernel|codebook_dim|kernel|linear_conv|label|dim_bbox|rope_dim|rotary|image_size"
+    r"mask|mel|num_|pos_emb|bbox|vocab|group|state_dim|act_dim|action|conv_kernel|codebook_dim|kernel|linear_conv|label|dim_bbox|rope_dim|rotary|image_size"
 )
 _LAYERS = re.compile(
     r"(^|_)(num_hidden_layers|num_layers|n_layers?|layers|depth|hidden_layers|num_blocks|n_blocks|num_attention_layers|num_encoder_layers"
@@ -47,7 +47,7 @@ _WINDOWS = re.compile(
 )
 _IMAGES = ("image_size", "img_size", "crop_size")
 _FRAMES = re.compile(r"^(num_frames|frames_per_clip)$")
-_CHUNKS = re.compile(r"(^|_)chunk_size$")
+_CHUNKS = re.compile(r"^(mamba_|ssm_)?chunk_size$")
 _TOKEN = re.compile(r"(token_id|token_index|_token_ids?)$")
 
 

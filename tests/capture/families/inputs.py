@@ -121,7 +121,9 @@ def _images(config: PreTrainedConfig, names: set[str]) -> Iterator[Inputs]:
     frames = _one(found(config, ("num_frames", "frames_per_clip"), parts, 2))
     deep = _one(found(config, ("temporal_patch_size",), parts, 1))
     merge = _one(found(config, ("spatial_merge_size", "merge_size"), parts, 2))
-    grid_name = next((name for name in ("image_grid_thw", "grid_thw", "image_grid_hws", "image_grid_hw") if name in names), None)
+    grid_name = next(
+        (name for name in ("image_grid_thw", "grid_thw", "image_grid_hws", "image_grid_hw") if name in names), None
+    )
     if "hidden_states" in names and grid_name == "grid_thw":
         pixels = "hidden_states"
     else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
+import inspect
 import multiprocessing
-import contextlib
 import os
 import resource
 import signal
@@ -131,6 +132,8 @@ def fitting(model: Any, family: str) -> Inputs:
                     break
                 tried.add(count)
                 candidate = {**candidate, "images": count}
+    if inspect.signature(model.forward).parameters.keys() == {"input"}:
+        raise RuntimeError("it has no forward of its own, only parts that have one")
     raise RuntimeError(" ;; ".join([*said[:3], *said[3:][-2:]]) or "no inputs were found for its signature")
 
 
