@@ -214,10 +214,10 @@ def _added(trail: Trail, step: _Step) -> Trail:
     if trail.view is not None:
         return _in_place(trail, step)
     other = trail.canonical(other)
-    if other.ndim and other.shape[-1] == 1 and trail.keys > 1:
-        # The same for all keys: cancels in the softmax, unless the scores become so large that they are rounded.
-        if _are_small(other) or _are_small(trail.canonical(step.out).amax(-1)):
-            return trail
+    # What is the same for all keys cancels in the softmax, unless the scores become so large that they are rounded.
+    cancels = bool(other.ndim) and other.shape[-1] == 1 and trail.keys > 1
+    if cancels and (_are_small(other) or _are_small(trail.canonical(step.out).amax(-1))):
+        return trail
     if (trail.terms or trail.fills) and _overflows(trail, other * sign):
         return _in_place(trail, step)
     return trail.but(terms=(*trail.terms, (other, sign)))
