@@ -269,7 +269,18 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 2,
         "MORE": lambda x: {**x, "protein_input_ids": tokens(12, 30), "protein_attention_mask": ones(2, 12)},
     },
+    # The first and the last layer of these have no attention.
+    "sam3_lite_text": {"text_config.num_hidden_layers": 4},
+    "sam3_lite_text_text_model": {"num_hidden_layers": 4},
     "vibevoice_acoustic_tokenizer": {"num_filters": 4},
+    "vibevoice_acoustic_tokenizer_decoder": {
+        "num_filters": 4,
+        "GIVE": lambda c: {"hidden_states": noise(2, c.hidden_size, 4)},
+    },
+    "vibevoice_acoustic_tokenizer_encoder": {
+        "num_filters": 4,
+        "GIVE": lambda c: {"hidden_states": noise(2, 1, 3200)},
+    },
     "granite4_vision": {
         "image_grid_pinpoints": [[64, 64]],
         "downsample_rate": "1/2",
