@@ -13,6 +13,7 @@ from torch import Tensor
 
 import headwise
 from headwise.records import AttentionRecord, CallSite
+from tests.capture.families.making import fresh
 from tests.capture.families.models import seed
 from tests.capture.families.truth import Entry, Truth
 from tests.capture.parity import tensors
@@ -52,16 +53,16 @@ def compare(model: Any, inputs: dict[str, Any]) -> Result:
     """The findings of one model and one input. The model's own errors are raised."""
     seed()
     with torch.no_grad():
-        plain = [x.clone() for x in tensors(model(**inputs))]
+        plain = [x.clone() for x in tensors(model(**fresh(inputs)))]
     seed()
     with torch.no_grad(), headwise.watch(model) as seen:
-        out = model(**inputs)
+        out = model(**fresh(inputs))
     watched = tensors(out)
     changed = len(watched) != len(plain) or not all(map(_same, plain, watched))
     truth = Truth(model)
     seed()
     with truth.watching():
-        model(**inputs)
+        model(**fresh(inputs))
     return Result(*judged(truth, list(seen), list(seen.coverage())), changed, tuple(sorted(set(truth.fused))))
 
 

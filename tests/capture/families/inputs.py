@@ -54,6 +54,9 @@ def candidates(model: Any, family: str) -> Iterator[Inputs]:
     if "GIVE" in special:
         yield special["GIVE"](model.config)
         return
+    if "START" in special:
+        yield special["START"](model)
+        return
     more = special.get("MORE", dict)
     for inputs in _candidates(model, special.get("LENGTH", LENGTH)):
         yield more(inputs)

@@ -2,7 +2,7 @@
 
 A line holds fields of the config, those of a part as "text_config.hidden_size", and these names: `LENGTH`, how many
 tokens there are; `MODEL`, the class, where the mapping names none that runs by itself; `GIVE`, a function of the config
-that makes the inputs; `MORE`, a function that changes those that were found.
+that makes the inputs; `START`, one of the model; `MORE`, a function that changes those that were found.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tests.capture.families.making import codes, noise, ones, patches, series, tokens
+from tests.capture.families.making import codes, drafted, noise, ones, patches, series, tokens, tracked
 
 MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 NTK = {"rope_type": "default", "rope_theta": 10000.0, "alpha": 1.0}
@@ -119,12 +119,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "lxmert": {
         "MORE": lambda x: {**x, "visual_feats": noise(2, 5, 256), "visual_pos": noise(2, 5, 4).sigmoid()},
     },
-    "muse_glimmer_assistant": {
-        "GIVE": lambda c: {
-            "noise_embeds": noise(2, 12, c.hidden_size),
-            "context_hidden_states": noise(2, 12, 5 * c.hidden_size),
-        }
-    },
+    "muse_glimmer_assistant": {"START": drafted},
     "oneformer": {"mask_dim": 32, "GIVE": lambda c: {"pixel_values": noise(2, 3, 64, 64), "task_inputs": tokens(77)}},
     "timesfm": {
         "context_length": 128,
@@ -229,6 +224,20 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "prompt_encoder_config.image_size": 64,
     },
     "sam3_tracker": {"vision_config.backbone_feature_sizes": SIDES, "prompt_encoder_config.image_size": 56},
+    "sam2_video": {
+        "image_size": 64,
+        "memory_attention_rope_feat_sizes": [4, 4],
+        "vision_config.backbone_feature_sizes": SIDES,
+        "prompt_encoder_config.image_size": 64,
+        "START": tracked("sam2_video", "Sam2VideoInferenceSession", 64),
+    },
+    "sam3_tracker_video": {
+        "image_size": 56,
+        "memory_attention_rope_feat_sizes": [4, 4],
+        "vision_config.backbone_feature_sizes": SIDES,
+        "prompt_encoder_config.image_size": 56,
+        "START": tracked("sam3_tracker_video", "Sam3TrackerVideoInferenceSession", 56),
+    },
     "seggpt": {
         "image_size": [128, 64],
         "intermediate_hidden_state_indices": [0, 0, 1, 1],

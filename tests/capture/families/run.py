@@ -25,6 +25,7 @@ import transformers
 from tests.capture.families.compare import Result, compare
 from tests.capture.families.configs import SIZES
 from tests.capture.families.inputs import Inputs, Padding, candidates, expected_places, padded, ready
+from tests.capture.families.making import fresh
 from tests.capture.families.models import build, seed
 
 IMPLEMENTATIONS = ("sdpa", "eager")
@@ -94,7 +95,7 @@ def examine(
             given = {name: _to(dtype, x) for name, x in given.items()}
             seed()
             with torch.no_grad():
-                known[how](**given)
+                known[how](**fresh(given))
         except Exception as error:
             if "does not support an attention implementation" not in str(error):
                 report.skipped[variant] = _short(error)
@@ -121,7 +122,7 @@ def fitting(model: Any, family: str) -> Inputs:
             try:
                 seed()
                 with torch.no_grad():
-                    model(**given)
+                    model(**fresh(given))
                 return given
             except Exception as error:
                 count = expected_places(error) if "images" in candidate else None

@@ -122,6 +122,17 @@ def test_attention_is_counted_however_it_is_written(how: Forward, count: int, sh
     assert truth.fused == []
 
 
+@pytest.mark.parametrize("how", [plain, fused, with_einsum])
+def test_attention_is_counted_in_inference_mode_too(how: Forward) -> None:
+    @torch.inference_mode()
+    def within(m: Layer, x: Tensor) -> Tensor:
+        return how(m, x)
+
+    expected, found = run(how).attention, run(within).attention
+    assert len(expected) == len(found) == 1
+    torch.testing.assert_close(found[0].rows, expected[0].rows)
+
+
 def router(m: Layer, x: Tensor) -> Tensor:
     w = torch.softmax(m.few(x), -1)
     experts = torch.stack([m.q(x), m.k(x), m.v(x)], -1)

@@ -147,6 +147,9 @@ class Truth(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled() and func._can_decompose():  # there nothing has taken it apart before
+            with self:
+                return func.decompose(*args, **kwargs)
         name = func._schema.name.removeprefix("aten::")
         # Before: an operator in place changes what it reads.
         read = [x for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)]
