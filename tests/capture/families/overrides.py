@@ -224,6 +224,16 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "prompt_encoder_config.image_size": 64,
     },
     "sam3_tracker": {"vision_config.backbone_feature_sizes": SIDES, "prompt_encoder_config.image_size": 56},
+    "edgetam_video": {
+        "image_size": 64,
+        "memory_attention_rope_feat_sizes": [4, 4],
+        "memory_attention_rope_k_sizes": [2, 2],
+        "perceiver_resampler_num_latents": 8,
+        "perceiver_resampler_num_latents_2d": 4,
+        "vision_config.backbone_feature_sizes": SIDES,
+        "prompt_encoder_config.image_size": 64,
+        "START": tracked("edgetam_video", "EdgeTamVideoInferenceSession", 64),
+    },
     "sam2_video": {
         "image_size": 64,
         "memory_attention_rope_feat_sizes": [4, 4],
