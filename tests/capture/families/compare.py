@@ -22,7 +22,7 @@ Verdict = Literal["exact", "bounded", "refused", "not understood", "wrong", "sil
 VERDICTS: tuple[Verdict, ...] = ("exact", "bounded", "refused", "not understood", "wrong", "silent")
 
 # How far a record's weights may be from the model's own, by the dtype in which the model computes; in float32 more for
-# scores above 16, whose rounding is larger.
+# scores above 8, whose rounding is larger. (The truth runs with other kernels: rounding adds up over the layers.)
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
@@ -82,7 +82,7 @@ def judged(
         name, found = "", None
         for record in sorted(left, key=lambda record: _name(record) != entry.module):
             error = _error(_weights(record, weights), entry)
-            if error is not None and error <= BOUND[torch.float32] * max(1.0, entry.largest / 16):
+            if error is not None and error <= BOUND[torch.float32] * max(1.0, entry.largest / 8):
                 found, name = record, "exact"
                 break
         if found is None and truth.dtype in (torch.bfloat16, torch.float16):
