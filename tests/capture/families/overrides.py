@@ -213,6 +213,12 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             "question_type_ids": torch.tensor([[0, 0]]),
         },
     },
+    "uvdoc": {"backbone_config.out_features": [f"stage{i}" for i in range(1, 7)]},
+    "pp_ocrv6_small_det": {"layer_list_out_channels": [48, 96, 192, 384]},
+    "qwen3_omni_moe": {
+        "talker_config.text_config.shared_expert_intermediate_size": 16,
+        "talker_config.spatial_merge_size": 2,
+    },
     "kimi_k25_vision": {"num_attention_heads": 2},
     "rf_detr": {"backbone_config.model_type": "rf_detr_dinov2", "num_queries": 8},
     "vitmatte": {"hidden_size": 96, "convstream_hidden_sizes": [6, 12, 24], "fusion_hidden_sizes": [32, 16, 8, 4]},
