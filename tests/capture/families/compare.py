@@ -21,8 +21,8 @@ from tests.capture.parity import tensors
 Verdict = Literal["exact", "bounded", "refused", "not understood", "wrong", "silent"]
 VERDICTS: tuple[Verdict, ...] = ("exact", "bounded", "refused", "not understood", "wrong", "silent")
 
-# How far a record's weights may be from the model's own, by the dtype in which the model computes; in float32 more for
-# scores above 8, whose rounding is larger. (The truth runs with other kernels: rounding adds up over the layers.)
+# How far a record's weights may be from the model's own, by the dtype in which the model computes; more for scores
+# above 8, whose rounding is larger. (The truth runs with other kernels: rounding adds up over the layers.)
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
@@ -79,16 +79,16 @@ def judged(
     findings: list[Finding] = []
     open_: list[Entry] = []
     for entry in truth.attention:
-        name, found = "", None
+        name, found, size = "", None, max(1.0, entry.largest / 8)
         for record in sorted(left, key=lambda record: _name(record) != entry.module):
             error = _error(_weights(record, weights), entry)
-            if error is not None and error <= BOUND[torch.float32] * max(1.0, entry.largest / 8):
+            if error is not None and error <= BOUND[torch.float32] * size:
                 found, name = record, "exact"
                 break
         if found is None and truth.dtype in (torch.bfloat16, torch.float16):
-            for record in [record for record in left if _name(record) == entry.module]:
+            for record in [record for record in left if f"{entry.module}.".startswith(f"{_name(record)}.")]:
                 error = _error(_weights(record, weights), entry)
-                if error is not None and error <= BOUND[truth.dtype]:
+                if error is not None and error <= BOUND[truth.dtype] * size:
                     found, name = record, "bounded"
                     break
         if found is None:
