@@ -31,7 +31,7 @@ from headwise.capture.masks import Found, Recognised
 from headwise.capture.products import Met
 from headwise.capture.sites import Place
 from headwise.capture.trail import Trail, Trails, at_home
-from headwise.capture.verify import wrong_output, wrong_weights
+from headwise.capture.verify import with_own_rows, wrong_output, wrong_weights
 from headwise.errors import HeadwiseError, RecordError
 from headwise.functional import running
 from headwise.masks.additive import FORBIDS
@@ -373,7 +373,11 @@ class Functions(TorchFunctionMode):
             how = "softmax of other scores" if found.q is None else "matmul and softmax, its scores kept"
         else:
             call = self._call_of(found, values, layout)
-        wrong = wrong_weights(call, layout.fold(weights), found.dtype)
+        weights = layout.fold(weights)
+        wrong = wrong_weights(call, weights, found.dtype)
+        if wrong is not None:
+            call = with_own_rows(call, weights)
+            wrong = wrong_weights(call, weights, found.dtype)
         if wrong is not None:
             raise RecordError(wrong)
         arrange = met.arrange

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -31,6 +33,23 @@ def wrong_weights(call: AttentionCall, weights: Tensor, scores_dtype: torch.dtyp
     empty = (s == -torch.inf).all(-1, keepdim=True)
     actual = torch.where(empty & actual.isnan(), 0.0, actual)  # torch's softmax of an empty row is NaN
     return _first_difference(expected, actual, allowed, rows, "weight")
+
+
+def with_own_rows(call: AttentionCall, weights: Tensor) -> AttentionCall:
+    """The call with the scores that the model's `weights` [B, H, Q, K] say, in rows that finite numbers forbid as a whole.
+
+    What was added to these rows (of padding) is so large that it rounded their scores: -65504 to multiples of 32 in
+    float16, so that the keys with the highest scores get all the weight.
+    """
+    if call.bias is None:
+        return call
+    top = call.bias.amax(-1, keepdim=True)
+    rounded = (top <= FORBIDS) & top.isfinite()
+    if not bool(rounded.any()):
+        return call
+    scores = AttentionRecord(dataclasses.replace(call, mask=None, bias=None, sinks=None)).scores()
+    own = weights.to(scores.dtype).log() - scores
+    return dataclasses.replace(call, bias=torch.where(rounded, own, call.bias))
 
 
 def wrong_output(call: AttentionCall, out: Tensor) -> str | None:
