@@ -36,7 +36,7 @@ def wrong_weights(call: AttentionCall, weights: Tensor, scores_dtype: torch.dtyp
 
 
 def with_own_rows(call: AttentionCall, weights: Tensor) -> AttentionCall:
-    """The call with the scores that the model's `weights` [B, H, Q, K] say, in rows that finite numbers forbid as a whole.
+    """The call with the scores of the model's `weights` [B, H, Q, K] in rows that finite numbers forbid as a whole.
 
     What was added to these rows (of padding) is so large that it rounded their scores: -65504 to multiples of 32 in
     float16, so that the keys with the highest scores get all the weight.
