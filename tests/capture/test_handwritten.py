@@ -78,7 +78,10 @@ def test_the_lowest_number_of_the_dtype_rounds_the_scores_that_it_is_added_to(dt
     low = torch.finfo(dtype).min
     bias = torch.tensor([[low, low], [low, 0.0]], dtype=dtype)
     seen, _ = see(lambda q, k, v: (q @ k.T + bias).softmax(-1) @ v, q, k, v)
-    assert the_record(seen).weights()[0, 0].tolist() == [[0.5, 0.5], [0.0, 1.0]]
+    record = the_record(seen)
+    assert record.weights()[0, 0].tolist() == [[0.5, 0.5], [0.0, 1.0]]
+    assert record.call.bias is not None
+    assert record.call.bias.shape[-1] == 1  # one number for each row
 
 
 def test_float16_rounds_scores_beside_its_lowest_number_to_multiples_of_32() -> None:
