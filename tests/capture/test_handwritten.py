@@ -85,11 +85,11 @@ def test_the_lowest_number_of_the_dtype_rounds_the_scores_that_it_is_added_to(dt
 
 
 def test_float16_rounds_scores_beside_its_lowest_number_to_multiples_of_32() -> None:
-    """20 - 65504, 3 - 65504 and -20 - 65504 are -65472, -65504 and -inf in float16; below, the row is not forbidden."""
-    q, k, v = (torch.tensor(x).half() for x in ([[1.0], [0.0]], [[20.0], [3.0], [-20.0]], [[1.0], [0.0], [0.0]]))
+    """20 - 65504 and 18 - 65504 are both -65472 in float16, -20 - 65504 is -inf; below, the row is not forbidden."""
+    q, k, v = (torch.tensor(x).half() for x in ([[1.0], [0.0]], [[20.0], [18.0], [-20.0]], [[1.0], [0.0], [0.0]]))
     bias = torch.tensor([[torch.finfo(torch.float16).min], [0.0]]).half().expand(2, 3)
     seen, _ = see(lambda q, k, v: (q @ k.T + bias).softmax(-1) @ v, q, k, v)
-    expected = torch.tensor([[1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]])
+    expected = torch.tensor([[1 / 2, 1 / 2, 0.0], [1 / 3, 1 / 3, 1 / 3]])
     torch.testing.assert_close(the_record(seen).weights()[0, 0], expected)
 
 
