@@ -30,16 +30,19 @@ def call_of(found: Trail, values: Tensor | None, layout: Layout, recognised: Rec
     for term, coefficient in found.terms:
         # Multiplied first: the factor may decide whether a value forbids.
         term = layout.fold_mask(term if coefficient == 1 else term * coefficient)
-        parts.append(recognised.additive(term, shape))
+        parts.append(recognised.additive(term, shape, found.dtype))
     allowed = [mask for mask, _ in parts if mask is not None]
     biases = [bias for _, bias in parts if bias is not None]
     mask = functools.reduce(operator.and_, allowed) if allowed else None
     bias = functools.reduce(operator.add, biases) if biases else None
     softcap = None if found.inner is None else found.factor
     scale = found.factor if found.inner is None else found.inner * found.factor
-    sinks = None if found.sinks is None else layout.fold(found.sinks)[0, :, 0, 0]
-    if bias is not None and not bias.is_floating_point():
-        bias = bias.to(q.dtype)
+    sinks = None if found.sinks is None else layout.fold(found.sinks)
+    if sinks is not None and not bool((sinks == sinks[:1, :, :1]).all()):
+        # A sink of each query: scores less that sink, beside a sink of 0, have the same softmax.
+        rows = -sinks.float()
+        bias, sinks = rows if bias is None else bias + rows, torch.zeros_like(sinks)
+    sinks = None if sinks is None else sinks[0, :, 0, 0]
     with torch.autocast(q.device.type, enabled=False):
         return make_call(
             q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=found.dropout

@@ -34,7 +34,7 @@ from headwise.capture.products import Met
 from headwise.capture.sites import Place
 from headwise.capture.tape import Node, Places, Product, Tape, origin, products_of
 from headwise.capture.trail import Trail, Trails, at_home
-from headwise.capture.verify import wrong_output, wrong_weights
+from headwise.capture.verify import with_own_rows, wrong_output, wrong_weights
 from headwise.errors import HeadwiseError, RecordError
 from headwise.functional import running
 from headwise.records.coverage import Status
@@ -48,6 +48,7 @@ Handler = Callable[[Callable[..., Any], str, Sequence[Any], Mapping[str, Any]], 
 Arrange = Callable[[Tensor], Tensor]
 
 _FACTORS = "its weights are multiplied with other weights: a product of softmaxes (as in Nyström attention)"
+_POWERS = "its weights are multiplied with themselves: a power of a matrix (as in a transitive closure)"
 _LOST = "a product of queries and keys meets values without a softmax that could be followed"
 _LINEAR = "a product of products without a softmax, as in linear attention"
 _UNNORMALISED = "its weights are exp(scores), which are not normalised before they meet other tensors"
@@ -341,15 +342,16 @@ class Functions(TorchFunctionMode):
             return
         if met.kind == "factors":
             other = self._trails.get(met.other)
-            self._trails.put(out, trail.but(problem=_FACTORS))
+            reason = _POWERS if other is not None and other.product is trail.product else _FACTORS
+            self._trails.put(out, trail.but(problem=reason))
             for each in (of, None if other is None else other.of):
                 if each is not None:
-                    self._settle(each, "refused", _FACTORS)
+                    self._settle(each, "refused", reason)
             return
-        if trail.problem == _FACTORS:  # and what it meets may be the last factor times the values
+        if trail.problem in (_FACTORS, _POWERS):  # and what it meets may be the last factor times the values
             made = self._made.get(id(met.other))
             if made is not None and made[0]() is met.other:
-                self._settle(made[1], "refused", _FACTORS)
+                self._settle(made[1], "refused", trail.problem)
         if of.line is not None and of.line.status == "seen":
             if of.again is not None:
                 with self._reading(name):
@@ -416,7 +418,11 @@ class Functions(TorchFunctionMode):
             how = "softmax of other scores" if found.q is None else "matmul and softmax, its scores kept"
         else:
             call = call_of(found, values, layout, self._recognised)
-        wrong = wrong_weights(call, lambda rows: layout.fold(weights)[:, :, rows], found.dtype)
+        weights = layout.fold(weights)
+        wrong = wrong_weights(call, weights, found.dtype)
+        if wrong is not None:
+            call = with_own_rows(call, weights)
+            wrong = wrong_weights(call, weights, found.dtype)
         if wrong is not None:
             raise RecordError(wrong)
         softmax, arrange = found.of, met.arrange

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise import masks
 from headwise.masks import Mask
-from headwise.masks.additive import split_additive
+from headwise.masks.additive import UNIFORM, split_additive
 
 Found = tuple[Mask | None, Tensor | None]
 
@@ -30,8 +30,9 @@ class Recognised:
         """(mask, None) of a bool tensor of rank 4 that broadcasts to `shape`, [B, H, Q, K]. True = may attend."""
         return self._remember(allowed, shape, lambda: (_recognise(allowed, shape), None))
 
-    def additive(self, bias: Tensor, shape: tuple[int, ...]) -> Found:
-        """(mask, bias) of a float tensor of rank 4 that is added to scores of `shape`, [B, H, Q, K]."""
+    def additive(self, bias: Tensor, shape: tuple[int, ...], scores: torch.dtype = torch.float32) -> Found:
+        """(mask, bias) of a float tensor of rank 4 that is added to scores of `shape`, [B, H, Q, K], and this dtype."""
+        lowest = torch.finfo(torch.promote_types(scores, bias.dtype)).min
 
         def find() -> Found:
             if bias.shape[-1] == 1:  # one number per row forbids nothing
@@ -41,9 +42,12 @@ class Recognised:
             if mask is None and rest is whole:
                 mask, rest = split_additive(whole)
                 rest = bias if rest is whole else rest
+            if rest is not None and lowest > UNIFORM and bool((rest <= lowest).any()):
+                # Beside the lowest number of float16 its scores are all equal, but those of a record are not.
+                rest = rest.float().masked_fill(rest <= lowest, torch.finfo(torch.float32).min)
             return mask, rest
 
-        return self._remember(bias, shape, find)
+        return self._remember(bias, (*shape, scores), find)
 
     def filled(self, forbidden: Tensor, value: float, shape: tuple[int, ...]) -> Found:
         """(mask, bias) of scores that were filled with `value` where `forbidden` is True.

@@ -206,24 +206,33 @@ def _added(trail: Trail, step: _Step) -> Trail:
         return _unknown(trail, step)
     if not isinstance(other, Tensor):
         other = torch.tensor(float(other), dtype=trail.dtype, device=step.out.device)
+    elif not other.is_floating_point():
+        other = other.to(trail.dtype)  # a mask of bools adds 1 where it is True
     if trail.sinks is not None:
         # One number per row, for all its scores and the sink, does not change the softmax.
         return trail if other.ndim and other.shape[-1] == 1 else _unknown(trail, step)
     if trail.view is not None:
         return _in_place(trail, step)
     other = trail.canonical(other)
-    if other.ndim and other.shape[-1] == 1 and trail.keys > 1 and not bool((other.abs() >= -FORBIDS).any()):
-        return trail  # the same for all keys: cancels in the softmax, unless it is so large that it rounds the scores
+    # What is the same for all keys cancels in the softmax, unless the scores become so large that they are rounded.
+    cancels = bool(other.ndim) and other.shape[-1] == 1 and trail.keys > 1
+    if cancels and (_are_small(other) or _are_small(trail.canonical(step.out).amax(-1))):
+        return trail
     if (trail.terms or trail.fills) and _overflows(trail, other * sign):
         return _in_place(trail, step)
     return trail.but(terms=(*trail.terms, (other, sign)))
 
 
+def _are_small(x: Tensor) -> bool:
+    return bool((x.abs() < -FORBIDS).all())
+
+
 def _overflows(trail: Trail, other: Tensor) -> bool:
     """Whether a mask comes upon another one, so that finfo.min + finfo.min may be -inf."""
-    before = [value <= UNIFORM for _, value in trail.fills]
-    before += [bool((term * factor <= UNIFORM).any()) for term, factor in trail.terms]
-    return any(before) and bool((other <= UNIFORM).any())
+    low = max(UNIFORM, torch.finfo(trail.dtype).min / 2)
+    before = [value <= low for _, value in trail.fills]
+    before += [bool((term * factor <= low).any()) for term, factor in trail.terms]
+    return any(before) and bool((other <= low).any())
 
 
 def _capped(trail: Trail, step: _Step) -> Trail:

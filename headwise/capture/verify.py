@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import torch
@@ -18,17 +19,18 @@ ROWS = 64
 
 
 def wrong_weights(
-    call: AttentionCall, weights_of: Callable[[Tensor | slice], Tensor], scores_dtype: torch.dtype
+    call: AttentionCall, model: Tensor | Callable[[Tensor | slice], Tensor], scores_dtype: torch.dtype
 ) -> str | None:
-    """Why a record of `call` would be wrong, given the model's own weights [B, H, rows, K]; None if it is right.
+    """Why a record of `call` would be wrong, given the model's own weights [B, H, Q, K]; None if it is right.
 
-    The model may round its scores to half precision, a record does not: so much they may differ.
+    `model` are these weights, or what gives those of some rows. The model may round its scores to half precision, a
+    record does not: so much they may differ.
     """
     rows = _rows(call.shape[2])
     index = EVERY if len(rows) == call.shape[2] else torch.tensor(rows, device=call.q.device)
     s = call.scores(index)
     expected = attention_weights(s, call.sinks)
-    weights = weights_of(index)
+    weights = model[:, :, index] if isinstance(model, Tensor) else model(index)
     actual = weights.to(expected.dtype)
     relative, absolute = 1e-4, 4 * torch.finfo(weights.dtype).eps + 1e-6
     if torch.allclose(actual, expected, rtol=relative, atol=absolute):  # rounding allows for more
@@ -41,6 +43,23 @@ def wrong_weights(
     empty = (s == -torch.inf).all(-1, keepdim=True)
     actual = torch.where(empty & actual.isnan(), 0.0, actual)  # torch's softmax of an empty row is NaN
     return _first_difference(expected, actual, allowed, rows, "weight")
+
+
+def with_own_rows(call: AttentionCall, weights: Tensor) -> AttentionCall:
+    """The call with the scores of the model's `weights` [B, H, Q, K] in rows that finite numbers forbid as a whole.
+
+    What was added to these rows (of padding) is so large that it rounded their scores: -65504 to multiples of 32 in
+    float16, so that the keys with the highest scores get all the weight.
+    """
+    if call.bias is None:
+        return call
+    top = call.bias.amax(-1, keepdim=True)
+    rounded = (top <= FORBIDS) & top.isfinite()
+    if not bool(rounded.any()):
+        return call
+    scores = AttentionRecord(dataclasses.replace(call, mask=None, bias=None, sinks=None)).scores()
+    own = weights.to(scores.dtype).log() - scores
+    return dataclasses.replace(call, bias=torch.where(rounded, own, call.bias))
 
 
 def wrong_output(call: AttentionCall, out: Tensor) -> str | None:

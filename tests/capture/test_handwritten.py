@@ -62,6 +62,49 @@ def test_queries_against_keys_by_hand() -> None:
     torch.testing.assert_close(the_record(seen).weights().flatten(), torch.tensor([first, 1 - first]))
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.long])
+def test_a_mask_of_bools_or_integers_that_is_added_is_a_bias_of_ones(dtype: torch.dtype) -> None:
+    """softmax([2 + 1, 3 + 0]): both keys get 1 / 2."""
+    q, k, v = torch.tensor([[1.0]]), torch.tensor([[2.0], [3.0]]), torch.tensor([[1.0], [0.0]])
+    mask = torch.tensor([[1, 0]], dtype=dtype)
+    seen, _ = see(lambda q, k, v: (q @ k.T + mask).softmax(-1) @ v, q, k, v)
+    assert the_record(seen).weights().flatten().tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_lowest_number_of_the_dtype_rounds_the_scores_that_it_is_added_to(dtype: torch.dtype) -> None:
+    """2 + finfo.min and 3 + finfo.min are both finfo.min; of 2 + finfo.min and 3 the second has all the weight."""
+    q, k, v = (torch.tensor(x, dtype=dtype) for x in ([[1.0], [1.0]], [[2.0], [3.0]], [[1.0], [0.0]]))
+    low = torch.finfo(dtype).min
+    bias = torch.tensor([[low, low], [low, 0.0]], dtype=dtype)
+    seen, _ = see(lambda q, k, v: (q @ k.T + bias).softmax(-1) @ v, q, k, v)
+    record = the_record(seen)
+    assert record.weights()[0, 0].tolist() == [[0.5, 0.5], [0.0, 1.0]]
+    assert record.call.bias is not None
+    assert record.call.bias.shape[-1] == 1  # one number for each row
+
+
+def test_float16_rounds_scores_beside_its_lowest_number_to_multiples_of_32() -> None:
+    """20 - 65504 and 18 - 65504 are both -65472 in float16, -20 - 65504 is -inf; below, the row is not forbidden."""
+    q, k, v = (torch.tensor(x).half() for x in ([[1.0], [0.0]], [[20.0], [18.0], [-20.0]], [[1.0], [0.0], [0.0]]))
+    bias = torch.tensor([[torch.finfo(torch.float16).min], [0.0]]).half().expand(2, 3)
+    seen, _ = see(lambda q, k, v: (q @ k.T + bias).softmax(-1) @ v, q, k, v)
+    expected = torch.tensor([[1 / 2, 1 / 2, 0.0], [1 / 3, 1 / 3, 1 / 3]])
+    torch.testing.assert_close(the_record(seen).weights()[0, 0], expected)
+
+
+def test_the_highest_score_of_a_forbidden_row_that_is_subtracted_leaves_its_scores_rounded() -> None:
+    """2 + finfo.min and 3 + finfo.min are both finfo.min: minus the highest both are 0."""
+    q, k, v = torch.tensor([[1.0]]), torch.tensor([[2.0], [3.0]]), torch.tensor([[1.0], [0.0]])
+
+    def body(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        s = q @ k.T + torch.finfo(torch.float32).min
+        return (s - s.max(-1, keepdim=True).values).softmax(-1) @ v
+
+    seen, _ = see(body, q, k, v)
+    assert the_record(seen).weights().flatten().tolist() == [0.5, 0.5]
+
+
 def test_sinks_beside_the_keys() -> None:
     sinks = torch.linspace(-2, 2, H)
 
@@ -77,6 +120,15 @@ def test_sinks_beside_the_keys() -> None:
         record = the_record(seen)
         assert_weights(record, weights, atol=1e-6)
         torch.testing.assert_close(record.sinks, sinks)
+
+
+def test_each_query_has_a_sink_of_its_own() -> None:
+    """e^0 / (e^0 + e^0 + e^sink), with sinks of log 2 and log 6."""
+    q, k, v = torch.zeros(2, 1), torch.zeros(2, 1), torch.ones(2, 1)
+    sinks = torch.tensor([[2.0], [6.0]]).log()
+    seen, _ = see(lambda q, k, v: torch.cat([q @ k.T, sinks], -1).softmax(-1)[..., :-1] @ v, q, k, v)
+    expected = torch.tensor([[1 / 4, 1 / 4], [1 / 8, 1 / 8]])
+    torch.testing.assert_close(the_record(seen).weights()[0, 0], expected)
 
 
 def test_dropout_is_told_and_left_out_of_the_weights() -> None:

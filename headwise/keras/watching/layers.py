@@ -269,5 +269,5 @@ def _rank_4(allowed: torch.Tensor, keys_only: bool) -> torch.Tensor:
 def _wrong(call: AttentionCall, out: torch.Tensor, weights: torch.Tensor | None) -> str | None:
     """The reason why this is not the layer's computation; None if it is."""
     if weights is not None:
-        return wrong_weights(call, lambda rows: weights[:, :, rows], call.q.dtype)
+        return wrong_weights(call, weights, call.q.dtype)
     return None if call.dropout else wrong_output(call, out)

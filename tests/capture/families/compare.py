@@ -13,6 +13,7 @@ from torch import Tensor
 
 import headwise
 from headwise.records import AttentionRecord, CallSite
+from tests.capture.families.making import fresh
 from tests.capture.families.models import seed
 from tests.capture.families.truth import Entry, Truth
 from tests.capture.parity import tensors
@@ -20,8 +21,8 @@ from tests.capture.parity import tensors
 Verdict = Literal["exact", "bounded", "refused", "not understood", "wrong", "silent"]
 VERDICTS: tuple[Verdict, ...] = ("exact", "bounded", "refused", "not understood", "wrong", "silent")
 
-# How far a record's weights may be from the model's own, by the dtype in which the model computes; in float32 more for
-# scores above 16, whose rounding is larger.
+# How far a record's weights may be from the model's own, by the dtype in which the model computes; more for scores
+# above 8, whose rounding is larger. (The truth runs with other kernels: rounding adds up over the layers.)
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
@@ -52,16 +53,16 @@ def compare(model: Any, inputs: dict[str, Any]) -> Result:
     """The findings of one model and one input. The model's own errors are raised."""
     seed()
     with torch.no_grad():
-        plain = [x.clone() for x in tensors(model(**inputs))]
+        plain = [x.clone() for x in tensors(model(**fresh(inputs)))]
     seed()
     with torch.no_grad(), headwise.watch(model) as seen:
-        out = model(**inputs)
+        out = model(**fresh(inputs))
     watched = tensors(out)
     changed = len(watched) != len(plain) or not all(map(_same, plain, watched))
     truth = Truth(model)
     seed()
     with truth.watching():
-        model(**inputs)
+        model(**fresh(inputs))
     return Result(*judged(truth, list(seen), list(seen.coverage())), changed, tuple(sorted(set(truth.fused))))
 
 
@@ -78,16 +79,16 @@ def judged(
     findings: list[Finding] = []
     open_: list[Entry] = []
     for entry in truth.attention:
-        name, found = "", None
+        name, found, size = "", None, max(1.0, entry.largest / 8)
         for record in sorted(left, key=lambda record: _name(record) != entry.module):
             error = _error(_weights(record, weights), entry)
-            if error is not None and error <= BOUND[torch.float32] * max(1.0, entry.largest / 16):
+            if error is not None and error <= BOUND[torch.float32] * size:
                 found, name = record, "exact"
                 break
-        if found is None and entry.weights.dtype in (torch.bfloat16, torch.float16):
-            for record in [record for record in left if _name(record) == entry.module]:
+        if found is None and truth.dtype in (torch.bfloat16, torch.float16):
+            for record in [record for record in left if f"{entry.module}.".startswith(f"{_name(record)}.")]:
                 error = _error(_weights(record, weights), entry)
-                if error is not None and error <= BOUND[entry.weights.dtype]:
+                if error is not None and error <= BOUND[truth.dtype] * size:
                     found, name = record, "bounded"
                     break
         if found is None:
@@ -250,7 +251,7 @@ def _only_arranged(entry: Entry) -> bool:
     """Whether the model used the softmax as it is, in another arrangement."""
     assert entry.used is not None
     rows, used = entry.rows.flatten(), entry.used.flatten()
-    return rows.shape == used.shape and bool(torch.equal(rows.sort().values, used.sort().values))
+    return rows.shape == used.shape and (torch.equal(rows, used) or torch.equal(rows.sort().values, used.sort().values))
 
 
 def _difference(weights: Tensor, rows: Tensor, empty: Tensor) -> float | None:

@@ -26,7 +26,7 @@ _WIDTH = re.compile(
     r"|neck_hidden_sizes|d_states|out_hidden_size|text_width|query_dim|key_dim|mlp_intermediate_size|proj_size|mamba_expand_dim|output_channels|embed_dim_per_stage|backbone_channel_list|fpn_channels|encoder_in_channels|decoder_in_channels)$"
 )
 _NOT_WIDTH = re.compile(
-    r"mask|mel|num_|bbox|vocab|group|state_dim|act_dim|action|conv_kernel|codebook_dim|kernel|linear_conv|label|dim_bbox|rope_dim|rotary|image_size"
+    r"mask|mel|num_|pos_emb|bbox|vocab|group|state_dim|act_dim|action|conv_kernel|codebook_dim|kernel|linear_conv|label|dim_bbox|rope_dim|rotary|image_size"
 )
 _LAYERS = re.compile(
     r"(^|_)(num_hidden_layers|num_layers|n_layers?|layers|depth|hidden_layers|num_blocks|n_blocks|num_attention_layers|num_encoder_layers"
@@ -45,6 +45,9 @@ _EXPERTS = re.compile(
 _WINDOWS = re.compile(
     r"^(sliding_window|sliding_window_size|local_attention|attention_window|attention_chunk_size|window)$"
 )
+_IMAGES = ("image_size", "img_size", "crop_size")
+_FRAMES = re.compile(r"^(num_frames|frames_per_clip)$")
+_CHUNKS = re.compile(r"^(mamba_|ssm_)?chunk_size$")
 _TOKEN = re.compile(r"(token_id|token_index|_token_ids?)$")
 
 
@@ -135,6 +138,11 @@ def _defaults(cls: type[PreTrainedConfig]) -> dict[str, Any]:
 def _smaller(name: str, value: Any, defaults: dict[str, Any], size: Size) -> Any:
     if isinstance(value, bool) or value is None:
         return value
+    if name in _IMAGES and not size.whole_images:
+        patch = defaults.get("patch_size")
+        patch = patch[0] if isinstance(patch, (list, tuple)) else patch
+        most = max(4 * patch, 64 // patch * patch) if isinstance(patch, int) else 64
+        return type(value)(min(x, most) for x in value) if isinstance(value, (list, tuple)) else min(value, most)
     if (
         isinstance(value, (list, tuple))
         and value
@@ -163,12 +171,12 @@ def _smaller(name: str, value: Any, defaults: dict[str, Any], size: Size) -> Any
         return min(value, WINDOW)
     if _EXPERTS.search(name):
         return min(value, 16)
-    if name == "image_size":
-        patch = defaults.get("patch_size")
-        patch = patch[0] if isinstance(patch, (list, tuple)) else patch
-        if size.whole_images:
-            return value
-        return min(value, max(4 * patch, 64 // patch * patch) if isinstance(patch, int) else 64)
+    if _FRAMES.search(name):
+        return min(value, 4)
+    if _CHUNKS.search(name):
+        return min(value, 16)
+    if "groups" in name and value == defaults.get("hidden_size"):  # of a convolution of each channel alone
+        return _narrower(value, size.divisor)
     if size.fewer_heads and _HEADS.search(name):
         return max(1, value // size.divisor)
     if _WIDTH.search(name) and not _NOT_WIDTH.search(name):

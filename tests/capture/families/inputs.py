@@ -54,6 +54,9 @@ def candidates(model: Any, family: str) -> Iterator[Inputs]:
     if "GIVE" in special:
         yield special["GIVE"](model.config)
         return
+    if "START" in special:
+        yield special["START"](model)
+        return
     more = special.get("MORE", dict)
     for inputs in _candidates(model, special.get("LENGTH", LENGTH)):
         yield more(inputs)
@@ -72,17 +75,19 @@ def _candidates(model: Any, length: int) -> Iterator[Inputs]:
         list(_sounds(model.config, names)),
         list(_text(model.config, names, length)),
     )
+
+    def complete(chosen: Inputs) -> Inputs:
+        return {**{name: _by_name(name, model.config) for name in required - set(chosen)}, **chosen}
+
     for text in texts:
         for image in images:
             if image:
                 for count in (1, 4):
-                    yield {**text, **image, "images": count}
+                    yield {**complete({**text, **image}), "images": count}
     seen = [x for x in (*sounds, *images) if x]
     for other in [*seen, {}]:
         for text in [*texts, {}] if (seen and not other) or not seen else [{}, *texts]:
-            chosen = {**other, **text}
-            for name in required - set(chosen):
-                chosen[name] = _by_name(name, model.config)
+            chosen = complete({**other, **text})
             if chosen:
                 yield chosen
 
@@ -119,7 +124,9 @@ def _images(config: PreTrainedConfig, names: set[str]) -> Iterator[Inputs]:
     frames = _one(found(config, ("num_frames", "frames_per_clip"), parts, 2))
     deep = _one(found(config, ("temporal_patch_size",), parts, 1))
     merge = _one(found(config, ("spatial_merge_size", "merge_size"), parts, 2))
-    grid_name = next((name for name in ("image_grid_thw", "grid_thw", "image_grid_hws") if name in names), None)
+    grid_name = next(
+        (name for name in ("image_grid_thw", "grid_thw", "image_grid_hws", "image_grid_hw") if name in names), None
+    )
     if "hidden_states" in names and grid_name == "grid_thw":
         pixels = "hidden_states"
     else:
@@ -137,9 +144,18 @@ def _images(config: PreTrainedConfig, names: set[str]) -> Iterator[Inputs]:
     if grid_name is not None:
         side = 2 * merge
         grid = torch.tensor([[1, side, side]] * BATCH)
-        yield {pixels: noise(BATCH * side * side, channels * deep * patch * patch), grid_name: grid}
-        yield {pixels: noise(BATCH * side * side, channels * patch * patch), grid_name: grid}
+        grid = grid[:, 1:] if grid_name == "image_grid_hw" else grid
+        count = BATCH * side * side
+        for shape in ((channels * deep * patch * patch,), (channels * patch * patch,), (channels, patch, patch)):
+            yield {pixels: noise(count, *shape), grid_name: grid}
+        yield {pixels: noise(count, 2 * channels * patch * patch), grid_name: grid}
         return
+    if names & {"spatial_shapes", "pixel_position_ids"}:  # 4 by 4 patches in a row
+        places = torch.cartesian_prod(torch.arange(4), torch.arange(4)).expand(BATCH, 16, 2)
+        given = {"spatial_shapes": torch.full((BATCH, 2), 4), "pixel_position_ids": places}
+        given |= {"pixel_attention_mask": torch.ones(BATCH, 16, dtype=torch.long)}
+        given = {name: x for name, x in given.items() if name in names}
+        yield {pixels: noise(BATCH, 16, channels * patch * patch), **given}
     for h, w in {(height, width): 0, (64, 64): 0, (128, 128): 0, (224, 224): 0}:
         if h <= 512:
             yield {pixels: noise(BATCH, channels, h, w)}
@@ -164,6 +180,7 @@ def _sounds(config: PreTrainedConfig, names: set[str]) -> Iterator[Inputs]:
         found(
             config,
             (
+                "feature_projection_input_dim",
                 "num_mel_bins",
                 "mel_bins",
                 "feature_size",
@@ -203,6 +220,8 @@ def _by_name(name: str, config: PreTrainedConfig) -> Any:
     width = _one(found(config, ("hidden_size", "d_model", "embed_dim"), (), 32))
     if "mask" in name:
         return torch.ones(BATCH, LENGTH, dtype=torch.long)
+    if name == "merge_sizes":
+        return torch.ones(BATCH, dtype=torch.long)
     if name.endswith("ids"):
         return _ids(config)
     return noise(BATCH, LENGTH, width)

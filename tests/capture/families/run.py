@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
+import inspect
 import multiprocessing
 import os
 import resource
+import signal
 import sys
 import time
 import traceback
@@ -22,12 +25,13 @@ import transformers
 from tests.capture.families.compare import Result, compare
 from tests.capture.families.configs import SIZES
 from tests.capture.families.inputs import Inputs, Padding, candidates, expected_places, padded, ready
+from tests.capture.families.making import fresh
 from tests.capture.families.models import build, seed
 
 IMPLEMENTATIONS = ("sdpa", "eager")
 PADDINGS: tuple[Padding, ...] = ("none", "left", "right")
 VARIANTS = tuple((how, padding) for how in IMPLEMENTATIONS for padding in PADDINGS)
-SECONDS, BYTES = 240, 6 * 2**30
+SECONDS, BYTES = 60, 6 * 2**30
 PRELOADED = (
     *("transformers.modeling_utils", "transformers.generation", "transformers.masking_utils", "headwise.capture"),
     *("transformers.models.llama.modeling_llama", "transformers.models.clip.modeling_clip", "scipy.optimize"),
@@ -61,6 +65,9 @@ def examine(
                 model = build(family, how, size)
             except Exception as error:
                 errors.append(f"config {size} {how}: {_short(error)}")
+                if isinstance(error, ImportError):
+                    report.error = _short(error)
+                    return report
                 if "scaled_dot_product_attention" in str(error):
                     continue
                 break
@@ -88,7 +95,7 @@ def examine(
             given = {name: _to(dtype, x) for name, x in given.items()}
             seed()
             with torch.no_grad():
-                known[how](**given)
+                known[how](**fresh(given))
         except Exception as error:
             if "does not support an attention implementation" not in str(error):
                 report.skipped[variant] = _short(error)
@@ -115,7 +122,7 @@ def fitting(model: Any, family: str) -> Inputs:
             try:
                 seed()
                 with torch.no_grad():
-                    model(**given)
+                    model(**fresh(given))
                 return given
             except Exception as error:
                 count = expected_places(error) if "images" in candidate else None
@@ -126,6 +133,8 @@ def fitting(model: Any, family: str) -> Inputs:
                     break
                 tried.add(count)
                 candidate = {**candidate, "images": count}
+    if inspect.signature(model.forward).parameters.keys() == {"input"}:
+        raise RuntimeError("it has no forward of its own, only parts that have one")
     raise RuntimeError(" ;; ".join([*said[:3], *said[3:][-2:]]) or "no inputs were found for its signature")
 
 
@@ -147,6 +156,7 @@ def _line() -> str:
 
 
 def _child(family: str, variants: Any, dtype: torch.dtype, pipe: Connection) -> None:
+    os.setpgrp()  # what the family starts ends with it
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, used + BYTES))
     torch.set_num_threads(1)
@@ -190,12 +200,14 @@ def run(
             if pipe in done:
                 try:
                     report = pipe.recv()
-                except EOFError:
-                    process.join()
+                except (EOFError, OSError):
+                    process.join(1.0)
                     report = Report(family, error=f"the process ended with {process.exitcode}")
             elif time.monotonic() - start > seconds:
                 report = Report(family, error=f"not done after {seconds} s")
             if report is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.kill()
                 process.join()
                 pipe.close()

@@ -122,6 +122,17 @@ def test_attention_is_counted_however_it_is_written(how: Forward, count: int, sh
     assert truth.fused == []
 
 
+@pytest.mark.parametrize("how", [plain, fused, with_einsum])
+def test_attention_is_counted_in_inference_mode_too(how: Forward) -> None:
+    @torch.inference_mode()
+    def within(m: Layer, x: Tensor) -> Tensor:
+        return how(m, x)
+
+    expected, found = run(how).attention, run(within).attention
+    assert len(expected) == len(found) == 1
+    torch.testing.assert_close(found[0].rows, expected[0].rows)
+
+
 def router(m: Layer, x: Tensor) -> Tensor:
     w = torch.softmax(m.few(x), -1)
     experts = torch.stack([m.q(x), m.k(x), m.v(x)], -1)
@@ -159,7 +170,14 @@ def state_space(m: Layer, x: Tensor) -> Tensor:
     return (decay * m.v(x)[..., None]).sum(-1)
 
 
-@pytest.mark.parametrize("how", [state_space, classifier, of_a_codebook, another_axis])
+def hyper_connection(m: Layer, x: Tensor) -> Tensor:
+    """Streams made of an outer product, their norm beside the scores: those are of a layer, the norm is no score."""
+    streams = m.q(x)[:, :, :, None] * m.few(x)[:, :, None]  # [B, N, 8, 3]
+    norm = streams.pow(2).mean(2).mean(-1, keepdim=True).rsqrt()
+    return (torch.sigmoid(m.few(streams.mean(-1)) * norm)[:, :, None] * streams).sum(-1)
+
+
+@pytest.mark.parametrize("how", [state_space, hyper_connection, classifier, of_a_codebook, another_axis])
 def test_what_is_not_contracted_with_activations_is_nothing(how: Forward) -> None:
     truth = run(how)
     assert truth.attention == []

@@ -28,6 +28,8 @@ PRODUCT, TERM, COLUMN, MANY = -1, -2, 2**18, 2**42
 SOFTMAX = {"_softmax", "_safe_softmax", "_log_softmax", "softmax", "log_softmax"}
 # Weights that are not a softmax: of scores alone, and listed only if they are contracted.
 OTHER = {"sigmoid", "exp", "relu", "silu", "softplus", "elu", "tanh"}
+# What is summed after these is no product any more: the norm of an outer product is not a score.
+CURVED = {"pow", "square", "abs", "exp", "sigmoid", "silu", "gelu", "relu", "tanh", "softplus", "elu"}
 BATCHED, MATRICES = {"bmm", "baddbmm"}, {"mm", "addmm", "linear", "mv", "addmv", "dot"}
 MOVES = {
     *(
@@ -105,6 +107,8 @@ class Truth(TorchDispatchMode):
         self._kept: list[Any] = []  # so that no storage of `_weights` is used again for something else
         self._names = {id(module): name or type(module).__name__ for name, module in model.named_modules()}
         self._running: list[str] = []
+        # What the model rounds to; its softmax may be in float32 all the same.
+        self.dtype = next((x.dtype for x in model.parameters() if x.is_floating_point()), torch.float32)
 
     @property
     def attention(self) -> list[Entry]:
@@ -143,6 +147,9 @@ class Truth(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled() and func._can_decompose():  # there nothing has taken it apart before
+            with self:
+                return func.decompose(*args, **kwargs)
         name = func._schema.name.removeprefix("aten::")
         # Before: an operator in place changes what it reads.
         read = [x for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)]
@@ -223,11 +230,13 @@ class Truth(TorchDispatchMode):
         mark = mark.movedim(dim, -1)
         if other is not None and self._is_weight(other):
             return
-        for number in (mark // (2 * MANY)).unique().tolist():
+        numbers = mark // (2 * MANY)
+        least, most = numbers.aminmax()  # unique() sorts
+        for number in [int(most)] if least == most else numbers.unique().tolist():
             entry = self.entries[number - 1] if number > 0 else None
             if entry is None or (entry.contracted and entry.used is not None):
                 continue
-            mine = mark // (2 * MANY) == number
+            mine = numbers == number
             rows, columns = mark % MANY // COLUMN, mark % COLUMN
             lines = mine.flatten(0, -2).any(-1)
             rows, columns, mine = (each.flatten(0, -2)[lines] for each in (rows, columns, mine))
@@ -287,6 +296,8 @@ class Truth(TorchDispatchMode):
                 mark = mark.expand(out.shape)
             except RuntimeError:
                 continue  # a reduction or something else: what it gives is not known
+            if name in CURVED:
+                mark = torch.where(mark == TERM, 0, mark)
             if name == "mul" and out.numel() > x.numel():
                 mark = torch.where(mark > 0, mark // MANY * MANY + mark % MANY + MANY * (mark // MANY % 2 == 0), mark)
             if found is not None:  # of a product and a term it is the product that counts

@@ -143,7 +143,7 @@ def a_softmax_of_a_softmax(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 @style
 def weights_of_two_hops(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """w @ w @ v: what meets the values is a product of softmaxes."""
+    """w @ w @ v: what meets the values is a power of the weights."""
     w = (q @ k.mT).softmax(-1)
     w = w @ w
     return w @ v, w
