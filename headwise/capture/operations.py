@@ -217,7 +217,7 @@ def _added(trail: Trail, step: _Step) -> Trail:
     # What is the same for all keys cancels in the softmax, unless the scores become so large that they are rounded.
     cancels = bool(other.ndim) and other.shape[-1] == 1 and trail.keys > 1
     if cancels and (_are_small(other) or _are_small(trail.canonical(step.out).amax(-1))):
-        return trail
+        return trail.but(shifted=True)
     if (trail.terms or trail.fills) and _overflows(trail, other * sign):
         return _in_place(trail, step)
     return trail.but(terms=(*trail.terms, (other, sign)))
@@ -228,7 +228,7 @@ def _are_small(x: Tensor) -> bool:
 
 
 def _overflows(trail: Trail, other: Tensor) -> bool:
-    """Whether a mask comes upon another one, so that finfo.min + finfo.min may be -inf."""
+    """Whether a mask comes upon another one, so that finfo.min + finfo.min may be -inf, and -inf + inf is NaN."""
     low = max(UNIFORM, torch.finfo(trail.dtype).min / 2)
     before = [value <= low for _, value in trail.fills]
     before += [bool((term * factor <= low).any()) for term, factor in trail.terms]
@@ -236,7 +236,8 @@ def _overflows(trail: Trail, other: Tensor) -> bool:
 
 
 def _capped(trail: Trail, step: _Step) -> Trail:
-    if trail.terms or trail.fills or trail.inner is not None or trail.sinks is not None or trail.loose:
+    changed = trail.terms or trail.fills or trail.shifted or trail.loose
+    if changed or trail.inner is not None or trail.sinks is not None:
         return _in_place(trail, step)
     return trail.but(inner=trail.factor, factor=1.0)
 
@@ -343,7 +344,7 @@ def _normalised(trail: Trail, step: _Step) -> Trail:
     if places[at] == rows:
         if trail.sinks is not None:
             return trail.with_problem(f"the softmax was taken over dimension {dim}, not over the keys")
-        trail = _turned(trail)
+        trail = _turned(trail.but(loose=trail.loose or trail.shifted))
     return trail.but(scores=at_home(trail, x)) if trail.loose else trail
 
 

@@ -93,7 +93,7 @@ def read_cells(
         raise RecordError(_LOST)
     scores, at = (x.movedim(cells.dim, -1).flatten(0, -2) for x in (cells.scores.float(), found))
     top = scores.amax(-1, keepdim=True)
-    allowed = (scores > top + FORBIDS) & (top > FORBIDS)
+    allowed = (scores - top > FORBIDS) & (top > FORBIDS)
     outside = (allowed & (at == 0)).any(-1)
     at = at.masked_fill(~allowed, 0)
     found_in = [_In(node, before, sources) for node, before in places.origins if isinstance(node, Product)]

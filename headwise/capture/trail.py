@@ -38,6 +38,7 @@ class Trail:
     factor: float = 1.0
     inner: float | None = None  # the factor inside tanh; None = no tanh
     terms: tuple[tuple[Tensor, float], ...] = ()  # (tensor that was added, its factor)
+    shifted: bool = False  # numbers were added that are the same for all keys of a row, and are not among the terms
     fills: tuple[tuple[Tensor, float], ...] = ()  # (True = forbidden, the value written there)
     sinks: Tensor | None = None  # a column of scores beside the keys, [*lead, Q, 1]
     sinks_first: bool = False
