@@ -12,7 +12,7 @@ from headwise.capture.masks import Recognised
 from headwise.capture.pieces import Piece, merge
 from headwise.capture.sites import Place
 from headwise.capture.tape import Node, Places
-from headwise.capture.watcher import Entry, Reserved, Watcher
+from headwise.capture.watcher import Entry, Reserved, Watcher, in_backward
 from headwise.errors import HeadwiseError
 
 Read = Callable[[Places], Piece]
@@ -53,11 +53,15 @@ class Assembly:
 
     def recorded(self, place: Place, queries: Node, heads: int | None, of: Softmax, read: Read, entry: Entry) -> None:
         """An attention was recorded. If others of the same queries follow, they are pieces of one."""
+        if in_backward():
+            return
         group = self._group(place, queries, heads)
         group.waiting.append(_Waiting(of, where(), None, read, entry))
 
     def add(self, place: Place, queries: Node, heads: int | None, of: Softmax, read: Read) -> None:
         """A piece."""
+        if in_backward():  # gradient checkpointing runs it again
+            return
         group = self._group(place, queries, heads)
         try:
             piece = read(group.sources)
@@ -90,18 +94,21 @@ class Assembly:
                 try:
                     self._merge(group)
                 except (HeadwiseError, RuntimeError) as error:
-                    if len(recorded) < len(group.waiting):  # else they are attentions of their own
+                    if len(recorded) < len(group.waiting):
                         self._deny(group, str(error))
+                        continue
+                    names = ", ".join(each.entry.site.name for each in recorded if each.entry is not None)
+                    self._watcher.note(f"{names} have queries in common, and are records of their own: {error}")
 
     def _merge(self, group: _Group) -> None:
         read = [each.piece or (each.read and each.read(group.sources)) for each in group.waiting]
         pieces = [piece for piece in read if piece is not None]
-        call, positions = merge(pieces, group.sources, group.heads, self._recognised)
+        call = merge(pieces, group.sources, group.heads, self._recognised)
         entries = [each.entry for each in group.waiting if each.entry is not None]
         reserved = self._watcher.reserved(entries[0]) if entries else group.reserved
         for entry in entries:
             self._watcher.withdraw(entry)
-        whole = self._watcher.found(group.place, call, None, _same, HOW, reserved=reserved, positions=positions)
+        whole = self._watcher.found(group.place, call, None, _same, HOW, reserved=reserved)
         for each in group.waiting:
             self._watcher.ledger.strike(each.of)
             each.of.line = Line(group.place.name, "seen", HOW, "")

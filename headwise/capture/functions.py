@@ -337,7 +337,7 @@ class Functions(TorchFunctionMode):
         if met.kind == "mixed":
             if trail.q is None and not products.is_parameter(met.other):
                 self._settle(of, "not attention", "its weights are summed over another axis than its softmax")
-            elif trail.q is not None:
+            else:
                 self._trails.put(out, trail.with_problem(f"the weights were mixed with each other by `{name}`"))
             return
         if met.kind == "factors":
@@ -392,7 +392,7 @@ class Functions(TorchFunctionMode):
         found, values = met.trail, met.values
         heads = self._heads or place.heads or found.heads
         layout = read_layout(found.lead, heads)
-        in_blocks = layout.at is not None and found.rows != found.keys
+        in_blocks = found.rows != found.keys and (layout.at is not None or self._is_padded(found))
         if (found.problem or in_blocks) and self._in_pieces(place, met, heads):
             return
         if found.problem:
@@ -448,6 +448,12 @@ class Functions(TorchFunctionMode):
     def _meeting(self, met: Met) -> Meeting:
         return Meeting(met.weights, self._tape.node(met.weights), self._tape.node(met.other), met.letters)
 
+    def _is_padded(self, found: Trail) -> bool:
+        """Whether some of its queries or keys, in blocks, are padding that the model added."""
+        if len(found.lead) < 3 or found.born is None or self._watcher.values:
+            return False
+        return any(bool((side.numbers == 0).any()) for side in sides(found.born, Places(products=False)))
+
     def _is_mixed(self, found: Trail, layout: Layout) -> bool:
         """Whether examples and heads are one dimension, in another order than examples first."""
         if len(found.lead) != 1 or layout.batch == 1 or layout.heads == 1 or found.born.queries is None:
@@ -465,7 +471,9 @@ class Functions(TorchFunctionMode):
         if of is None or cells is None or queries is None or trail.q is None:
             return False
         if self._watcher.values:
-            raise RecordError("it is computed in pieces, of which the values are not kept: watch without values")
+            raise RecordError(
+                "it is computed in pieces, of which no values are kept: watch without values=True and gradients=True"
+            )
         meeting = self._meeting(met)
 
         def read(sources: Places) -> Piece:

@@ -66,16 +66,17 @@ class Side:
         return self.numbers.numel()
 
 
+Rows = tuple[Tensor, Tensor, Tensor]
+
+
 @dataclasses.dataclass(frozen=True)
 class Piece:
     """The rows of a softmax."""
 
     sides: list[tuple[Side, Side]]  # (queries, keys) of each product that its scores come from
     row: Tensor  # [S], the place of each row's query among those of all products
-    col: Tensor  # int32 [S, n], 1 + the place of each column's key; 0 = masked
-    scores: Tensor  # [S, n]
-    weights: Tensor  # [S, n], those that the model used
-    met: Tensor  # bool [S, n], whether they have met values
+    rows: Callable[[Tensor], Rows]  # of some rows: 1 + the place of each column's key, 0 = masked; scores; weights
+    is_used: Callable[[], bool]  # whether all weights have met values
     scale: float
     dtype: torch.dtype  # of the scores
 
@@ -91,7 +92,8 @@ def read_cells(
     found, used = places.of(cells.node), places.of(meeting.node)
     if found is None or used is None:
         raise RecordError(_LOST)
-    scores, at = (x.movedim(cells.dim, -1).flatten(0, -2) for x in (cells.scores.float(), found))
+    work = torch.promote_types(cells.scores.dtype, torch.float32)
+    scores, at = (x.movedim(cells.dim, -1).flatten(0, -2) for x in (cells.scores.to(work), found))
     top = scores.amax(-1, keepdim=True)
     allowed = (scores - top > FORBIDS) & (top > FORBIDS)
     outside = (allowed & (at == 0)).any(-1)
@@ -117,13 +119,13 @@ def read_cells(
         raise RecordError(_TWICE)
     # Rows of padding are nobody's; what the model set to 0 after the softmax attends to nothing.
     weights = scores.softmax(-1)
-    theirs = torch.full((places.count + 1,), torch.nan)
-    theirs[used.flatten()] = meeting.weights.float().flatten()
+    theirs = scores.new_full((places.count + 1,), torch.nan)
+    theirs[used.flatten()] = meeting.weights.to(work).flatten()
     theirs[0] = torch.nan
     theirs = theirs[at]
     met = ~theirs.isnan()
     changed = (theirs - weights).abs() > 1e-6 + 4 * torch.finfo(dtype).eps * weights
-    zeroed = torch.zeros(len(at), dtype=torch.bool)
+    zeroed = at.new_zeros(len(at), dtype=torch.bool)
     if _dropped(meeting.node):
         changed = zeroed[:, None]
     else:
@@ -144,12 +146,18 @@ def read_cells(
     def meet(meeting: Meeting) -> None:
         used = places.of(meeting.node)
         if used is not None:
-            there = torch.zeros(places.count + 1, dtype=torch.bool)
+            there = used.new_zeros(places.count + 1, dtype=torch.bool)
             there[used.flatten()] = True
             met.logical_or_(there[at])
             _check_values(meeting, used, found_in, sources)
 
-    return Piece(sides_, own_row[:, 0], col, scores, weights, met, scale, dtype), meet
+    def rows_of(index: Tensor) -> Rows:
+        return col[index], scores[index], weights[index]
+
+    def is_used() -> bool:
+        return not bool((~met & (weights > 1e-6) & (col > 0)).any())
+
+    return Piece(sides_, own_row[:, 0], rows_of, is_used, scale, dtype), meet
 
 
 class _In:
@@ -204,8 +212,8 @@ def _check_values(meeting: Meeting, used: Tensor, found_in: Sequence[_In], sourc
         if letter not in two:
             numbers = numbers.unsqueeze(i)
     numbers, used = numbers.expand(used.shape).flatten(), used.flatten()
-    some = torch.arange(0, len(used), -(-len(used) // SAMPLE))
-    used, numbers = used[some], numbers[some]
+    step = max(1, -(-len(used) // SAMPLE))
+    used, numbers = used[::step], numbers[::step]
     origins = _origins_of(sources)
     for each in found_in:
         here = each.holds(used) & (numbers > 0)
@@ -233,23 +241,30 @@ def _pairs(a: Tensor, b: Tensor) -> Tensor:
 
 def read_call(call: Scores, rows: Tensor, keys: Tensor, dtype: torch.dtype) -> Piece:
     """The piece of a call, whose queries [B, H, Q] and keys [B, H, K] have these numbers."""
-    record = AttentionRecord(call)
-    scores, weights = (x.flatten(0, 2) for x in (record.scores(), record.weights()))
+    record, (q_len, k_len) = AttentionRecord(call), call.shape[2:]
     k = call.k.repeat_interleave(call.heads_per_key_head, 1)
     of_q, of_k = (Side(x.flatten(0, 1), y.flatten(0, 1)) for x, y in ((rows, call.q), (keys, k)))
-    col = torch.arange(1, of_k.count + 1, dtype=torch.int32).view(of_k.numbers.shape)[:, None]
-    col = col.expand(-1, rows.shape[2], -1).flatten(0, 1).masked_fill(scores == -torch.inf, 0)
-    row, met = torch.arange(of_q.count), torch.ones_like(col, dtype=torch.bool)
-    there = (col > 0).any(-1)
-    found = row[there], col[there], scores[there], weights[there], met[there]
-    return Piece([(of_q, of_k)], *found, call.scale, dtype)
+
+    def rows_of(index: Tensor) -> Rows:
+        found = []
+        for i in (index // q_len).unique().tolist():
+            example, head = divmod(i, rows.shape[1])
+            some = (index[index // q_len == i] % q_len).tolist()
+            scores, weights = (x(rows=some, heads=[head])[example, 0] for x in (record.scores, record.weights))
+            col = torch.arange(i * k_len + 1, (i + 1) * k_len + 1, device=scores.device).expand_as(scores)
+            found.append((col.masked_fill(scores == -torch.inf, 0), scores, weights))
+        col, scores, weights = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return col, scores, weights
+
+    row = torch.arange(of_q.count, device=call.q.device)
+    return Piece([(of_q, of_k)], row, rows_of, lambda: True, call.scale, dtype)
 
 
 def sides(node: Product, sources: Places) -> tuple[Side, Side]:
     """The queries and the keys of a product."""
     factors = [sources.of(part) for _, part in node.factors]
     filled = [
-        torch.zeros(shape, dtype=torch.int32) if each is None else each
+        torch.zeros(shape, dtype=torch.int32, device=node.device) if each is None else each
         for each, (shape, _) in zip(factors, node.factors, strict=True)
     ]
     trail, lead = node.arrange(filled), node.trail.lead
@@ -299,16 +314,12 @@ def _held_by(numbers: Tensor, origins: Sequence[_Origin]) -> list[_Origin]:
     return [each for each in origins if bool(each.holds(numbers).any())]
 
 
-class Merged(NamedTuple):
-    """All pieces as one call."""
+def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognised: Recognised) -> AttentionCall:
+    """The pieces of one attention as one call; queries that are in none of them attend to nothing.
 
-    call: AttentionCall
-    positions: tuple[int, ...] | None  # those of its rows; None = they are all
-
-
-def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognised: Recognised) -> Merged:
-    """The pieces of one attention as one call. RecordError where no call says what they did."""
-    if any(bool((~piece.met & (piece.weights > 1e-6) & (piece.col > 0)).any()) for piece in pieces):
+    RecordError where no call says what they did.
+    """
+    if not all(piece.is_used() for piece in pieces):
         raise RecordError(_UNMET)
     grid = _Grid(pieces, _origins_of(sources))
     layout = read_layout(grid.lead, heads)
@@ -324,19 +335,19 @@ def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognise
     wrong = wrong_weights(call, lambda rows: layout.fold(grid.weights(rows)), pieces[0].dtype)
     if wrong is not None:
         raise RecordError(wrong)
-    return Merged(call, grid.positions)
+    return call
 
 
 def _once(tile: _Tile, keys: int) -> _Tile:
     """The rows with each key once. If a softmax has it m times it counts m times: its score grows by log m."""
     there = tile.cols < keys
-    seen = torch.zeros(len(tile.rows), keys + 1, dtype=torch.bool).scatter_(1, tile.cols, value=True)[:, :keys]
+    seen = there.new_zeros(len(tile.rows), keys + 1).scatter_(1, tile.cols, value=True)[:, :keys]
     if int(seen.sum()) == int(there.sum()):
         return tile
     top = tile.scores.masked_fill(~there, -torch.inf).amax(-1, keepdim=True)
     parts = (tile.scores - top).exp().masked_fill(~there, 0.0), tile.weights.masked_fill(~there, 0.0)
-    exps, weights = (torch.zeros(len(seen), keys + 1).scatter_add(1, tile.cols, x)[:, :keys] for x in parts)
-    cols = torch.arange(keys).expand_as(seen).masked_fill(~seen, keys)
+    exps, weights = (x.new_zeros(len(seen), keys + 1).scatter_add(1, tile.cols, x)[:, :keys] for x in parts)
+    cols = torch.arange(keys, device=seen.device).expand_as(seen).masked_fill(~seen, keys)
     return _Tile(tile.rows, cols, top + exps.log(), weights)
 
 
@@ -366,18 +377,24 @@ class _Grid:
     Attributes:
         lead: the sizes of what queries and keys have in common: examples, heads.
         q, k: all of them, [*lead, Q, D] and [*lead, K, D].
-        positions: those of the queries; None = they are all.
-        tiles: of each example and head, the rows of its pieces.
     """
 
     def __init__(self, pieces: Sequence[Piece], origins: Sequence[_Origin]) -> None:
         pairs = [pair for piece in pieces for pair in piece.sides]
         rows, keys = (torch.cat([pair[i].numbers.flatten() for pair in pairs]) for i in (0, 1))
-        of_rows, of_keys = _held_by(rows, origins), _held_by(keys, origins)
-        if len(of_rows) != 1 or any(len(each.shape) != len(of_rows[0].shape) for each in of_keys):
+        of_rows = _held_by(rows, origins)
+        if len(of_rows) != 1:
             raise RecordError(_FORMS)
-        shared, single = _shared(of_rows[0], of_keys, pairs)
-        q_at, k_at = _places(rows, of_rows, shared), _places(keys, of_keys, shared)
+        of_keys = _held_by(keys, origins)
+        if len(of_keys) > 1 and _are_the_same(pairs):
+            shared, single, k_at = *_groups(of_rows[0], pairs), None
+        else:
+            if not of_keys or any(len(each.shape) != len(of_rows[0].shape) for each in of_keys):
+                raise RecordError(_FORMS)
+            shared, single = _shared(of_rows[0], of_keys, pairs)
+            k_at = _places(keys, of_keys, shared)
+        q_at = _places(rows, of_rows, shared)
+        k_at = k_at or _with_queries(q_at, pairs)
         if (len(shared) > 1 and q_at.heads > 1) or q_at.heads % k_at.heads:
             raise RecordError(_FORMS)  # heads are a dimension already: these are parts of their channels
         real, there, size = rows > 0, keys > 0, []
@@ -392,16 +409,12 @@ class _Grid:
                 two.copy_(torch.searchsorted(examples, two).clamp(max=len(examples) - 1))
         k_size = [1 if dim in single else n for dim, n in zip(shared, size, strict=True)]
         self._check_heads(pairs, q_at, k_at)
-        found = q_at.position[real].unique()
-        self.positions = tuple(found.tolist()) if len(found) < q_at.length else None
-        q_at.position = torch.searchsorted(found, q_at.position).clamp(max=len(found) - 1)
-        q_at.length = len(found)
         self.lead = (*size, q_at.heads) if q_at.heads > 1 or not size else tuple(size)
         q = _filled(torch.cat([pair[0].vectors.flatten(0, 1) for pair in pairs]), q_at, size, real)
         k = _filled(torch.cat([pair[1].vectors.flatten(0, 1) for pair in pairs]), k_at, k_size, there)
         k = k.expand(*size, *k.shape[len(size) :]).repeat_interleave(q_at.heads // k_at.heads, -3)
         self.q, self.k = (x.reshape(*self.lead, *x.shape[-2:]) for x in (q, k))
-        self.tiles = self._sorted(pieces, _ravel([*q_at.lead, q_at.head], [*size, q_at.heads]), q_at, k_at)
+        self._pieces = self._sorted(pieces, _ravel([*q_at.lead, q_at.head], [*size, q_at.heads]), q_at, k_at)
 
     @staticmethod
     def _check_heads(pairs: Sequence[tuple[Side, Side]], q_at: _Places, k_at: _Places) -> None:
@@ -417,45 +430,98 @@ class _Grid:
             if not bool(((low == high) & (first == low) & (last == low) | ~both).all()):
                 raise RecordError(_FORMS)
 
-    def _sorted(self, pieces: Sequence[Piece], which: Tensor, q_at: _Places, k_at: _Places) -> list[list[_Tile]]:
-        found: list[list[_Tile]] = [[] for _ in range(math.prod(self.lead))]
+    def _sorted(
+        self, pieces: Sequence[Piece], which: Tensor, q_at: _Places, k_at: _Places
+    ) -> list[list[tuple[Piece, Tensor, Tensor, Tensor]]]:
+        """Of each example and head its pieces, with their rows, the positions of these and those of the keys."""
+        found: list[list[tuple[Piece, Tensor, Tensor, Tensor]]] = [[] for _ in range(math.prod(self.lead))]
         row = key = 0
         for piece in pieces:
-            own = piece.row + row
-            positions = torch.cat([torch.tensor([k_at.length]), k_at.position[key:]])
-            for i in range(len(found)):
-                here = (which[own] == i).nonzero()[:, 0]
+            own = piece.row.long() + row
+            keys = torch.cat([k_at.position.new_tensor([k_at.length]), k_at.position[key:]])
+            order = which[own].argsort(stable=True)
+            counts = which[own].bincount(minlength=len(found)).tolist()
+            for i, here in enumerate(order.split(counts)):
                 if len(here):
-                    place = q_at.position[own[here]]
-                    cells = positions[piece.col[here]], piece.scores[here], piece.weights[here]
-                    found[i].append(_once(_Tile(place, *cells), k_at.length))
+                    found[i].append((piece, here, q_at.position[own[here]], keys))
             row, key = (n + sum(pair[i].count for pair in piece.sides) for i, n in ((0, row), (1, key)))
-        for tiles in found:
-            places = torch.cat([tile.rows for tile in tiles]) if tiles else torch.zeros(0)
+        for parts in found:
+            places = torch.cat([place for _, _, place, _ in parts]) if parts else torch.zeros(0)
             if len(places.unique()) < len(places):
                 raise RecordError(_TWICE)
         return found
 
+    def tiles(self, i: int, rows: Tensor | None = None) -> Iterator[_Tile]:
+        """The rows of one of the examples and heads; of all queries, or of those where `rows` [Q] is True."""
+        for piece, here, place, keys in self._pieces[i]:
+            some = slice(None) if rows is None else rows[place]
+            if len(place[some]):
+                cols, scores, weights = piece.rows(here[some])
+                work = torch.promote_types(piece.dtype, torch.float32)
+                tile = _Tile(place[some], keys[cols.long()], scores.to(work), weights.to(work))
+                yield _once(tile, self.k.shape[-2])
+
     def weights(self, rows: Tensor | slice) -> Tensor:
         """Those that the model used for some rows, [*lead, rows, K]."""
-        chosen = torch.arange(self.q.shape[-2])[rows]
-        wanted = torch.full((self.q.shape[-2],), -1)
-        wanted[chosen] = torch.arange(len(chosen))
-        found = torch.zeros(len(self.tiles), len(chosen), self.k.shape[-2] + 1)
-        for i, tiles in enumerate(self.tiles):
-            for tile in tiles:
-                here = (wanted[tile.rows] >= 0).nonzero()[:, 0]
-                parts = torch.zeros(len(here), found.shape[-1]).scatter_add(1, tile.cols[here], tile.weights[here])
-                found[i, wanted[tile.rows[here]]] = parts
-        return found[..., :-1].reshape(*self.lead, len(chosen), -1)
+        q_len, k_len = self.q.shape[-2], self.k.shape[-2]
+        wanted = torch.zeros(q_len, dtype=torch.bool, device=self.q.device)
+        wanted[rows] = True
+        found = torch.zeros(len(self._pieces), int(wanted.sum()), k_len + 1, device=self.q.device, dtype=torch.float32)
+        place = wanted.cumsum(0) - 1
+        for i in range(len(found)):
+            for tile in self.tiles(i, wanted):
+                parts = found.new_zeros(len(tile.rows), k_len + 1).scatter_add(1, tile.cols, tile.weights.float())
+                found[i, place[tile.rows]] = parts
+        return found[..., :-1].reshape(*self.lead, -1, k_len)
+
+
+def _are_the_same(pairs: Sequence[tuple[Side, Side]]) -> bool:
+    """Whether all queries of a group met the same keys, or the first of them: as chunks of queries, beside a cache."""
+    longest = max((keys.numbers for _, keys in pairs), key=lambda x: x.shape[1])
+    if len(longest.unique()) < longest.numel():  # blocks, which share keys
+        return False
+    return all(
+        len(keys.numbers) == len(longest) and torch.equal(keys.numbers, longest[:, : keys.numbers.shape[1]])
+        for _, keys in pairs
+    )
+
+
+def _groups(of_rows: _Origin, pairs: Sequence[tuple[Side, Side]]) -> tuple[list[int], list[int]]:
+    """As `_shared`, where all queries met the same keys: the dimensions in which the queries of a group are alike."""
+    numbers = torch.cat([queries.numbers for queries, _ in pairs], 1)
+    real = of_rows.holds(numbers)
+    shared = []
+    for dim, at in enumerate(of_rows.coordinates(numbers)[:-1]):
+        low, high = _range(at, real)
+        if bool(((low == high) | ~real.any(1)).all()):
+            shared.append(dim)
+    return shared, []
+
+
+def _with_queries(q_at: _Places, pairs: Sequence[tuple[Side, Side]]) -> _Places:
+    """Where keys stand that all queries of their group met: with these, in their own order."""
+    row, lead, head, position = 0, [list[Tensor]() for _ in q_at.lead], list[Tensor](), list[Tensor]()
+    for queries, keys in pairs:
+        size = keys.numbers.shape
+        first = (
+            row
+            + (queries.numbers > 0).to(torch.uint8).argmax(1)
+            + torch.arange(size[0]).to(q_at.head.device) * (queries.numbers.shape[1])
+        )
+        row += queries.count
+        for into, at in zip((*lead, head), (*q_at.lead, q_at.head), strict=True):
+            into.append(at[first][:, None].expand(size).flatten())
+        position.append(torch.arange(size[1], device=q_at.head.device).expand(size).flatten())
+    found = [torch.cat(x) for x in (*lead, head, position)]
+    return _Places(found[:-2], found[-2], q_at.heads, found[-1], max(keys.numbers.shape[1] for _, keys in pairs))
 
 
 def _masks(grid: _Grid) -> list[Tensor]:
     """Which keys the queries of each example and head saw, bool [Q, K]; those that are alike are one tensor."""
     found: list[Tensor] = []
     for i in range(math.prod(grid.lead)):
-        mask = torch.zeros(grid.q.shape[-2], grid.k.shape[-2] + 1, dtype=torch.bool)
-        for tile in grid.tiles[i]:
+        mask = grid.q.new_zeros(grid.q.shape[-2], grid.k.shape[-2] + 1, dtype=torch.bool)
+        for tile in grid.tiles(i):
             mask[tile.rows] = mask.new_zeros(len(tile.rows), mask.shape[1]).scatter_(1, tile.cols, value=True)
         mask = mask[:, :-1]
         found.append(next((x for x in found if torch.equal(x, mask)), mask))
@@ -468,13 +534,14 @@ def _rest(grid: _Grid, scale: float, dtype: torch.dtype) -> tuple[list[Tensor] |
     One number more or less for a row makes no difference. The scale is that of the pieces, or else the one that fits.
     """
     shape = (grid.q.shape[-2], grid.k.shape[-2])
-    q, k = grid.q.flatten(0, -3).float(), grid.k.flatten(0, -3).float()
+    work = torch.promote_types(dtype, torch.float32)
+    q, k = (x.flatten(0, -3).to(work) for x in (grid.q, grid.k))
 
     def parts() -> Iterator[tuple[int, _Tile, Tensor, Tensor]]:
         """(which, the tile, its scores and q kᵀ, both without the mean of each row; 0 where masked)"""
         for i in range(len(q)):
             product = torch.nn.functional.pad(q[i] @ k[i].mT, (0, 1))
-            for tile in grid.tiles[i]:
+            for tile in grid.tiles(i):
                 masked = tile.cols == shape[1]
                 count = (~masked).sum(-1, keepdim=True)
 
@@ -495,9 +562,9 @@ def _rest(grid: _Grid, scale: float, dtype: torch.dtype) -> tuple[list[Tensor] |
     fitting = dots / norms if norms else 0.0
     if all(float((scores - fitting * product).abs().max()) <= allowed for _, _, scores, product in parts()):
         return None, fitting
-    found = [torch.zeros(shape[0], shape[1] + 1) for _ in q]
+    found = [q.new_zeros(shape[0], shape[1] + 1) for _ in q]
     for i, tile, scores, product in parts():
-        rest = torch.zeros(len(tile.rows), shape[1] + 1).scatter_(1, tile.cols, scores - scale * product)
+        rest = q.new_zeros(len(tile.rows), shape[1] + 1).scatter_(1, tile.cols, scores - scale * product)
         found[i][tile.rows] = rest
     return [x[:, :-1] for x in found], scale
 
@@ -562,13 +629,13 @@ def _places(numbers: Tensor, origins: Sequence[_Origin], shared: Sequence[int]) 
         found.head[here] = torch.searchsorted(channels, coordinates[-1])
         rest = [dim for dim in range(len(each.shape) - 1) if dim not in shared]
         sizes = [each.shape[dim] for dim in rest]
-        found.position[here] = _ravel([coordinates[dim] for dim in rest], sizes, len(coordinates[-1])) + found.length
+        found.position[here] = _ravel([coordinates[dim] for dim in rest], sizes, coordinates[-1]) + found.length
         found.length += math.prod(sizes)
     return found
 
 
-def _ravel(coordinates: Sequence[Tensor], sizes: Sequence[int], n: int = 0) -> Tensor:
-    found = torch.zeros(n, dtype=torch.long) if not coordinates else torch.zeros_like(coordinates[0])
+def _ravel(coordinates: Sequence[Tensor], sizes: Sequence[int], like: Tensor | None = None) -> Tensor:
+    found = torch.zeros_like(like) if like is not None and not coordinates else torch.zeros_like(coordinates[0])
     for each, size in zip(coordinates, sizes, strict=True):
         found = found * size + each
     return found

@@ -22,6 +22,7 @@ from headwise.errors import RecordError
 # Every number stays in its place. Of several operands the first of the result's shape counts: q * cos, scores + bias.
 _IN_PLACE = frozenset((
     *operations.ELEMENTWISE, *operations.KEEPS, *(name.strip("_") for name in operations.BARE), "tril", "triu",
+    "layer_norm", "rms_norm", "normalize",
 ))  # fmt: skip
 _MOVES = frozenset((
     *operations.SHAPES, *operations.TURN, *operations.JOIN, *operations.CUT, *operations.SPLIT,
@@ -42,22 +43,23 @@ class Node:
     """How a tensor was made. A node without `parts` is an origin: what it was made of is not followed.
 
     Args:
-        shape: of the tensor.
+        shape, device: of the tensor.
         name: the operation; empty for an origin.
         parts: the shape of each operand, with its node if it has one.
         run: makes the tensor's places of those of the operands; None = they stay where they are.
     """
 
-    __slots__ = ("name", "parts", "products", "run", "shape")
+    __slots__ = ("device", "name", "parts", "products", "run", "shape")
 
     def __init__(
         self,
         shape: torch.Size,
+        device: torch.device,
         name: str = "",
         parts: Sequence[Part] = (),
         run: Callable[[list[Tensor]], Tensor] | None = None,
     ) -> None:
-        self.shape, self.name, self.parts, self.run = shape, name, tuple(parts), run
+        self.shape, self.device, self.name, self.parts, self.run = shape, device, name, tuple(parts), run
         self.products: bool = any(node is not None and node.products for _, node in parts)  # whether it comes from one
 
 
@@ -77,13 +79,13 @@ class Product(Node):
 
     def __init__(
         self,
-        shape: torch.Size,
+        x: Tensor,
         trail: Trail,
         factors: Sequence[Part],
         queries: Node | None,
         arrange: Callable[[list[Tensor]], Trail | None],
     ) -> None:
-        super().__init__(shape)
+        super().__init__(x.shape, x.device)
         self.products = True
         self.trail, self.factors, self.queries, self.arrange = trail, tuple(factors), queries, arrange
 
@@ -102,7 +104,7 @@ class Tape:
         found = self._known.get(id(x))
         if found is not None and found[0]() is x:
             return found[1] if found[2] == _version(x) else None
-        return self._put(x, Node(x.shape))
+        return self._put(x, Node(x.shape, x.device))
 
     def step(
         self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
@@ -160,7 +162,7 @@ class Tape:
             nodes = [part for part in parts if part[1] is not None]
             parts = [part for i, part in enumerate(nodes) if i == 0 or (part[1] is not None and part[1].products)]
         if any(node is not None for _, node in parts):
-            self._put(out, Node(out.shape, name, parts, run))
+            self._put(out, Node(out.shape, out.device, name, parts, run))
 
     def _written(self, into: Tensor, where: Any, value: Any) -> None:
         """into[where] = value"""
@@ -181,7 +183,7 @@ class Tape:
         """The node of a tensor as it was before it was written to."""
         found = self._known.get(id(x))
         if found is None or found[0]() is not x:
-            return Node(x.shape)
+            return Node(x.shape, x.device)
         version = _version(x)
         return found[1] if version is None or found[2] is None or version - found[2] <= 1 else None
 
@@ -199,9 +201,7 @@ class Tape:
         q = trail.q
         of_q = [node for each, node in zip(given, nodes, strict=True) if q is not None and _share(each, q)]
         queries = origin(of_q[0]) if of_q and of_q[0] is not None else None
-        node = Product(
-            x.shape, trail, [(each.shape, n) for each, n in zip(given, nodes, strict=True)], queries, arrange
-        )
+        node = Product(x, trail, [(each.shape, n) for each, n in zip(given, nodes, strict=True)], queries, arrange)
         self._put(x, node)
         return node
 
@@ -259,7 +259,7 @@ class Places:
         self._next += node.shape.numel()
         if self._next >= 2**31:
             raise RecordError("its pieces come from tensors of more than 2³¹ numbers")
-        return torch.arange(first, self._next + 1, dtype=torch.int32).view(node.shape)
+        return torch.arange(first, self._next + 1, dtype=torch.int32, device=node.device).view(node.shape)
 
     def _made(self, node: Node) -> Tensor | None:
         places = [None if part is None else self._known[id(part)] for _, part in node.parts]
@@ -270,7 +270,7 @@ class Places:
         shapes = [shape for shape, _ in node.parts]
         return node.run(
             [
-                torch.zeros(shape, dtype=torch.int32) if each is None else each
+                torch.zeros(shape, dtype=torch.int32, device=node.device) if each is None else each
                 for each, shape in zip(places, shapes, strict=True)
             ]
         )
@@ -284,7 +284,7 @@ def _in_order(node: Node, known: Mapping[int, Any]) -> Iterator[Node]:
         below = [part for _, part in each.parts if part is not None and id(part) not in known and id(part) not in done]
         if below and id(each) not in entered:
             entered.add(id(each))
-            open_ += below
+            open_ += reversed(below)  # the first is numbered first
             continue
         open_.pop()
         if id(each) not in known and id(each) not in done:

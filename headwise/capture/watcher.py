@@ -128,7 +128,7 @@ class Watcher:
         )
 
     def _check_thread(self, module: nn.Module, *_: Any) -> None:
-        if threading.get_ident() != self._thread and not _in_backward():
+        if threading.get_ident() != self._thread and not in_backward():
             name = self._names.get(id(module), type(module).__name__)
             reason = "it ran in another thread: only the thread that entered the watch is watched"
             self.ledger.enter(Line(name, "missed", reason, ""))
@@ -157,7 +157,7 @@ class Watcher:
 
     def _count_runs(self, module: nn.Module) -> None:
         def count(*_: Any) -> None:
-            if self.is_watching() and not _in_backward():
+            if self.is_watching() and not in_backward():
                 self._ran(id(module))
 
         self._runs[id(module)] = 0
@@ -191,7 +191,7 @@ class Watcher:
         name: str | None = None,
     ) -> None:
         """Note a computation that becomes no record, once for a softmax. `name`: one that it was given before."""
-        if _in_backward():
+        if in_backward():
             return
         if name is None:
             told = None if softmax is None else softmax.line
@@ -214,7 +214,7 @@ class Watcher:
 
     def outside(self, where: str) -> None:
         """Note an attention that no module of the model computed."""
-        if self.is_watching() and not _in_backward():
+        if self.is_watching() and not in_backward():
             self.note(
                 f"a softmax that met a product was computed outside of the model's modules, and is not seen: {where}"
             )
@@ -236,14 +236,13 @@ class Watcher:
         how: str,
         *,
         reserved: Reserved | None = None,
-        positions: tuple[int, ...] | None = None,
     ) -> Entry | None:
         """Keep a computation that was recognised.
 
         `arrange` brings its output to [B, H, Q, E]; None = it has no one output. `reserved`: the name that it was
-        given before. `positions`: of its rows, where they are some of a sequence.
+        given before.
         """
-        if _in_backward():  # gradient checkpointing runs it again
+        if in_backward():  # gradient checkpointing runs it again
             if out is not None:
                 self._found_again(place, call, out, arrange)
             return None
@@ -281,9 +280,7 @@ class Watcher:
         elif run % self._every:
             return None
         heads, key_heads = call.q.shape[1], call.k.shape[1]
-        site = Site(
-            state.name, state.layer, kind, kind == "self" and causal, heads, key_heads, call=run, rows=positions
-        )
+        site = Site(state.name, state.layer, kind, kind == "self" and causal, heads, key_heads, call=run)
         outline = self._keeper.call(call, values=self.values)
         keep = functools.partial(self._keeper.tensor, keep_dtype=True)
         step = Step(call, tuple((each, mapped(keep, answer)) for each, answer in step.computed))
@@ -350,7 +347,7 @@ class Watcher:
         keys = self.appended.read(call.k)
         if keys is None or keys.older is None or keys.older is not entry.kept.last:
             return False
-        if call.q.shape[2] != 1 or call.q.requires_grad or _in_backward():
+        if call.q.shape[2] != 1 or call.q.requires_grad or in_backward():
             return False
         if self._add(entry, call, Step(call, ()), keys) is None:
             return False
@@ -504,7 +501,7 @@ class Watcher:
         return Coverage(tuple(sites), tuple(notes))
 
 
-def _in_backward() -> bool:
+def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 

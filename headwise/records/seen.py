@@ -266,10 +266,6 @@ class Seen:
         row_names, col_names = (self._tokens_of(labels, batch) for labels in (record.row_names, record.col_names))
         if (target is None and source is None) or (row_names and col_names):
             return row_names, col_names
-        if row_names is None and record.site is not None and record.site.rows is not None:
-            whole = next((x for x in (target, source) if _fit(x, batch, k_len)), None)
-            if whole is not None:
-                return [each.take(record.site.rows) for each in whole], col_names or whole
         name, sides = names.name_of(record), [(target, target), (source, source)]
         if row_names or (not col_names and "encoder" in name.lower().split(".")):
             sides.reverse()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
@@ -24,8 +24,6 @@ class Site:
     heads: int
     key_heads: int
     call: int = 0  # which call of this site: 0 for the first forward pass, 1 for the next
-    # Which positions its queries have, where they are some of a sequence; None = they are all, or the last ones.
-    rows: tuple[int, ...] | None = field(default=None, metadata={"since": 3})
 
 
 def is_causal(mask: Mask | None, q_len: int, k_len: int, blind: Tensor | None = None) -> bool:

@@ -65,7 +65,7 @@ def test_queries_against_keys_by_hand() -> None:
 def test_a_softcap_of_scores_less_their_maximum() -> None:
     """The number that is subtracted from a whole row cancels in a softmax, but not inside tanh."""
     q, k, v = torch.tensor([[1.0]]), torch.tensor([[2.0], [3.0]]), torch.tensor([[1.0], [0.0]])
-    seen, true = see(lambda q, k, v: torch.tanh(q @ k.T - 3.0).softmax(-1) @ v, q, k, v)
+    seen, _ = see(lambda q, k, v: torch.tanh(q @ k.T - 3.0).softmax(-1) @ v, q, k, v)
     first = math.exp(math.tanh(-1.0)) / (math.exp(math.tanh(-1.0)) + 1)
     torch.testing.assert_close(the_record(seen).weights().flatten(), torch.tensor([first, 1 - first]))
 

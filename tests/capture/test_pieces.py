@@ -61,7 +61,7 @@ def ids() -> Tensor:
 
 def longt5(**more: Any) -> Any:
     return transformers.LongT5Config(
-        vocab_size=50, d_model=M, d_kv=D, d_ff=8, num_layers=1, num_heads=H, local_radius=3, **more,
+        vocab_size=50, d_model=M, d_kv=D, d_ff=8, local_radius=3, **{"num_layers": 1, "num_heads": H, **more},
     )  # fmt: skip
 
 
@@ -114,7 +114,6 @@ def test_longt5() -> None:
     buckets = own._relative_position_bucket(distance, True, config.relative_attention_num_buckets, 128)
     bias = own.relative_attention_bias(buckets).permute(2, 0, 1)[None].detach()
     check(seen[0], heads(q), heads(k), (distance.abs() < 4)[None, None], bias)
-    assert seen[0].site.rows is None
 
 
 def test_big_bird() -> None:
@@ -181,21 +180,85 @@ def test_chunks_of_queries_are_one_record() -> None:
     (record,) = seen
     check(record, q, k, torch.ones(1, 1, T, T, dtype=torch.bool))
     assert record.site.name == "0"
-    assert record.site.rows is None
     assert [(site.status, site.calls) for site in seen.coverage()] == [("seen", 1)]
 
 
-def test_some_queries_say_which_they_are(tmp_path: Any) -> None:
+def test_queries_that_are_in_no_piece_attend_to_nothing() -> None:
     seen, q, k = see(Chunked(slice(2, 5), slice(9, 13)))
     (record,) = seen
-    chosen = [2, 3, 4, 9, 10, 11, 12]
-    check(record, q[:, :, chosen], k, torch.ones(1, 1, len(chosen), T, dtype=torch.bool))
-    assert record.site.rows == tuple(chosen)
-    seen.save(tmp_path / "some.hw")
-    assert headwise.load(tmp_path / "some.hw")[0].site.rows == tuple(chosen)
-    seen.tokens = [[f"t{i}" for i in range(T)]] * B
-    assert seen.row_labels(record) == tuple(f"t{i}" for i in chosen)
-    assert seen.col_labels(record) == tuple(f"t{i}" for i in range(T))
+    there = torch.zeros(1, 1, T, T, dtype=torch.bool)
+    there[:, :, [2, 3, 4, 9, 10, 11, 12]] = True
+    check(record, q, k, there)
+    w = (q @ k.mT).softmax(-1)[:, :, [2, 9]]
+    distance = (torch.arange(T) - torch.tensor([[2], [9]])).abs()
+    torch.testing.assert_close(record.distance()[:, :, [2, 9]], (w * distance).sum(-1), rtol=0, atol=1e-4)
+
+
+def test_keys_of_a_cache_come_before_the_new_ones() -> None:
+    class Cached(Chunked):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (heads(each(x[:, 6:])) for each in (self.q, self.k, self.v))
+            past = heads(x[:, :6]) * 0.1
+            k, v = torch.cat([past, k], 2), torch.cat([past, v], 2)
+            return torch.cat([(some @ k.mT).softmax(-1) @ v for some in q.split(4, 2)], 2)
+
+    torch.manual_seed(1)
+    model, x = nn.Sequential(Cached()), torch.randn(B, T, M)
+    with torch.no_grad(), headwise.watch(model) as seen:
+        model(x)
+        q, k = (heads(each(x[:, 6:])) for each in (model[0].q, model[0].k))
+    (record,) = seen
+    check(record, q, torch.cat([heads(x[:, :6]) * 0.1, k], 2), torch.ones(1, 1, T - 6, T, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("length", [3, 4, 5, 12])
+@pytest.mark.parametrize("n_heads", [1, 2])
+def test_longt5_of_any_length_and_one_head(length: int, n_heads: int) -> None:
+    config = longt5(num_heads=n_heads)
+    config.d_kv = M // n_heads
+    model = transformers.LongT5EncoderModel(config)
+    seen, _ = run(model, input_ids=ids()[:, :length])
+    assert [record.shape for record in seen] == [(B, n_heads, length, length)]
+    distance = torch.arange(length) - torch.arange(length)[:, None]
+    assert torch.equal(seen[0].weights() > 0, (distance.abs() < 4).expand(B, n_heads, -1, -1))
+
+
+def test_gradient_checkpointing_has_each_layer_once() -> None:
+    model = transformers.LongT5EncoderModel(longt5(num_layers=2, dropout_rate=0.0)).train()
+    model.activation_checkpointing_enable()
+    with headwise.watch(model) as seen:
+        model(ids()).last_hidden_state.sum().backward()
+    assert [record.shape for record in seen] == [(B, H, T, T)] * 2
+    assert len(set(seen.layers)) == 2
+
+
+def test_scores_and_weights_that_are_mixed_over_heads_are_listed() -> None:
+    """As in timm's CaiT: a linear layer over the heads, before and after the softmax."""
+
+    class Mixed(Chunked):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.after = nn.Linear(H, H), nn.Linear(H, H)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (heads(each(x)) for each in (self.q, self.k, self.v))
+            w = self.before((q @ k.mT).permute(0, 2, 3, 1)).permute(0, 3, 1, 2).softmax(-1)
+            return self.after(w.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) @ v
+
+    seen, *_ = see(Mixed())
+    assert not len(seen)
+    assert [site.status for site in seen.coverage()] in (["missed"], ["refused"])
+
+
+def test_float64_as_the_default() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        seen, q, k = see(Chunked(slice(0, 5), slice(5, T)))
+        check(seen[0], q, k, torch.ones(1, 1, T, T, dtype=torch.bool))
+        seen, _ = run(transformers.LongT5EncoderModel(longt5()), input_ids=ids())
+        assert seen[0].shape == (B, H, T, T)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_statistics_alone() -> None:
@@ -228,6 +291,7 @@ def test_the_same_queries_with_other_keys_are_two_attentions() -> None:
 
     seen, *_ = see(Two())
     assert [record.site.name for record in seen] == ["0", "0#2"]
+    assert any("0, 0#2 have queries in common" in note for note in seen.coverage().notes)
     assert [record.shape for record in seen] == [(B, H, T, T)] * 2
 
 
