@@ -301,7 +301,7 @@ def test_coverage_has_seen_missed_and_refused() -> None:
 
     class TalkingAttention(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return functional.layer_norm(x @ x.mT, x.shape[-2:-1]).softmax(-1) @ x
+            return (x @ x.mT).roll(1, -1).softmax(-1) @ x
 
     model = nn.Sequential(SelfAttention(), LinearAttention(), TalkingAttention())
     seen = see(model)

@@ -50,10 +50,6 @@ def test_models_in_half_precision(name: str, dtype: torch.dtype) -> None:
     inputs = {key: x.to(dtype) if x.is_floating_point() else x for key, x in family.inputs.items()}
     with headwise.watch(model) as seen:
         out = eager(model, **inputs)
-    if dtype == torch.float16 and name in ("gpt2 padded", "llama padded", "mistral"):
-        # Beside -65504, the lowest number, their rows of padding do not see all keys quite alike.
-        assert {site.status for site in seen.coverage()} == {"refused"}
-        return
     assert any(f"q and k are {str(dtype)[6:]}" in note for note in seen.coverage().notes)
     fields = {path.format(i): (field, i) for path, field, _, _ in family.stacks for i in range(2)}
     assert len(seen) == len(fields)
