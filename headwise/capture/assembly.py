@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 from torch import Tensor
 
+from headwise.capture.keep import TooMuch
 from headwise.capture.ledger import PART, Line, Softmax, where
 from headwise.capture.masks import Recognised
-from headwise.capture.pieces import Piece, merge
+from headwise.capture.merging import merge
+from headwise.capture.pieces import Piece
 from headwise.capture.sites import Place
 from headwise.capture.tape import Node, Places
 from headwise.capture.watcher import Entry, Reserved, Watcher, in_backward
@@ -93,6 +96,8 @@ class Assembly:
             elif len(group.waiting) > 1 or len(recorded) < len(group.waiting):
                 try:
                     self._merge(group)
+                except TooMuch:
+                    raise
                 except (HeadwiseError, RuntimeError) as error:
                     if len(recorded) < len(group.waiting):
                         self._deny(group, str(error))
@@ -112,15 +117,14 @@ class Assembly:
         for each in group.waiting:
             self._watcher.ledger.strike(each.of)
             each.of.line = Line(group.place.name, "seen", HOW, "")
-            each.of.withdraw = None if whole is None else (lambda: None)
+            each.of.withdraw = None if whole is None else functools.partial(self._watcher.withdraw, whole)
 
     def _deny(self, group: _Group, reason: str) -> None:
         for each in group.waiting:
             if each.entry is not None:
                 self._watcher.withdraw(each.entry)
-            name = (
-                each.entry.site.name if each.entry is not None else group.reserved[0].name if group.reserved else None
-            )
+            name = None if group.reserved is None else group.reserved[0].name
+            name = name if each.entry is None else each.entry.site.name
             told = PART if each.entry is not None else reason
             self._watcher.refuse(group.place, told, where=each.where, softmax=each.of, name=name)
 

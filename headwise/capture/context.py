@@ -113,8 +113,8 @@ class Watch:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         if any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in self._model.modules()):
             watcher.notes.append("what torch.compile made ran eagerly")
-        stack.enter_context(huggingface.seen_through(self._model, watcher, functions))
-        stack.enter_context(listening(functions.told))
+        stack.enter_context(huggingface.seen_through(self._model, watcher, functions.recogniser))
+        stack.enter_context(listening(functions.recogniser.told))
         stack.enter_context(functions)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

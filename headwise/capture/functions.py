@@ -8,10 +8,7 @@ the same arguments.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import types
-import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,45 +17,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from headwise import masks
-from headwise.call import AttentionCall, Scores, make_call
-from headwise.capture import flex, huggingface, operations, products, projection
-from headwise.capture.assembly import HOW, Assembly
-from headwise.capture.explain import call_of, check_values, kept_call
-from headwise.capture.keep import TooMuch
-from headwise.capture.layout import Layout, out_of_buffer, read_layout, share_heads
-from headwise.capture.ledger import Line, Softmax, where
-from headwise.capture.masks import Recognised
-from headwise.capture.pieces import Cells, Meeting, Piece, number_of, read_call, read_cells, sides
-from headwise.capture.products import Met
-from headwise.capture.sites import Place
-from headwise.capture.tape import Node, Places, Product, Tape, origin, products_of
-from headwise.capture.trail import Trail, Trails, at_home
-from headwise.capture.verify import with_own_rows, wrong_output, wrong_weights
-from headwise.errors import HeadwiseError, RecordError
+from headwise.capture import operations, products, projection
+from headwise.capture.ledger import Softmax, where
+from headwise.capture.pieces import Cells
+from headwise.capture.recogniser import UNREADABLE, Recogniser, is_learned
+from headwise.capture.tape import Tape
+from headwise.capture.trail import Trails
 from headwise.functional import running
-from headwise.records.coverage import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headwise.capture.watcher import Entry, Watcher
+    from headwise.capture.watcher import Watcher
 
 Handler = Callable[[Callable[..., Any], str, Sequence[Any], Mapping[str, Any]], Any]
-Arrange = Callable[[Tensor], Tensor]
 
-_FACTORS = "its weights are multiplied with other weights: a product of softmaxes (as in Nyström attention)"
-_POWERS = "its weights are multiplied with themselves: a power of a matrix (as in a transitive closure)"
-_LOST = "a product of queries and keys meets values without a softmax that could be followed"
-_LINEAR = "a product of products without a softmax, as in linear attention"
-_UNNORMALISED = "its weights are exp(scores), which are not normalised before they meet other tensors"
-_ASSIGNED = (
-    "its softmax is over the queries, so that the weights on each key sum to 1: an assignment, as of slots to tokens"
-)
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "mv", "baddbmm", "baddbmm_", "einsum", "sum", "mean")
 _FUSED = ("scaled_dot_product_attention", "flex_attention")
-# What torch and headwise raise for a tensor of an unexpected kind or shape.
-_UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError)
 # Fused operations that take the model's input and hide its queries and keys.
 _HIDDEN = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 
@@ -83,16 +56,9 @@ class Functions(TorchFunctionMode):
         self._known = self._trails.known
         self._outputs = projection.Outputs()
         self._unprojected = self._outputs.known
-        self._recognised = Recognised()
         self._tape = Tape()
-        self._assembly = Assembly(watcher, self._recognised)
         self._generating = watcher.generating
-        watcher.finish = self._finish
-        self.heard = 0  # how many computations were seen as torch functions
-        self.sinks: Tensor | None = None  # learned sinks that the caller applies to the output of FlexAttention
-        self.asked: torch.Size | None = None  # the shape of the queries that the registry's function was given
-        self._heads: int | None = None  # inside nn.MultiheadAttention: its number of heads
-        self._made: dict[int, tuple[weakref.ref[Tensor], Softmax]] = {}  # outputs, and the softmax that made them
+        self.recogniser = Recogniser(watcher, self._trails, self._tape, self._outputs)
         self._handlers: dict[str, Handler | None] = {  # name -> what handles it; None = an operation like any other
             **dict.fromkeys(_PRODUCTS, self._product),
             **dict.fromkeys(_HIDDEN, self._hidden),
@@ -124,10 +90,6 @@ class Functions(TorchFunctionMode):
                 self._follow(name, args, kwargs, out)
         return out
 
-    def _finish(self) -> None:
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            self._assembly.close()
-
     def _handler_of(self, func: Any, name: str) -> Handler | None:
         """What handles a function that is called for the first time."""
         base = name.partition(".")[0]  # torch.ops.aten.bmm.default is called bmm.default
@@ -156,10 +118,10 @@ class Functions(TorchFunctionMode):
                     operations.step(base, self._trails, args, kwargs or {}, out)
                     if base in operations.BARE or base == "exp":
                         self._keep_cells(args, kwargs or {}, out)
-            except _UNREADABLE as error:  # not of the kind that it looked like
+            except UNREADABLE as error:  # not of the kind that it looked like
                 self._lose(base, args, out, error)
         if unprojected:
-            with contextlib.suppress(*_UNREADABLE), torch.no_grad():
+            with contextlib.suppress(*UNREADABLE), torch.no_grad():
                 self._outputs.step(name, args, out)
 
     def _keep_cells(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
@@ -195,7 +157,7 @@ class Functions(TorchFunctionMode):
                 self._tape.step(func, name, args, kwargs, out)
             self._follow(name, args, kwargs, out)
             if id(out) not in self._known:
-                with self._reading(name):
+                with self.recogniser.reading(name):
                     self._trails.put(out, operations.bare(name.partition(".")[0], args, kwargs, out))
         return out
 
@@ -214,19 +176,19 @@ class Functions(TorchFunctionMode):
         if running() or not isinstance(out, Tensor):
             return out
         met = found = None
-        with self._reading("matmul and softmax"):
+        with self.recogniser.reading("matmul and softmax"):
             met = products.values(name, args, kwargs, self._trails, out) if self._known else None
             found = products.product(name, args, kwargs, self._trails, out) if met is None else None
         if met is not None:
-            self._meet(name, out, met)
+            self.recogniser.meet(name, out, met)
             if met.kind != "no softmax":
                 return out
-            with self._reading(name):
+            with self.recogniser.reading(name):
                 found = products.product(name, args, kwargs, Trails(), out)
         if self._unprojected or (found is None and self._known):
             self._follow(name, args, kwargs, out)
         if found is not None:
-            if not (found.problem or self._generating.in_steps or _is_learned(found)):
+            if not (found.problem or self._generating.in_steps or is_learned(found)):
                 found = found.but(born=self._tape.begin(out, found, name, args, kwargs))
             self._trails.put(out, found)
         return out
@@ -234,8 +196,8 @@ class Functions(TorchFunctionMode):
     def _fused(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         out = func(*args, **kwargs)
         if not running():
-            read = self._flex if name == "flex_attention" else self._attended
-            self._hear(name, lambda place: read(place, out, *args, **kwargs))
+            read = self.recogniser.flex if name == "flex_attention" else self.recogniser.attended
+            self.recogniser.hear(name, lambda place: read(place, out, *args, **kwargs))
         return out
 
     def _multi_head(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -244,12 +206,15 @@ class Functions(TorchFunctionMode):
                 "nn.MultiheadAttention and nn.TransformerEncoder did not use their fused fast path: outputs may differ "
                 "in the last digits, and at padding, which the fast path sets to 0"
             )
-        before, self._heads = self._heads, kwargs.get("num_heads", args[4] if len(args) > 4 else None)
+        before, self.recogniser.heads = (
+            self.recogniser.heads,
+            kwargs.get("num_heads", args[4] if len(args) > 4 else None),
+        )
         try:
             with self:
                 return _multi_head_attention_forward(*args, **kwargs)
         finally:
-            self._heads = before
+            self.recogniser.heads = before
 
     def _backward(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Gradient checkpointing runs parts of the model again during backward; these must be seen too."""
@@ -275,326 +240,8 @@ class Functions(TorchFunctionMode):
         given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()]
         if sum(x.ndim > 2 and not products.is_parameter(x) for x in given) >= 3 and not running():
             reason = f"`{name}` is an operation of another library: nothing can be seen inside"
-            self._settle(Softmax(), "missed", reason)
+            self.recogniser.settle(Softmax(), "missed", reason)
         return func(*args, **kwargs)
-
-    # What else reports attention.
-
-    def told(self, call: AttentionCall, out: Tensor) -> None:
-        """headwise's own attention was called."""
-        how = "headwise.attention"
-        self._hear(how, lambda place: self._found(place, call, out, lambda x: x, how))
-
-    def opaque(
-        self, name: str, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, result: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        """A function of Hugging Face's registry was called, and computed nothing that is seen as a torch function."""
-
-        def read(place: Place) -> None:
-            call = huggingface.read(module, q, k, v, *args, **kwargs)
-            self._checked(place, call, result, name, lambda x: x.transpose(1, 2))
-
-        self._hear(name, read)
-
-    def _hear(self, how: str, read: Callable[[Place], object], trail: Trail | None = None) -> None:
-        """Read a computation that was recognised, if it was made in the model."""
-        with self._reading(how, trail):
-            place = self._watcher.place()
-            if place is not None:
-                self.heard += 1
-                read(place)
-            else:
-                self._watcher.outside(where())
-
-    @contextlib.contextmanager
-    def _reading(self, how: str, trail: Trail | None = None) -> Iterator[None]:
-        """Reading must never break the model: what cannot be read is refused.
-
-        Inside, no function is listened to: weights that are computed for the comparison are not the model's attention.
-        """
-        try:
-            with torch.no_grad(), torch._C.DisableTorchFunction():
-                yield
-        except TooMuch:
-            raise
-        except _UNREADABLE as error:
-            place = self._watcher.place()
-            if place is not None:
-                of = None if trail is None else trail.of
-                self._watcher.refuse(place, f"{how}: {error}", where=where(), softmax=of)
-                if trail is not None and trail.born is not None and trail.born.queries is not None:
-                    self._assembly.refuse(place, trail.born.queries)
-
-    # Where weights meet their values.
-
-    def _meet(self, name: str, out: Tensor, met: Met) -> None:
-        """Weights met another tensor in a product: an attention, or what else it is."""
-        trail, of = met.trail, met.trail.of or Softmax()
-        if met.kind == "no softmax":
-            changed = trail.loose or trail.problem
-            self._settle(of, "missed" if changed else "not attention", _LOST if changed else _LINEAR)
-            return
-        if met.kind == "mixed":
-            if trail.q is None and not products.is_parameter(met.other):
-                self._settle(of, "not attention", "its weights are summed over another axis than its softmax")
-            else:
-                self._trails.put(out, trail.with_problem(f"the weights were mixed with each other by `{name}`"))
-            return
-        if met.kind == "factors":
-            other = self._trails.get(met.other)
-            reason = _POWERS if other is not None and other.product is trail.product else _FACTORS
-            self._trails.put(out, trail.but(problem=reason))
-            for each in (of, None if other is None else other.of):
-                if each is not None:
-                    self._settle(each, "refused", reason)
-            return
-        if trail.problem in (_FACTORS, _POWERS):  # and what it meets may be the last factor times the values
-            made = self._made.get(id(met.other))
-            if made is not None and made[0]() is met.other:
-                self._settle(made[1], "refused", trail.problem)
-        if of.line is not None and of.line.status == "seen":
-            if of.again is not None:
-                with self._reading(name):
-                    of.again(self._meeting(met))
-            return  # these weights have met other values before: one softmax is one record
-        if trail.problem and products.is_parameter(met.other):
-            self._settle(of, "missed", trail.problem)
-        elif trail.exps:
-            self._settle(of, "missed", _UNNORMALISED)
-        elif met.kind == "assigned":
-            self._settle(of, "refused", _ASSIGNED)
-        elif met.kind:
-            self._settle(of, "not attention" if trail.q is None or _is_learned(trail) else "refused", met.kind)
-        elif trail.q is None and products.is_parameter(met.other):
-            self._settle(of, "not attention", "a softmax whose scores come from no product meets parameters")
-        elif trail.q is None:
-            reason = "its scores come from no product of queries and keys that could be followed"
-            self._settle(of, "missed", f"{reason}; {trail.problem}" if trail.problem else reason)
-        elif trail.k is not None and products.is_parameter(trail.k):
-            self._settle(of, "not attention", "its keys are parameters: a router, or a table that is looked up softly")
-        else:
-            self._hear("matmul and softmax", lambda place: self._weighted(place, out, met), trail)
-
-    def _settle(self, softmax: Softmax, status: Status, reason: str) -> None:
-        if softmax.withdraw is not None:
-            softmax.withdraw()
-            softmax.withdraw = None
-        place = self._watcher.place()
-        if place is None:
-            self._watcher.outside(where())
-        else:
-            self._watcher.refuse(place, reason, status=status, where=where(), softmax=softmax)
-
-    # What was recognised, as a call.
-
-    def _weighted(self, place: Place, out: Tensor, met: Met) -> None:
-        """Weights that a softmax made of a product were multiplied by their values."""
-        found, values = met.trail, met.values
-        heads = self._heads or place.heads or found.heads
-        layout = read_layout(found.lead, heads)
-        in_blocks = found.rows != found.keys and (layout.at is not None or self._is_padded(found))
-        if (found.problem or in_blocks) and self._in_pieces(place, met, heads):
-            return
-        if found.problem:
-            raise RecordError(found.problem)
-        if found.sinks is not None and not found.sinks_cut:
-            raise RecordError("the column of sinks was multiplied by the values too")
-        if values is None and self._watcher.values:
-            raise RecordError("its values could not be read from the product, and are asked for")
-        some = len(found.lead) == 1 and found.q is not None and _is_slice(found.q, heads)
-        some = some or (found.born is not None and self._is_mixed(found, layout))
-        if some and (found.born is None or found.born.queries is None or self._watcher.values):
-            raise RecordError(
-                "it is of some heads or examples of a tensor in which both are one dimension: which is not known"
-            )
-        layout = read_layout(found.lead, None) if some else layout
-        if in_blocks:
-            raise RecordError("its queries are cut into blocks that have keys of other blocks too")
-        how, weights = "matmul and softmax", found.softmax
-        if found.used or weights is None or found.q is None:
-            weights = at_home(found, met.weights)
-        if found.q is None or found.loose or found.used:
-            call = kept_call(found, values, layout, weights, self._recognised)
-            how = "softmax of other scores" if found.q is None else "matmul and softmax, its scores kept"
-        else:
-            call = call_of(found, values, layout, self._recognised)
-        weights = layout.fold(weights)
-        wrong = wrong_weights(call, weights, found.dtype)
-        if wrong is not None:
-            call = with_own_rows(call, weights)
-            wrong = wrong_weights(call, weights, found.dtype)
-        if wrong is not None:
-            raise RecordError(wrong)
-        softmax, arrange = found.of, met.arrange
-        assert softmax is not None
-        if some:
-            read = functools.partial(_piece, found.born, found.lead, found.keys, layout, call.detached(), found.dtype)
-            self._assembly.add(place, found.born.queries, heads, softmax, read)
-            softmax.line = Line(place.name, "seen", HOW, "")
-            return
-        entry = self._found(place, call, out, lambda x: layout.fold(x if arrange is None else arrange(x)), how)
-        self._watcher.ledger.strike(softmax)
-        softmax.line = Line(place.name, "seen", how, "")
-        if entry is not None:
-            softmax.withdraw = functools.partial(self._watcher.withdraw, entry)
-            if not self._watcher.values and found.born is not None and found.born.queries is not None:
-                read = functools.partial(
-                    _piece, found.born, found.lead, found.keys, layout, call.detached(), found.dtype
-                )
-                self._assembly.recorded(place, found.born.queries, heads, softmax, read, entry)
-            key, made = id(out), self._made
-            made[key] = weakref.ref(out, lambda _: made.pop(key, None)), softmax
-
-    def _meeting(self, met: Met) -> Meeting:
-        return Meeting(met.weights, self._tape.node(met.weights), self._tape.node(met.other), met.letters)
-
-    def _is_padded(self, found: Trail) -> bool:
-        """Whether some of its queries or keys, in blocks, are padding that the model added."""
-        if len(found.lead) < 3 or found.born is None or self._watcher.values:
-            return False
-        return any(bool((side.numbers == 0).any()) for side in sides(found.born, Places(products=False)))
-
-    def _is_mixed(self, found: Trail, layout: Layout) -> bool:
-        """Whether examples and heads are one dimension, in another order than examples first."""
-        if len(found.lead) != 1 or layout.batch == 1 or layout.heads == 1 or found.born.queries is None:
-            return False
-        first = sides(found.born, Places(products=False))[0].numbers[:, 0]
-        ordered = bool((first[1:] > first[:-1]).all())
-        return not ordered and len(first.unique()) == len(first)
-
-    def _in_pieces(self, place: Place, met: Met, heads: int | None) -> bool:
-        """Read a softmax cell by cell; False if its scores come from nothing that was followed."""
-        trail, of = met.trail, met.trail.of
-        cells: Cells | None = None if of is None else of.cells
-        found = () if cells is None else products_of(cells.node)
-        queries = next((each.queries for each in found if each.queries is not None), None)
-        if of is None or cells is None or queries is None or trail.q is None:
-            return False
-        if self._watcher.values:
-            raise RecordError(
-                "it is computed in pieces, of which no values are kept: watch without values=True and gradients=True"
-            )
-        meeting = self._meeting(met)
-
-        def read(sources: Places) -> Piece:
-            piece, of.again = read_cells(cells, meeting, sources, trail.factor, trail.dtype)
-            return piece
-
-        self._assembly.add(place, queries, heads, of, read)
-        of.line, of.cells = Line(place.name, "seen", HOW, ""), None
-        return True
-
-    def _attended(
-        self,
-        place: Place,
-        out: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> None:
-        """F.scaled_dot_product_attention was called."""
-        check_values(query)
-        lead = query.shape[:-2]
-        if not query.ndim == key.ndim == value.ndim == 4:
-            lead = torch.broadcast_shapes(lead, *(x.shape[:-2] for x in (key, value) if x.ndim != 4 or query.ndim != 4))
-        layout = read_layout(tuple(lead), self._heads or place.heads)
-        q = layout.fold(query)
-        k, v = (x if x.ndim == 4 and x.shape[0] == len(q) else layout.fold(x) for x in (key, value))
-        arrange: Arrange = layout.fold
-        asked = self.asked
-        if asked is not None and q.shape != asked and tuple(asked) == (len(q), q.shape[1] * q.shape[2], 1, q.shape[3]):
-            # transformers writes the query heads of a key head as rows when there is a single query.
-            q = q.reshape(asked)
-            if attn_mask is not None and attn_mask.ndim == 4 and attn_mask.shape[1] > 1:
-                attn_mask = attn_mask.reshape(len(attn_mask), asked[1], 1, attn_mask.shape[3])
-            arrange = lambda x: layout.fold(x).reshape(*q.shape[:3], x.shape[-1])  # noqa: E731
-        shape = (*q.shape[:3], k.shape[2])
-        mask, bias = None, None
-        if is_causal:
-            mask = masks.causal(offset=0)
-        elif attn_mask is not None:
-            read = self._recognised.mask if attn_mask.dtype == torch.bool else self._recognised.additive
-            mask, bias = read(layout.fold_mask(attn_mask), shape)
-        call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p)
-        entry = self._found(place, call, out, arrange, "scaled_dot_product_attention")
-        of_q, of_k = (None if self._generating.in_steps else self._tape.node(x) for x in (query, key))
-        if entry is None or of_q is None or of_k is None or self._watcher.values:
-            return
-
-        piece = functools.partial(_fused_piece, of_q, of_k, layout, call.detached())
-        softmax = Softmax()
-        softmax.withdraw = functools.partial(self._watcher.withdraw, entry)
-        self._assembly.recorded(place, origin(of_q), self._heads or place.heads, softmax, piece, entry)
-
-    def _flex(self, place: Place, out: Tensor | tuple[Tensor, ...], *args: Any, **kwargs: Any) -> None:
-        """FlexAttention was called."""
-        self._watcher.note("FlexAttention ran uncompiled: its outputs may differ in the last digits")
-        self._checked(place, flex.read(*args, **kwargs), out, "flex_attention", lambda x: x)
-
-    def _checked(self, place: Place, call: AttentionCall, result: Any, how: str, arrange: Arrange) -> None:
-        """A call that was only read from its arguments: kept if it explains the output."""
-        out = result[0] if isinstance(result, tuple) else result
-        wrong = wrong_output(call, arrange(out))
-        if wrong is not None:
-            raise RecordError(wrong)
-        if self.sinks is not None:  # FlexAttention has none: Hugging Face scales its output afterwards
-            call = dataclasses.replace(call, sinks=self.sinks.detach().to(call.q.dtype))
-        self._found(place, call, out, arrange, how)
-
-    def _found(self, place: Place, call: AttentionCall, out: Tensor, arrange: Arrange, how: str) -> Entry | None:
-        if self._watcher.goes_on(place, call, how):
-            return None
-        k, v = (out_of_buffer(x) for x in share_heads(call.k, call.v))
-        call = dataclasses.replace(call, k=k, v=v)
-        entry = self._watcher.found(place, call, out, arrange, how)
-        if entry is not None and self._watcher.values:
-            self._outputs.put(out, call.shape[1], lambda weight: entry.keep("output_weight", weight))
-        if self._watcher.generating.run is not None and call.shape[2] == 1:
-            self._generating.in_steps = True
-        return entry
-
-
-def _piece(
-    born: Product,
-    lead: tuple[int, ...],
-    keys: int,
-    layout: Layout,
-    call: Scores,
-    dtype: torch.dtype,
-    sources: Places,
-) -> Piece:
-    """The piece that a call is. It must not hold the trail, which holds the weights."""
-    queries, of_keys = sides(born, sources)
-    if of_keys.numbers.shape[-1] != keys:
-        raise RecordError("its keys are of several products")
-    one, two = (layout.fold(x.numbers.reshape(*lead, -1, 1))[..., 0] for x in (queries, of_keys))
-    return read_call(call, one, two, dtype)
-
-
-def _fused_piece(of_q: Node, of_k: Node, layout: Layout, call: Scores, sources: Places) -> Piece:
-    """The piece that a fused attention is."""
-    rows, keys = (sources.of(node) for node in (of_q, of_k))
-    if rows is None or keys is None:
-        raise RecordError("its queries or keys come from nothing that was followed")
-    rows, keys = (layout.fold(number_of(x)[..., None])[..., 0] for x in (rows, keys))
-    return read_call(call, rows, keys, call.q.dtype)
-
-
-def _is_learned(trail: Trail) -> bool:
-    """Whether the queries or the keys are parameters."""
-    return any(x is not None and products.is_parameter(x) for x in (trail.q, trail.k))
-
-
-def _is_slice(x: Tensor, heads: int | None) -> bool:
-    """Whether `x` [n, Q, D] is some of the matrices of a larger tensor, and not all heads of an example."""
-    whole = x._base
-    some = whole is not None and whole.shape[-2:] == x.shape[-2:] and whole.numel() > x.numel()
-    return some and len(x) > 1 and x.stride(0) == x.shape[1] * x.shape[2] and (not heads or len(x) % heads > 0)
 
 
 def _any_known(known: Container[int], given: Iterable[Any]) -> bool:

@@ -23,12 +23,12 @@ from headwise.errors import RecordError
 from headwise.masks import Mask
 
 if TYPE_CHECKING:
-    from headwise.capture.functions import Functions
+    from headwise.capture.recogniser import Recogniser
     from headwise.capture.watcher import Watcher
 
 
 @contextlib.contextmanager
-def seen_through(model: nn.Module, watcher: Watcher, functions: Functions) -> Iterator[None]:
+def seen_through(model: nn.Module, watcher: Watcher, recogniser: Recogniser) -> Iterator[None]:
     """Inside this context the registry's functions and `model.generate` report to the watch. Else no effect."""
     transformers = sys.modules.get("transformers")
     base = getattr(transformers, "PreTrainedModel", None)
@@ -36,7 +36,7 @@ def seen_through(model: nn.Module, watcher: Watcher, functions: Functions) -> It
     if not theirs:
         yield
         return
-    with _REGISTRY.heard_by(functions), contextlib.ExitStack() as stack:
+    with _REGISTRY.heard_by(recogniser), contextlib.ExitStack() as stack:
         for module in theirs:
             for name, context in (("generate", _generating), ("generate_batch", _batching_noted)):
                 if callable(getattr(module, name, None)):
@@ -49,14 +49,14 @@ class _Registry:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._listeners: tuple[tuple[int, Functions], ...] = ()  # (the thread that it listens to, the listener)
+        self._listeners: tuple[tuple[int, Recogniser], ...] = ()  # (the thread that it listens to, the listener)
         self._replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # name -> (original, replacement)
 
     @contextlib.contextmanager
-    def heard_by(self, functions: Functions) -> Iterator[None]:
-        """Inside this context the registry's functions report to `functions`, if this thread calls them."""
+    def heard_by(self, recogniser: Recogniser) -> Iterator[None]:
+        """Inside this context the registry's functions report to `recogniser`, if this thread calls them."""
         mapping: dict[str, Callable[..., Any]] = sys.modules["transformers"].AttentionInterface._global_mapping
-        listener = threading.get_ident(), functions
+        listener = threading.get_ident(), recogniser
         with self._lock:
             if not self._listeners:
                 self._replaced = {name: (each, self._reporting(name, each)) for name, each in mapping.items()}

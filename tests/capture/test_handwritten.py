@@ -423,7 +423,7 @@ def test_what_is_recognised_is_true_without_a_look_at_the_weights(
 ) -> None:
     """Of a long call only some rows are compared with the model's weights: the operations must say enough."""
     assume(not SNEAKY & {*program[1], program[2]})
-    with mock.patch("headwise.capture.functions.wrong_weights", return_value=None):
+    with mock.patch("headwise.capture.recogniser.wrong_weights", return_value=None):
         seen, true = _run(program)
     for record in seen:
         assert_weights(record, true, empty=(true.sum(-1) == 0).any(1))
