@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from headwise.capture import operations, products, projection
+from headwise.capture import operation, operations, products, projection
 from headwise.capture.ledger import Softmax, where
 from headwise.capture.pieces import Cells
 from headwise.capture.recogniser import UNREADABLE, Recogniser, is_learned
@@ -63,7 +63,7 @@ class Functions(TorchFunctionMode):
             **dict.fromkeys(_PRODUCTS, self._product),
             **dict.fromkeys(_HIDDEN, self._hidden),
             **dict.fromkeys(_FUSED, self._fused),
-            **dict.fromkeys(operations.BARE, self._softmax),
+            **dict.fromkeys(operation.BARE, self._softmax),
             **dict.fromkeys(("cat", "concat", "concatenate"), self._joined),
             "linear": self._linear,
             "multi_head_attention_forward": self._multi_head,
@@ -116,7 +116,7 @@ class Functions(TorchFunctionMode):
             try:
                 with torch.no_grad(), torch._C.DisableTorchFunction():
                     operations.step(base, self._trails, args, kwargs or {}, out)
-                    if base in operations.BARE or base == "exp":
+                    if base in operation.BARE or base == "exp":
                         self._keep_cells(args, kwargs or {}, out)
             except UNREADABLE as error:  # not of the kind that it looked like
                 self._lose(base, args, out, error)

@@ -6,15 +6,36 @@ loose (scores) or `used` (weights): the numbers themselves are kept. After any o
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headwise.capture.arrangement import axes, permuted, reshaped, same_but_ones
 from headwise.capture.ledger import Softmax
+from headwise.capture.operation import (
+    ADD,
+    ARRANGE,
+    CUT,
+    DIVIDE,
+    ELEMENTWISE,
+    JOIN,
+    LIMIT,
+    MULTIPLY,
+    SOFTMAXES,
+    SPLIT,
+    STATISTICS,
+    SUBTRACT,
+    TURN,
+    Rule,
+    Step,
+    in_place,
+    is_same_view,
+    unknown,
+    what,
+)
 from headwise.capture.trail import Trail, Trails, at_home
 from headwise.masks.additive import FORBIDS, UNIFORM
 
@@ -35,17 +56,17 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     x = operands[at]
     trail = trails.get(x, changed=out is x)
     assert trail is not None
-    if name.startswith("new_") or name.endswith("_like") or name in _STATISTICS:
+    if name.startswith("new_") or name.endswith("_like") or name in STATISTICS:
         return None  # takes only the shape, the dtype and the device; or what it makes are no scores
     if not isinstance(out, Tensor):
         cut = name in SPLIT or (name in ("topk", "sort") and trail.q is not None)  # without q and k: a router's
         for part in out if cut else ():
             if isinstance(part, Tensor):
-                trails.put(part, _unknown(trail, _Step(name, args, dict(kwargs), operands, at, part)))
+                trails.put(part, unknown(trail, Step(name, args, dict(kwargs), operands, at, part)))
         return None
     if not out.is_floating_point() or out.ndim == 0 or (name not in CUT and _is_row_statistic(trail, x, out)):
         return None
-    found = _Step(name, args, dict(kwargs), operands, at, out)
+    found = Step(name, args, dict(kwargs), operands, at, out)
     if "softmax" in name:
         trails.put(out, _normalised(trail, found) if trail.of is None else bare(name, args, kwargs, out))
         return None
@@ -53,10 +74,10 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     if any(other.product is trail.product for other in others):
         alike = all(other.shape == trail.shape and other.order == trail.order for other in others)
         trail = (
-            _in_place(trail, found)
+            in_place(trail, found)
             if alike and name in ELEMENTWISE
             else trail.with_problem(
-                f"the {_what(trail)} were combined with something computed from them in `{name}`, which a record "
+                f"the {what(trail)} were combined with something computed from them in `{name}`, which a record "
                 "cannot represent"
             )
         )
@@ -65,9 +86,9 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     if trail.problem:
         trails.put(out, trail)
         return None
-    if name in CUT and trail.q is None and not _same_but_ones(x, out):
+    if name in CUT and trail.q is None and not same_but_ones(x, out):
         return None  # some columns of a softmax without queries, as those of the experts that a router chose
-    rule = (_BEFORE if trail.of is None else _AFTER).get(name, _in_place)
+    rule = (_BEFORE if trail.of is None else _AFTER).get(name, in_place)
     trails.put(out, rule(trail, found))
     return None
 
@@ -83,53 +104,7 @@ def bare(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor)
     rest = [size for i, size in enumerate(out.shape) if i != at] or [1]
     trail = Trail(None, None, tuple(rest[:-1]), out.dtype, rest[-1], out.shape[at], order=order, of=Softmax())
     trail = trail.but(logs=name.endswith("log_softmax"), view=(out.shape[0],) if out.ndim == 1 else None)
-    return trail if name.strip("_") in _SOFTMAXES else trail.with_problem(f"its weights come from `{name}`")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Step:
-    name: str
-    args: Sequence[Any]
-    kwargs: dict[str, Any]
-    operands: tuple[Any, ...]
-    at: int  # which operand is tracked
-    out: Tensor
-
-    @property
-    def tracked(self) -> Tensor:
-        found: Tensor = self.operands[self.at]
-        return found
-
-    def other(self) -> Any:
-        return self.operands[1 - self.at] if len(self.operands) > 1 and self.at < 2 else None
-
-    def argument(self, position: int, name: str, default: Any = None) -> Any:
-        return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
-
-
-Rule = Callable[[Trail, _Step], "Trail | None"]
-
-
-# What no rule describes.
-
-
-def _what(trail: Trail) -> str:
-    return "scores" if trail.of is None else "weights"
-
-
-def _unknown(trail: Trail, step: _Step) -> Trail:
-    return trail.with_problem(f"the {_what(trail)} went through `{step.name}`, which a record cannot represent")
-
-
-def _in_place(trail: Trail, step: _Step) -> Trail:
-    """Every number is where it was, but not what it was: the numbers themselves have to be kept."""
-    if step.name not in ELEMENTWISE or tuple(step.out.shape) != trail.shape:
-        return _unknown(trail, step)
-    if trail.of is not None:
-        return trail.but(used=trail.used or step.name)
-    if trail.sinks is not None:
-        return _unknown(trail, step)
-    return trail.but(loose=True)
+    return trail if name.strip("_") in SOFTMAXES else trail.with_problem(f"its weights come from `{name}`")
 
 
 def _is_row_statistic(trail: Trail, before: Tensor, out: Tensor) -> bool:
@@ -138,12 +113,12 @@ def _is_row_statistic(trail: Trail, before: Tensor, out: Tensor) -> bool:
     return before.ndim > 1 and before.shape[-1] > 1 and tuple(out.shape) in (rows, (*rows, 1))
 
 
-def _unchanged(trail: Trail, step: _Step) -> Trail:
+def _unchanged(trail: Trail, step: Step) -> Trail:
     """For what may change numbers (a limit, a slice, a head mask, nan_to_num) but usually does not: compare."""
     before, out = step.tracked, step.out
     if tuple(out.shape) != trail.shape or out is before:
-        return _in_place(trail, step)
-    if _is_same_view(out, before):  # scores[..., :n] with all keys
+        return in_place(trail, step)
+    if is_same_view(out, before):  # scores[..., :n] with all keys
         return trail
     same = out == before
     if bool(same.all()):
@@ -153,21 +128,17 @@ def _unchanged(trail: Trail, step: _Step) -> Trail:
         may_differ = forbidden & ~forbidden.all(-1, keepdim=True)
     else:  # torch's softmax of an empty row is NaN
         may_differ = before.isnan().all(-1, keepdim=True) & (out == 0)
-    return trail if bool((same | may_differ).all()) else _in_place(trail, step)
-
-
-def _is_same_view(x: Tensor, y: Tensor) -> bool:
-    return x.shape == y.shape and x.stride() == y.stride() and x.data_ptr() == y.data_ptr()
+    return trail if bool((same | may_differ).all()) else in_place(trail, step)
 
 
 # Scores.
 
 
-def _scaled(trail: Trail, step: _Step) -> Trail:
+def _scaled(trail: Trail, step: Step) -> Trail:
     other = step.other()
-    divided = step.name in _DIVIDE
+    divided = step.name in DIVIDE
     if divided and (step.at == 1 or "rounding_mode" in step.kwargs):
-        return _in_place(trail, step)
+        return in_place(trail, step)
     if isinstance(other, Tensor) and other.numel() != 1:
         return _scaled_by_rows(trail, step, 1 / other if divided else other)
     c = float(other)
@@ -175,51 +146,51 @@ def _scaled(trail: Trail, step: _Step) -> Trail:
     terms = tuple((x, coefficient * c) for x, coefficient in trail.terms)
     fills = tuple((x, value * c) for x, value in trail.fills)
     if not math.isfinite(c) or (terms and c <= 0) or not all(value <= FORBIDS for _, value in fills):
-        return _in_place(trail, step)
+        return in_place(trail, step)
     sinks = None if trail.sinks is None else trail.sinks * c
     return trail.but(factor=trail.factor * c, terms=terms, fills=fills, sinks=sinks)
 
 
-def _scaled_by_rows(trail: Trail, step: _Step, by: Tensor) -> Trail:
+def _scaled_by_rows(trail: Trail, step: Step, by: Tensor) -> Trail:
     """Scores times one number per row or head (a learned temperature): the same as queries times that number."""
     if trail.view is not None or by.ndim > len(trail.shape):
-        return _in_place(trail, step)
+        return in_place(trail, step)
     by = trail.canonical(by)
     if trail.q is None or trail.inner is not None or trail.sinks is not None or by.shape[-1] != 1 or trail.loose:
-        return _in_place(trail, step)
+        return in_place(trail, step)
     if not all(bool((value * by <= FORBIDS).all()) for _, value in trail.fills):
-        return _in_place(trail, step)
+        return in_place(trail, step)
     if trail.terms and not bool((by > 0).all()):  # a term may forbid
-        return _in_place(trail, step)
+        return in_place(trail, step)
     terms = tuple((x * by, coefficient) for x, coefficient in trail.terms)
     return trail.but(q=trail.q * by, terms=terms)
 
 
-def _added(trail: Trail, step: _Step) -> Trail:
+def _added(trail: Trail, step: Step) -> Trail:
     other, sign = step.other(), 1.0
-    if step.name in _SUBTRACT:
+    if step.name in SUBTRACT:
         if step.at == 1:
-            return _in_place(trail, step)
+            return in_place(trail, step)
         sign = -1.0
     sign *= float(step.kwargs.get("alpha", 1))
     if tuple(step.out.shape) != trail.shape:
-        return _unknown(trail, step)
+        return unknown(trail, step)
     if not isinstance(other, Tensor):
         other = torch.tensor(float(other), dtype=trail.dtype, device=step.out.device)
     elif not other.is_floating_point():
         other = other.to(trail.dtype)  # a mask of bools adds 1 where it is True
     if trail.sinks is not None:
         # One number per row, for all its scores and the sink, does not change the softmax.
-        return trail if other.ndim and other.shape[-1] == 1 else _unknown(trail, step)
+        return trail if other.ndim and other.shape[-1] == 1 else unknown(trail, step)
     if trail.view is not None:
-        return _in_place(trail, step)
+        return in_place(trail, step)
     other = trail.canonical(other)
     # What is the same for all keys cancels in the softmax, unless the scores become so large that they are rounded.
     cancels = bool(other.ndim) and other.shape[-1] == 1 and trail.keys > 1
     if cancels and (_are_small(other) or _are_small(trail.canonical(step.out).amax(-1))):
         return trail.but(shifted=True)
     if (trail.terms or trail.fills) and _overflows(trail, other * sign):
-        return _in_place(trail, step)
+        return in_place(trail, step)
     return trail.but(terms=(*trail.terms, (other, sign)))
 
 
@@ -235,27 +206,27 @@ def _overflows(trail: Trail, other: Tensor) -> bool:
     return any(before) and bool((other <= low).any())
 
 
-def _capped(trail: Trail, step: _Step) -> Trail:
+def _capped(trail: Trail, step: Step) -> Trail:
     changed = trail.terms or trail.fills or trail.shifted or trail.loose
     if changed or trail.inner is not None or trail.sinks is not None:
-        return _in_place(trail, step)
+        return in_place(trail, step)
     return trail.but(inner=trail.factor, factor=1.0)
 
 
-def _filled(trail: Trail, step: _Step) -> Trail:
+def _filled(trail: Trail, step: Step) -> Trail:
     if step.at != 0:
-        return _in_place(trail, step)
+        return in_place(trail, step)
     return _fill(trail, step, step.argument(1, "mask"), step.argument(2, "value"))
 
 
-def _chosen(trail: Trail, step: _Step) -> Trail:
+def _chosen(trail: Trail, step: Step) -> Trail:
     """torch.where(condition, scores, value), or the other way round; scores.where(condition, value)."""
     condition, other = step.argument(0, "condition"), step.argument(2, "other")
     if step.at == 0:
         return _fill(trail, step, ~step.argument(1, "condition"), other)
     if step.at == 1:
         return _fill(trail, step, ~condition, other)
-    return _fill(trail, step, condition, step.argument(1, "input")) if step.at == 2 else _in_place(trail, step)
+    return _fill(trail, step, condition, step.argument(1, "input")) if step.at == 2 else in_place(trail, step)
 
 
 def _written(trails: Trails, into: Any, where: Any, value: Any) -> None:
@@ -266,15 +237,15 @@ def _written(trails: Trails, into: Any, where: Any, value: Any) -> None:
             where = where[(...,) + (None,) * (len(trail.shape) - where.ndim)]
             trails.put(into, _fill(trail, None, where, value))
         else:
-            trails.put(into, trail.with_problem(f"the {_what(trail)} were assigned to in place"))
+            trails.put(into, trail.with_problem(f"the {what(trail)} were assigned to in place"))
     elif part is not None:
         whole = into.shape == value.shape and where in (Ellipsis, slice(None))
-        trails.put(into, part if whole else part.with_problem(f"the {_what(part)} were assembled from parts"))
+        trails.put(into, part if whole else part.with_problem(f"the {what(part)} were assembled from parts"))
 
 
-def _fill(trail: Trail, step: _Step | None, forbidden: Any, value: Any) -> Trail:
+def _fill(trail: Trail, step: Step | None, forbidden: Any, value: Any) -> Trail:
     def otherwise(problem: str) -> Trail:
-        return trail.with_problem(problem) if step is None else _in_place(trail, step)
+        return trail.with_problem(problem) if step is None else in_place(trail, step)
 
     if trail.view is not None or trail.loose:
         return otherwise("the scores were filled in another shape")
@@ -297,7 +268,7 @@ def _joined(trails: Trails, name: str, args: Sequence[Any], kwargs: Mapping[str,
     trail = next((each for each in known if each is not None), None)
     if trail is None:
         return
-    problem = trail.with_problem(f"the {_what(trail)} were joined with something else by `{name}`")
+    problem = trail.with_problem(f"the {what(trail)} were joined with something else by `{name}`")
     last = name != "stack" and dim in (-1, out.ndim - 1)
     if not last or trail.of is not None or trail.sinks is not None or trail.order or trail.view or trail.problem:
         trails.put(out, problem)
@@ -330,11 +301,11 @@ def _beside(parts: list[Trail]) -> Trail | None:
 # The softmax.
 
 
-def _normalised(trail: Trail, step: _Step) -> Trail:
+def _normalised(trail: Trail, step: Step) -> Trail:
     dim, x = step.argument(1, "dim"), step.tracked
     trail = trail.but(of=Softmax(), logs=step.name == "log_softmax", dtype=x.dtype if trail.loose else trail.dtype)
-    if trail.problem or step.name not in _SOFTMAXES:
-        return _unknown(trail, step)
+    if trail.problem or step.name not in SOFTMAXES:
+        return unknown(trail, step)
     places = axes(trail, trail.shape)
     at = (dim if isinstance(dim, int) else -1) % step.out.ndim
     keys, rows = len(trail.sizes) - 1, len(trail.sizes) - 2
@@ -363,19 +334,19 @@ def _turned(trail: Trail) -> Trail:
     )  # fmt: skip
 
 
-def _exponential(trail: Trail, step: _Step) -> Trail:
+def _exponential(trail: Trail, step: Step) -> Trail:
     """exp(scores): a softmax once it is divided by its sum, or if that was subtracted before."""
     if trail.of is not None:
-        return trail.but(logs=False, softmax=None) if trail.logs and not trail.used else _in_place(trail, step)
+        return trail.but(logs=False, softmax=None) if trail.logs and not trail.used else in_place(trail, step)
     if trail.sinks is not None:
-        return _unknown(trail, step)
+        return unknown(trail, step)
     trail = trail.but(of=Softmax(), exps=True)
     return _sums_to_one(trail.but(scores=at_home(trail, step.tracked)) if trail.loose else trail, step)
 
 
-def _sums_to_one(trail: Trail, step: _Step) -> Trail:
+def _sums_to_one(trail: Trail, step: Step) -> Trail:
     if trail.problem or tuple(step.out.shape) != trail.shape:
-        return _unknown(trail, step)
+        return unknown(trail, step)
     return trail.but(exps=not sum_to_one(at_home(trail, step.out)), softmax=None)
 
 
@@ -385,27 +356,27 @@ def sum_to_one(weights: Tensor) -> bool:
     return bool(((sums - 1).abs() <= (16 if eps < 1e-4 else 4) * eps).logical_or(sums == 0).all())
 
 
-def _divided(trail: Trail, step: _Step) -> Trail:
+def _divided(trail: Trail, step: Step) -> Trail:
     if trail.exps and step.at == 0:
         return _sums_to_one(trail, step)
     return _unchanged(trail, step)
 
 
-def _squashed(trail: Trail, step: _Step) -> Trail:
+def _squashed(trail: Trail, step: Step) -> Trail:
     """Sigmoid attention."""
-    return _in_place(trail.but(of=Softmax()), step)
+    return in_place(trail.but(of=Softmax()), step)
 
 
 # Weights.
 
 
-def _dropped(trail: Trail, step: _Step) -> Trail:
+def _dropped(trail: Trail, step: Step) -> Trail:
     training = step.argument(2, "training", step.argument(2, "train", True))
     p = float(step.argument(1, "p", 0.5)) if training else 0.0
     return trail.but(dropout=1 - (1 - trail.dropout) * (1 - p))
 
 
-def _multiplied(trail: Trail, step: _Step) -> Trail:
+def _multiplied(trail: Trail, step: Step) -> Trail:
     """Weights times what leaves them as they are (a head mask of 1), or times the values, element by element."""
     other = step.other()
     if not isinstance(other, Tensor) or tuple(step.out.shape) == trail.shape or trail.values is not None:
@@ -413,163 +384,37 @@ def _multiplied(trail: Trail, step: _Step) -> Trail:
     return trail.but(values=other, softmax=at_home(trail, step.tracked) if trail.used else trail.softmax)
 
 
-def _cut(trail: Trail, step: _Step) -> Trail:
+def _cut(trail: Trail, step: Step) -> Trail:
     """weights[..., :-1] leaves out the column of sinks; or a slice with everything, or with some of the keys."""
     weights, out = step.tracked, step.out
     if trail.sinks is not None and not trail.sinks_cut:
         of_keys = weights[..., 1:] if trail.sinks_first else weights[..., :-1]
-        if _is_same_view(out, of_keys):
+        if is_same_view(out, of_keys):
             return trail.but(sinks_cut=True, softmax=out)
-    if _same_but_ones(weights, out):
-        return trail if out.shape == weights.shape else _reshaped(trail, step)
+    if same_but_ones(weights, out):
+        return trail if out.shape == weights.shape else reshaped(trail, step)
     return _unchanged(trail, step)
 
 
-# The arrangement.
-
-
-def axes(trail: Trail, shape: Sequence[int]) -> list[int | None] | None:
-    """Which of [*lead, Q, K] each dimension of a view of the tensor is; None for one of size 1 that is none of them.
-
-    None if the view splits or joins dimensions.
-    """
-    sizes = trail.sizes
-    home = trail.order or tuple(range(len(sizes)))
-    if len(shape) == len(home) and all(shape[i] == sizes[at] for i, at in enumerate(home)):
-        return list(home)
-    wide = [at for at in home if sizes[at] != 1]
-    if [size for size in shape if size != 1] != [sizes[at] for at in wide]:
-        return None
-    remaining = iter(wide)
-    return [None if size == 1 else next(remaining) for size in shape]
-
-
-def _same_but_ones(x: Tensor, y: Tensor) -> bool:
-    """Whether two views show the same numbers, apart from dimensions of size 1."""
-    (a, b), (c, d) = (
-        ([n for n in z.shape if n != 1], [s for n, s in zip(z.shape, z.stride(), strict=True) if n != 1])
-        for z in (x, y)
-    )
-    return a == c and b == d and x.data_ptr() == y.data_ptr()
-
-
-def _reshaped(trail: Trail, step: _Step) -> Trail:
-    """Another arrangement of batch and heads; the last two dimensions stay. Or a view that will be undone."""
-    home, out = trail.but(view=None).shape, tuple(step.out.shape)
-    if out == home:
-        return trail if trail.view is None else trail.but(view=None)
-    if math.prod(out) != math.prod(home) or trail.values is not None:
-        return _unknown(trail, step)
-    if trail.order is not None or len(out) < 2 or out[-2:] != home[-2:]:
-        return trail.but(view=out)
-    if trail.sinks is not None:
-        return _unknown(trail, step)
-    lead = out[:-2]
-
-    def follow(x: Tensor) -> Tensor:
-        if all(size == 1 for size in x.shape[:-2]):
-            return x[(0,) * (x.ndim - 2)]
-        return x.expand(*trail.lead, *x.shape[-2:]).reshape(*lead, *x.shape[-2:])
-
-    terms, fills = (tuple((follow(x), c) for x, c in pairs) for pairs in (trail.terms, trail.fills))
-    softmax, scores = (None if x is None else x.reshape(out) for x in (trail.softmax, trail.scores))
-    q, k = (None if x is None else follow(x) for x in (trail.q, trail.k))
-    heads = math.prod(trail.lead[1:]) if len(trail.lead) > 1 and len(lead) == 1 else trail.heads
-    return trail.but(
-        heads=heads, q=q, k=k, lead=lead, terms=terms, fills=fills, softmax=softmax, scores=scores, view=None
-    )
-
-
-def _permuted(trail: Trail, step: _Step) -> Trail:
-    """The same numbers with their dimensions in another order."""
-    n = len(trail.shape)
-    order = _order(step, n)
-    if order is None or trail.view is not None or trail.values is not None:
-        return _unknown(trail, step)
-    home = trail.order or tuple(range(n))
-    now = tuple(home[at] for at in order)
-    return trail.but(order=None if now == tuple(range(n)) else now)
-
-
-def _order(step: _Step, n: int) -> tuple[int, ...] | None:
-    """Which dimension of the operand each dimension of the result is."""
-    order = list(range(n))
-    given = [x for x in (*step.args, *step.kwargs.values()) if not isinstance(x, Tensor)]
-    if step.name in ("mT", "adjoint", "mH"):
-        given = [-1, -2]
-    elif step.name in ("T", "t", "numpy_T"):
-        return tuple(reversed(order))
-    if step.name == "permute":
-        dims = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
-        return tuple(dim % n for dim in dims) if len(dims) == n else None
-    if step.name in ("movedim", "moveaxis"):
-        if not all(isinstance(x, int) for x in given):
-            return None
-        order.insert(given[1] % n, order.pop(given[0] % n))
-        return tuple(order)
-    a, b = given[0] % n, given[1] % n
-    order[a], order[b] = order[b], order[a]
-    return tuple(order)
-
-
-# Names are without the underscores of `add_` and `__add__`. First those that keep the numbers, and perhaps their shape.
-_DTYPES = ("to", "float", "half", "bfloat16", "double", "type", "type_as", "to_copy")
-_MEMORY = ("contiguous", "clone", "detach", "cpu", "cuda", "data", "alias", "requires_grad", "pin_memory")
-SHAPES = (
-    *("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "view_as", "reshape_as"),
-    *("unsafe_view", "ravel", "broadcast_to", "expand_as"),
-)
-KEEPS = (*_DTYPES, *_MEMORY)
-ARRANGE = (*KEEPS, *SHAPES)
-TURN = (
-    *("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis"),
-    *("mT", "T", "t", "mH", "adjoint", "numpy_T"),
-)
-_LIMIT = ("clamp", "clamp_min", "clamp_max", "clip", "max", "maximum", "min", "minimum", "nan_to_num")
-_MULTIPLY = ("mul", "rmul", "imul", "multiply")
-_DIVIDE = ("div", "true_divide", "truediv", "itruediv", "divide")
-_SUBTRACT = ("sub", "isub", "subtract")
-_ADD = ("add", "radd", "iadd")
-JOIN = ("cat", "concat", "concatenate", "stack", "hstack")
-_SOFTMAXES = ("softmax", "safe_softmax", "log_softmax", "special_softmax", "special_log_softmax")
-# These begin a trail where there is none.
-BARE = frozenset(f"{line}{name}" for name in _SOFTMAXES for line in ("", "_"))
-CUT = ("getitem", "slice", "narrow", "select", "index", "index_select", "gather", "take_along_dim")
-SPLIT = ("split", "chunk", "unbind", "tensor_split", "split_with_sizes", "unsafe_split", "unsafe_chunk", "iter")
-ELEMENTWISE = frozenset(("rsub", "rtruediv", "rpow", "rdiv")) | frozenset((
-    *_LIMIT, *_MULTIPLY, *_DIVIDE, *_SUBTRACT, *_ADD, "masked_fill", "where", "tanh", "relu", "leaky_relu", "gelu",
-    "abs", "neg", "pow", "square", "sqrt", "rsqrt", "exp", "log", "sigmoid", "softplus", "elu", "silu", "addcmul",
-    "addcdiv", "lerp", "round", "threshold", "hardtanh", "erf", "sign", "reciprocal", "masked_scatter", "dropout",
-    "sin", "cos", "log1p", "expm1",
-))  # fmt: skip
-# What is made of scores by these are no scores.
-_STATISTICS = frozenset((
-    "einsum", "matmul", "rmatmul", "bmm", "mm", "mv", "baddbmm", "linear",  # products.py follows these
-    "sum", "mean", "amax", "amin", "argmax", "argmin", "logsumexp", "norm", "std", "var", "prod", "argsort",
-    "median", "mode", "kthvalue", "any", "all", "count_nonzero", "nonzero", "bernoulli", "multinomial", "shape", "size",
-    "isnan", "isinf", "vector_norm", "linalg_vector_norm", "quantile", "max_pool1d", "histc", "item", "tolist",
-    "backward",
-))  # fmt: skip
-
 _BEFORE: dict[str, Rule] = {
-    **dict.fromkeys(ARRANGE, _reshaped),
-    **dict.fromkeys((*_LIMIT, "getitem", "slice", "narrow"), _unchanged),
-    **dict.fromkeys((*_MULTIPLY, *_DIVIDE), _scaled),
-    **dict.fromkeys((*_ADD, *_SUBTRACT), _added),
+    **dict.fromkeys(ARRANGE, reshaped),
+    **dict.fromkeys((*LIMIT, "getitem", "slice", "narrow"), _unchanged),
+    **dict.fromkeys((*MULTIPLY, *DIVIDE), _scaled),
+    **dict.fromkeys((*ADD, *SUBTRACT), _added),
     "masked_fill": _filled,
     "where": _chosen,
     "tanh": _capped,
     "exp": _exponential,
     "sigmoid": _squashed,
-    **dict.fromkeys(TURN, _permuted),
+    **dict.fromkeys(TURN, permuted),
 }
 _AFTER: dict[str, Rule] = {
-    **dict.fromkeys(ARRANGE, _reshaped),
+    **dict.fromkeys(ARRANGE, reshaped),
     "dropout": _dropped,
     "exp": _exponential,
-    **dict.fromkeys(_MULTIPLY, _multiplied),
-    **dict.fromkeys(_DIVIDE, _divided),
-    **dict.fromkeys((*_LIMIT, "masked_fill", "where"), _unchanged),
+    **dict.fromkeys(MULTIPLY, _multiplied),
+    **dict.fromkeys(DIVIDE, _divided),
+    **dict.fromkeys((*LIMIT, "masked_fill", "where"), _unchanged),
     **dict.fromkeys(("getitem", "slice", "narrow"), _cut),
-    **dict.fromkeys(TURN, _permuted),
+    **dict.fromkeys(TURN, permuted),
 }

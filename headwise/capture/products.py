@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from headwise.capture.operations import axes
+from headwise.capture.arrangement import axes
 from headwise.capture.trail import Trail, Trails
 
 

@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.capture import operations, products
+from headwise.capture import operation, products
 from headwise.capture.trail import Trail, Trails
 from headwise.errors import RecordError
 
 # Every number stays in its place. Of several operands the first of the result's shape counts: q * cos, scores + bias.
 _IN_PLACE = frozenset((
-    *operations.ELEMENTWISE, *operations.KEEPS, *(name.strip("_") for name in operations.BARE), "tril", "triu",
+    *operation.ELEMENTWISE, *operation.KEEPS, *(name.strip("_") for name in operation.BARE), "tril", "triu",
     "layer_norm", "rms_norm", "normalize",
 ))  # fmt: skip
 _MOVES = frozenset((
-    *operations.SHAPES, *operations.TURN, *operations.JOIN, *operations.CUT, *operations.SPLIT,
+    *operation.SHAPES, *operation.TURN, *operation.JOIN, *operation.CUT, *operation.SPLIT,
     "pad", "constant_pad_nd", "as_strided", "unfold", "roll", "flip", "repeat", "repeat_interleave", "tile", "diagonal",
     "swapaxes", "rot90", "scatter", "index_put", "index_copy", "index_add", "slice_scatter", "select_scatter",
 ))  # fmt: skip

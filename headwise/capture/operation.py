@@ -1,0 +1,97 @@
+"""One operation on scores or weights, and which operations do what."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from headwise.capture.trail import Trail
+
+# Names are without the underscores of `add_` and `__add__`. First those that keep the numbers, and perhaps their shape.
+DTYPES = ("to", "float", "half", "bfloat16", "double", "type", "type_as", "to_copy")
+MEMORY = ("contiguous", "clone", "detach", "cpu", "cuda", "data", "alias", "requires_grad", "pin_memory")
+SHAPES = (
+    *("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "view_as", "reshape_as"),
+    *("unsafe_view", "ravel", "broadcast_to", "expand_as"),
+)
+KEEPS = (*DTYPES, *MEMORY)
+ARRANGE = (*KEEPS, *SHAPES)
+TURN = (
+    *("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis"),
+    *("mT", "T", "t", "mH", "adjoint", "numpy_T"),
+)
+LIMIT = ("clamp", "clamp_min", "clamp_max", "clip", "max", "maximum", "min", "minimum", "nan_to_num")
+MULTIPLY = ("mul", "rmul", "imul", "multiply")
+DIVIDE = ("div", "true_divide", "truediv", "itruediv", "divide")
+SUBTRACT = ("sub", "isub", "subtract")
+ADD = ("add", "radd", "iadd")
+JOIN = ("cat", "concat", "concatenate", "stack", "hstack")
+SOFTMAXES = ("softmax", "safe_softmax", "log_softmax", "special_softmax", "special_log_softmax")
+# These begin a trail where there is none.
+BARE = frozenset(f"{line}{name}" for name in SOFTMAXES for line in ("", "_"))
+CUT = ("getitem", "slice", "narrow", "select", "index", "index_select", "gather", "take_along_dim")
+SPLIT = ("split", "chunk", "unbind", "tensor_split", "split_with_sizes", "unsafe_split", "unsafe_chunk", "iter")
+ELEMENTWISE = frozenset(("rsub", "rtruediv", "rpow", "rdiv")) | frozenset((
+    *LIMIT, *MULTIPLY, *DIVIDE, *SUBTRACT, *ADD, "masked_fill", "where", "tanh", "relu", "leaky_relu", "gelu",
+    "abs", "neg", "pow", "square", "sqrt", "rsqrt", "exp", "log", "sigmoid", "softplus", "elu", "silu", "addcmul",
+    "addcdiv", "lerp", "round", "threshold", "hardtanh", "erf", "sign", "reciprocal", "masked_scatter", "dropout",
+    "sin", "cos", "log1p", "expm1",
+))  # fmt: skip
+# What is made of scores by these are no scores.
+STATISTICS = frozenset((
+    "einsum", "matmul", "rmatmul", "bmm", "mm", "mv", "baddbmm", "linear",  # products.py follows these
+    "sum", "mean", "amax", "amin", "argmax", "argmin", "logsumexp", "norm", "std", "var", "prod", "argsort",
+    "median", "mode", "kthvalue", "any", "all", "count_nonzero", "nonzero", "bernoulli", "multinomial", "shape", "size",
+    "isnan", "isinf", "vector_norm", "linalg_vector_norm", "quantile", "max_pool1d", "histc", "item", "tolist",
+    "backward",
+))  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    name: str
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    operands: tuple[Any, ...]
+    at: int  # which operand is tracked
+    out: Tensor
+
+    @property
+    def tracked(self) -> Tensor:
+        found: Tensor = self.operands[self.at]
+        return found
+
+    def other(self) -> Any:
+        return self.operands[1 - self.at] if len(self.operands) > 1 and self.at < 2 else None
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
+
+
+Rule = Callable[[Trail, Step], "Trail | None"]
+
+
+def what(trail: Trail) -> str:
+    return "scores" if trail.of is None else "weights"
+
+
+def unknown(trail: Trail, step: Step) -> Trail:
+    return trail.with_problem(f"the {what(trail)} went through `{step.name}`, which a record cannot represent")
+
+
+def in_place(trail: Trail, step: Step) -> Trail:
+    """Every number is where it was, but not what it was: the numbers themselves have to be kept."""
+    if step.name not in ELEMENTWISE or tuple(step.out.shape) != trail.shape:
+        return unknown(trail, step)
+    if trail.of is not None:
+        return trail.but(used=trail.used or step.name)
+    if trail.sinks is not None:
+        return unknown(trail, step)
+    return trail.but(loose=True)
+
+
+def is_same_view(x: Tensor, y: Tensor) -> bool:
+    return x.shape == y.shape and x.stride() == y.stride() and x.data_ptr() == y.data_ptr()
