@@ -52,6 +52,8 @@ STATISTICS = frozenset((
 
 @dataclasses.dataclass(frozen=True)
 class Step:
+    """A call of an operation on a tensor that has a trail."""
+
     name: str
     args: Sequence[Any]
     kwargs: dict[str, Any]
@@ -61,13 +63,16 @@ class Step:
 
     @property
     def tracked(self) -> Tensor:
+        """The operand that has the trail."""
         found: Tensor = self.operands[self.at]
         return found
 
     def other(self) -> Any:
+        """The other one of two operands."""
         return self.operands[1 - self.at] if len(self.operands) > 1 and self.at < 2 else None
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument, by its position or its name."""
         return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
 
 
@@ -75,10 +80,12 @@ Rule = Callable[[Trail, Step], "Trail | None"]
 
 
 def what(trail: Trail) -> str:
+    """What messages call the tensor of a trail."""
     return "scores" if trail.of is None else "weights"
 
 
 def unknown(trail: Trail, step: Step) -> Trail:
+    """The trail after an operation that it cannot describe."""
     return trail.with_problem(f"the {what(trail)} went through `{step.name}`, which a record cannot represent")
 
 
@@ -94,4 +101,5 @@ def in_place(trail: Trail, step: Step) -> Trail:
 
 
 def is_same_view(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors read the same memory in the same way."""
     return x.shape == y.shape and x.stride() == y.stride() and x.data_ptr() == y.data_ptr()
