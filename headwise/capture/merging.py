@@ -39,11 +39,19 @@ def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognise
     q, k = layout.fold(grid.q), layout.fold(grid.k)
     mask = None if bool(allowed.all()) else recognised.mask(allowed, (*q.shape[:3], k.shape[2]))[0]
     with torch.autocast(q.device.type, enabled=False):
-        call = make_call(q, k, k[..., :1], mask=mask, bias=bias, scale=scale)
+        call = make_call(q, k, k[..., :1], mask=mask, bias=bias, scale=scale, sinks=_sinks(pieces))
     wrong = wrong_weights(call, lambda rows: layout.fold(grid.weights(rows)), pieces[0].dtype)
     if wrong is not None:
         raise RecordError(wrong)
     return call
+
+
+def _sinks(pieces: Sequence[Piece]) -> Tensor | None:
+    """The learned sinks of all pieces; a sink moves scores against it, so the numbers have to be theirs."""
+    found = [piece.sinks for piece in pieces if piece.sinks is not None]
+    if found and (len(found) < len(pieces) or not all(torch.equal(x, found[0]) for x in found)):
+        raise RecordError("its pieces have different sinks")
+    return found[0] if found else None
 
 
 def _once(tile: _Tile, keys: int) -> _Tile:

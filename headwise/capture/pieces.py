@@ -74,6 +74,7 @@ class Piece:
     is_used: Callable[[], bool]  # whether all weights have met values
     scale: float
     dtype: torch.dtype  # of the scores
+    sinks: Tensor | None = None  # [H], a learned score beside the keys
 
 
 def read_cells(
@@ -163,6 +164,8 @@ class _In:
         trail = node.trail
         home = [*trail.lead, trail.rows, trail.keys]
         order = trail.order or tuple(range(len(home)))
+        if len(node.shape) < len(home):  # each query has keys of its own: the one row of each is no dimension
+            order = (*order[:-2], order[-1])
         self._steps = []  # of each dimension: (elements to the next, size, rows to the next, keys to the next)
         row, key = _strides([*home[:-1], 1]), _strides([*home[:-2], 1, home[-1]])
         for size, stride, at in zip(node.shape, _strides(node.shape), order, strict=True):
@@ -252,7 +255,7 @@ def read_call(call: Scores, rows: Tensor, keys: Tensor, dtype: torch.dtype) -> P
         return col, scores, weights
 
     row = torch.arange(of_q.count, device=call.q.device)
-    return Piece([(of_q, of_k)], row, rows_of, lambda: True, call.scale, dtype)
+    return Piece([(of_q, of_k)], row, rows_of, lambda: True, call.scale, dtype, call.sinks)
 
 
 def sides(node: Product, sources: Places) -> tuple[Side, Side]:

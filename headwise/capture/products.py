@@ -95,6 +95,8 @@ def _scores(found: _Product, out: Tensor) -> Trail | None:
         return None
     only_one = [x for x in letters if x not in found.two]
     only_two = [x for x in letters if x not in found.one]
+    if not only_one and len(only_two) == 1 and letters[-1] in only_two and len(letters) > 2:
+        return _of_own_keys(found, out)
     if not only_one or not only_two:
         return None
     if (letters[-1] in only_one and len(only_two) > 1) or (letters[-1] in only_one and letters[-2] in only_two):
@@ -113,6 +115,15 @@ def _scores(found: _Product, out: Tensor) -> Trail | None:
     sizes = tuple(out.shape[letters.index(x)] for x in lead)
     straight = order == tuple(range(len(home)))
     return Trail(q, k, sizes, out.dtype, q.shape[-2], k.shape[-2], order=None if straight else order)
+
+
+def _of_own_keys(found: _Product, out: Tensor) -> Trail:
+    """Each query has keys of its own, as "bhtd,bhtwd->bhtw": a row for each, beside its keys."""
+    lead, last = list(found.out[:-1]), sorted(found.summed)
+    q = _arranged(found.a, found.one, lead, last).flatten(-len(last)).unsqueeze(-2)
+    k = _arranged(found.b, found.two, lead, [found.out[-1], *last]).flatten(-len(last))
+    shape = tuple(out.shape)
+    return Trail(q, k, shape[:-1], out.dtype, 1, shape[-1], view=shape)
 
 
 # Weights and values.

@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.nn import functional
 
 import headwise
 from headwise.errors import RecordError
@@ -248,6 +249,43 @@ def test_scores_and_weights_that_are_mixed_over_heads_are_listed() -> None:
     seen, *_ = see(Mixed())
     assert not len(seen)
     assert [site.status for site in seen.coverage()] in (["missed"], ["refused"])
+
+
+def test_chunks_of_queries_beside_a_learned_sink() -> None:
+    sink = torch.tensor([0.5, -1.0])
+
+    class Sinks(Chunked):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (heads(each(x)) for each in (self.q, self.k, self.v))
+            outs = []
+            for some in q.split(5, 2):
+                s = some @ k.mT
+                column = sink.view(1, H, 1, 1).expand(*s.shape[:3], 1)
+                outs.append(torch.cat([s, column], -1).softmax(-1)[..., :-1] @ v)
+            return torch.cat(outs, 2)
+
+    seen, q, k = see(Sinks())
+    (record,) = seen
+    scores = q @ k.mT
+    expected = scores.exp() / (scores.exp().sum(-1, keepdim=True) + sink.exp().view(1, H, 1, 1))
+    torch.testing.assert_close(record.weights(), expected, rtol=0, atol=1e-6)
+
+
+def test_keys_of_each_query() -> None:
+    """Neighbourhood attention as one einsum: each query has the keys beside it."""
+
+    class Neighbours(Chunked):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (heads(each(x)) for each in (self.q, self.k, self.v))
+            k, v = (functional.pad(y, (0, 0, 1, 1)).unfold(2, 3, 1).mT for y in (k, v))
+            outside = functional.pad(torch.ones(T), (1, 1)).unfold(0, 3, 1) == 0
+            s = torch.einsum("bhtd,bhtwd->bhtw", q, k).masked_fill(outside, -torch.inf)
+            return torch.einsum("bhtw,bhtwd->bhtd", s.softmax(-1), v)
+
+    seen, q, k = see(Neighbours())
+    near = (torch.arange(T) - torch.arange(T)[:, None]).abs() <= 1
+    check(seen[0], q, k, near[None, None])
+    assert str(seen[0].mask) == "window(1, 1, offset=0)"
 
 
 def test_float64_as_the_default() -> None:
