@@ -84,8 +84,8 @@ class Functions(TorchFunctionMode):
         out = func(*args, **kwargs) if kwargs else func(*args)
         if self._known or self._unprojected or not self._generating.in_steps:
             name = name if name != "__get__" else func.__self__.__name__  # type: ignore[attr-defined]
-            if not self._generating.in_steps and not running():
-                self._tape.step(func, name, args, kwargs or {}, out)
+            if not running():
+                self._remember(func, name, args, kwargs or {}, out)
             if self._known or self._unprojected:
                 self._follow(name, args, kwargs, out)
         return out
@@ -104,6 +104,17 @@ class Functions(TorchFunctionMode):
         return self._opaque_operation if own else None
 
     # Each handler calls the function, and then reads what it did.
+
+    def _remember(
+        self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+    ) -> None:
+        """What the tape keeps of an operation; nothing in the steps of a generation, whose queries come one at a time.
+
+        The result of one that it cannot keep begins anew: what it was made of is not known.
+        """
+        if not self._generating.in_steps:
+            with contextlib.suppress(*UNREADABLE):
+                self._tape.step(func, name, args, kwargs, out)
 
     def _follow(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None, out: Any) -> None:
         """What became of the scores and the weights among the arguments of an operation."""
@@ -138,8 +149,7 @@ class Functions(TorchFunctionMode):
     def _joined(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         out = func(*args, **kwargs)
         if not running():
-            if not self._generating.in_steps:
-                self._tape.step(func, name, args, kwargs, out)
+            self._remember(func, name, args, kwargs, out)
             self._follow(name, args, kwargs, out)
             self._watcher.appended.join(out, *args, **kwargs)
         return out
@@ -153,8 +163,7 @@ class Functions(TorchFunctionMode):
     def _softmax(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         out = func(*args, **kwargs)
         if isinstance(out, Tensor) and not running():
-            if not self._generating.in_steps:
-                self._tape.step(func, name, args, kwargs, out)
+            self._remember(func, name, args, kwargs, out)
             self._follow(name, args, kwargs, out)
             if id(out) not in self._known:
                 with self.recogniser.reading(name):

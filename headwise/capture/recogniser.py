@@ -212,8 +212,8 @@ class Recogniser:
             raise RecordError(wrong)
         softmax, arrange = found.of, met.arrange
         assert softmax is not None
+        read = functools.partial(_piece, found.born, found.lead, found.keys, layout, call.detached(), found.dtype)
         if some:
-            read = functools.partial(_piece, found.born, found.lead, found.keys, layout, call.detached(), found.dtype)
             self._assembly.add(place, found.born.queries, heads, softmax, read)
             softmax.line = Line(place.name, "seen", HOW, "")
             return
@@ -223,9 +223,6 @@ class Recogniser:
         if entry is not None:
             softmax.withdraw = functools.partial(self._watcher.withdraw, entry)
             if not self._watcher.values and found.born is not None and found.born.queries is not None:
-                read = functools.partial(
-                    _piece, found.born, found.lead, found.keys, layout, call.detached(), found.dtype
-                )
                 self._assembly.recorded(place, found.born.queries, heads, softmax, read, entry)
             key, made = id(out), self._made
             made[key] = weakref.ref(out, lambda _: made.pop(key, None)), softmax

@@ -94,7 +94,6 @@ class Tape:
     """The nodes of the tensors that are alive."""
 
     def __init__(self) -> None:
-        self.on = True
         self._known: dict[int, tuple[weakref.ref[Tensor], Node | None, int | None]] = {}
 
     def node(self, x: Any) -> Node | None:
@@ -114,19 +113,16 @@ class Tape:
         if name == "setitem":
             self._written(*args)
         elif name in _IN_PLACE:
-            if name == "dropout" and not (
-                args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
-            ):
-                name = "clone"
+            training = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
+            name = "clone" if name == "dropout" and not training else name
             if isinstance(out, Tensor) and out.is_floating_point() and out.ndim:
                 given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and _spreads(x, out)]
                 self._add(out, name, sorted(given, key=lambda x: x.shape != out.shape))
         elif name in _CONSTANT:
             self._put(out, None)
         elif name in ("topk", "sort"):
-            dim = (
-                args[2 if name == "topk" else 1] if len(args) > (2 if name == "topk" else 1) else kwargs.get("dim", -1)
-            )
+            of_dim = 2 if name == "topk" else 1
+            dim = args[of_dim] if len(args) > of_dim else kwargs.get("dim", -1)
             at = out[1]
             self._add(out[0], name, [args[0]], lambda places: places[0].gather(dim, at))
         elif name in _MOVES:
