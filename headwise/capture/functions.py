@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Callable[..., Any], str, Sequence[Any], Mapping[str, Any]], Any]
 
-_PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "mv", "baddbmm", "baddbmm_", "einsum", "sum", "mean")
+_PRODUCTS = (
+    *("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "mv", "baddbmm", "baddbmm_", "einsum", "cdist"),
+    *("sum", "mean"),
+)
 _FUSED = ("scaled_dot_product_attention", "flex_attention")
 # Fused operations that take the model's input and hide its queries and keys.
 _HIDDEN = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")

@@ -62,7 +62,7 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
         cut = name in SPLIT or (name in ("topk", "sort") and trail.q is not None)  # without q and k: a router's
         for part in out if cut else ():
             if isinstance(part, Tensor):
-                trails.put(part, unknown(trail, Step(name, args, dict(kwargs), operands, at, part)))
+                trails.put(part, _changed(trail, unknown(trail, Step(name, args, dict(kwargs), operands, at, part)), x))
         return None
     if not out.is_floating_point() or out.ndim == 0 or (name not in CUT and _is_row_statistic(trail, x, out)):
         return None
@@ -73,7 +73,7 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     others = [other for other in map(trails.get, operands[at + 1 :]) if other is not None]
     if any(other.product is trail.product for other in others):
         alike = all(other.shape == trail.shape and other.order == trail.order for other in others)
-        trail = (
+        after = (
             in_place(trail, found)
             if alike and name in ELEMENTWISE
             else trail.with_problem(
@@ -81,7 +81,7 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
                 "cannot represent"
             )
         )
-        trails.put(out, trail)
+        trails.put(out, _changed(trail, after, out))
         return None
     if trail.problem:
         trails.put(out, trail)
@@ -89,8 +89,23 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     if name in CUT and trail.q is None and not same_but_ones(x, out):
         return None  # some columns of a softmax without queries, as those of the experts that a router chose
     rule = (_BEFORE if trail.of is None else _AFTER).get(name, in_place)
-    trails.put(out, rule(trail, found))
+    result = _changed(trail, rule(trail, found), out)
+    if result is not None and result.intact is not None:
+        softmaxes = [other for other in others if other.of is not None and other.q is not None]
+        parts = [each for other in softmaxes for each in (other.intact or other, *other.also)]
+        result = result.but(also=(*result.also, *parts))
+    trails.put(out, result)
     return None
+
+
+def _changed(before: Trail, after: Trail | None, out: Any) -> Trail | None:
+    """The trail after an operation; from the first one that changes the weights on, with the trail before it.
+
+    Not where it wrote into the weights themselves, which are then lost.
+    """
+    if after is None or before.of is None or before.q is None or before.intact is not None or before.softmax is out:
+        return after
+    return after.but(intact=before) if (after.problem or after.used) and not (before.problem or before.used) else after
 
 
 def bare(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Trail | None:

@@ -25,6 +25,7 @@ class Met(NamedTuple):
     other: Tensor  # the other factor
     kind: str = ""  # why it is no attention, "mixed" for a product that sums over no keys, else empty
     letters: tuple[str, str] = ("", "")  # of the weights and of the other factor, as in an einsum; empty if unknown
+    after: str = ""  # those of the product
 
 
 class _Product(NamedTuple):
@@ -46,10 +47,10 @@ class _Product(NamedTuple):
 
 
 def product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Trail | None:
-    """The trail of a product that may be q kᵀ: of matmul, bmm, baddbmm, linear, einsum."""
+    """The trail of a product that may be q kᵀ: of matmul, bmm, baddbmm, linear, einsum; or of distances, by cdist."""
     if not out.is_floating_point() or out.ndim < 2:
         return None
-    mixed = _mixed(name, args, kwargs, trails) if trails else None
+    mixed = _mixed(name, args, kwargs, trails, out) if trails else None
     if mixed is not None:
         return mixed
     lead, dtype = tuple(out.shape[:-2]), out.dtype
@@ -68,12 +69,14 @@ def product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: T
     q, k = _factors(name, args, kwargs)
     if not isinstance(q, Tensor) or not isinstance(k, Tensor) or min(q.ndim, k.ndim) < 2:
         return None
+    if name == "cdist":  # scores that are no product of q and k, and are kept beside them
+        return Trail(q, k, lead, dtype, *out.shape[-2:]).but(loose=True)
     return Trail(q, k if name == "linear" else k.mT, lead, dtype, *out.shape[-2:])
 
 
-def _mixed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails) -> Trail | None:
-    """The trail of scores whose examples or heads a product mixes (talking heads)."""
-    found = None if name in ("sum", "mean") else _read(name, args, kwargs)
+def _mixed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Trail | None:
+    """The trail of scores whose examples or heads a product mixes (talking heads): the scores themselves are kept."""
+    found = None if name in ("sum", "mean", "cdist") else _read(name, args, kwargs)
     for each in () if found is None else (found, found.swapped()):
         trail = trails.get(each.a)
         places = None if trail is None else axes(trail, each.a.shape)
@@ -84,6 +87,15 @@ def _mixed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
             and not is_parameter(trail.k)
             and all((places[each.one.index(x)] or 0) < len(trail.lead) for x in each.summed)
         ):
+            new = [x for x in each.two if x not in each.one]
+            mixed = trail.but(loose=True, order=None, view=None)
+            if len(new) == len(each.summed) == 1 and set(each.out) == {*each.one, *new} - each.summed:
+                (gone,) = each.summed
+                order = [places[each.one.index(gone if x == new[0] else x)] for x in each.out]
+                known = tuple(at for at in order if at is not None)
+                mixed = mixed.but(order=None if known == tuple(range(len(order))) else known)
+                if len(known) == len(order) == len(trail.sizes) and tuple(out.shape) == mixed.shape:
+                    return mixed
             return trail.with_problem(f"the scores were mixed with each other by `{name}`")
     return None
 
@@ -133,6 +145,8 @@ def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
     """Where weights meet their values; None for a product of other things."""
     if name in ("sum", "mean"):
         return _summed(args, kwargs, trails, out)
+    if name == "cdist":
+        return None
     found = _read(name, args, kwargs)
     if found is None:
         return _of_many(name, args, trails)
@@ -154,7 +168,9 @@ def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
 
 
 def _lost(trail: Trail, found: _Product, problem: str) -> Met:
-    return Met(trail.with_problem(problem), found.a, None, None, found.b, letters=(found.one, found.two))
+    return Met(
+        trail.with_problem(problem), found.a, None, None, found.b, letters=(found.one, found.two), after=found.out
+    )
 
 
 def _without_softmax(name: str, trail: Trail | None, found: _Product) -> Met | None:
@@ -174,7 +190,7 @@ def _without_softmax(name: str, trail: Trail | None, found: _Product) -> Met | N
 def _met(trail: Trail, found: _Product, places: list[int | None]) -> Met:
     keys, rows = len(trail.sizes) - 1, len(trail.sizes) - 2
     summed = {places[found.one.index(x)] for x in found.summed}
-    met = Met(trail, found.a, None, None, found.b, letters=(found.one, found.two))
+    met = Met(trail, found.a, None, None, found.b, letters=(found.one, found.two), after=found.out)
     if keys not in summed:
         return met._replace(kind="assigned" if rows in summed and trail.q is not None else "mixed")
     wide = {x for x, size in zip(found.two, found.b.shape, strict=True) if size != 1}
@@ -214,6 +230,19 @@ def _met(trail: Trail, found: _Product, places: list[int | None]) -> Met:
         return out
 
     return met._replace(values=v, arrange=arrange)
+
+
+def as_used(met: Met) -> Tensor | None:
+    """The weights as [*lead, Q, K], by the letters of the product in which they meet their values alone."""
+    one, two = met.letters
+    summed = [x for x in one if x in two and x not in met.after]
+    wide = {x for x, size in zip(two, met.other.shape, strict=True) if size != 1} if two else set()
+    own = [x for x in one if x in met.after and x not in wide]
+    if len(summed) != 1 or not own:
+        return None
+    keys = one.index(summed[0])
+    row = min(own, key=lambda x: (abs(one.index(x) - keys), one.index(x)))
+    return _arranged(met.weights, one, [x for x in one if x not in (row, *summed)], [row, *summed])
 
 
 def _with_rows(trail: Trail, rows: int, places: list[int | None]) -> tuple[Trail, list[int | None]]:

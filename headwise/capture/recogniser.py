@@ -21,6 +21,7 @@ from headwise.capture.keep import TooMuch
 from headwise.capture.layout import Layout, out_of_buffer, read_layout, share_heads
 from headwise.capture.ledger import Line, Softmax, where
 from headwise.capture.masks import Recognised
+from headwise.capture.operations import sum_to_one
 from headwise.capture.pieces import Cells, Meeting, Piece, number_of, read_call, read_cells, sides
 from headwise.capture.products import Met
 from headwise.capture.sites import Place
@@ -39,6 +40,7 @@ _FACTORS = "its weights are multiplied with other weights: a product of softmaxe
 _POWERS = "its weights are multiplied with themselves: a power of a matrix (as in a transitive closure)"
 _LOST = "a product of queries and keys meets values without a softmax that could be followed"
 _LINEAR = "a product of products without a softmax, as in linear attention"
+_MIXED = "it is of some heads or examples of a tensor in which both are one dimension: which is not known"
 _UNNORMALISED = "its weights are exp(scores), which are not normalised before they meet other tensors"
 _ASSIGNED = (
     "its softmax is over the queries, so that the weights on each key sum to 1: an assignment, as of slots to tokens"
@@ -123,12 +125,13 @@ class Recogniser:
             if trail.q is None and not products.is_parameter(met.other):
                 self.settle(of, "not attention", "its weights are summed over another axis than its softmax")
             else:
-                self._trails.put(out, trail.with_problem(f"the weights were mixed with each other by `{name}`"))
+                mixed = trail.with_problem(f"the weights were mixed with each other by `{name}`")
+                self._trails.put(out, mixed.but(intact=trail.intact or trail))
             return
         if met.kind == "factors":
             other = self._trails.get(met.other)
             reason = _POWERS if other is not None and other.product is trail.product else _FACTORS
-            self._trails.put(out, trail.but(problem=reason))
+            self._trails.put(out, trail.but(problem=reason, intact=None))
             for each in (of, None if other is None else other.of):
                 if each is not None:
                     self.settle(each, "refused", reason)
@@ -180,8 +183,9 @@ class Recogniser:
         in_blocks = found.rows != found.keys and (layout.at is not None or self._is_padded(found))
         if (found.problem or in_blocks) and self._in_pieces(place, met, heads):
             return
-        if found.problem:
-            raise RecordError(found.problem)
+        if found.problem or (found.used and not _is_softmax(found, met.weights)):
+            self._changed(place, out, met, heads)
+            return
         if found.sinks is not None and not found.sinks_cut:
             raise RecordError("the column of sinks was multiplied by the values too")
         if values is None and self._watcher.values:
@@ -189,27 +193,14 @@ class Recogniser:
         some = len(found.lead) == 1 and found.q is not None and _is_slice(found.q, heads)
         some = some or (found.born is not None and self._is_mixed(found, layout))
         if some and (found.born is None or found.born.queries is None or self._watcher.values):
-            raise RecordError(
-                "it is of some heads or examples of a tensor in which both are one dimension: which is not known"
-            )
+            raise RecordError(_MIXED)
         layout = read_layout(found.lead, None) if some else layout
         if in_blocks:
             raise RecordError("its queries are cut into blocks that have keys of other blocks too")
-        how, weights = "matmul and softmax", found.softmax
+        weights = found.softmax
         if found.used or weights is None or found.q is None:
             weights = at_home(found, met.weights)
-        if found.q is None or found.loose or found.used:
-            call = kept_call(found, values, layout, weights, self._recognised)
-            how = "softmax of other scores" if found.q is None else "matmul and softmax, its scores kept"
-        else:
-            call = call_of(found, values, layout, self._recognised)
-        weights = layout.fold(weights)
-        wrong = wrong_weights(call, weights, found.dtype)
-        if wrong is not None:
-            call = with_own_rows(call, weights)
-            wrong = wrong_weights(call, weights, found.dtype)
-        if wrong is not None:
-            raise RecordError(wrong)
+        call, how = self._explained(found, values, layout, weights)
         softmax, arrange = found.of, met.arrange
         assert softmax is not None
         read = functools.partial(_piece, found.born, found.lead, found.keys, layout, call.detached(), found.dtype)
@@ -218,14 +209,63 @@ class Recogniser:
             softmax.line = Line(place.name, "seen", HOW, "")
             return
         entry = self._found(place, call, out, lambda x: layout.fold(x if arrange is None else arrange(x)), how)
-        self._watcher.ledger.strike(softmax)
-        softmax.line = Line(place.name, "seen", how, "")
+        self._settled(place, softmax, how, entry)
         if entry is not None:
-            softmax.withdraw = functools.partial(self._watcher.withdraw, entry)
             if not self._watcher.values and found.born is not None and found.born.queries is not None:
                 self._assembly.recorded(place, found.born.queries, heads, softmax, read, entry)
             key, made = id(out), self._made
             made[key] = weakref.ref(out, lambda _: made.pop(key, None)), softmax
+
+    def _explained(
+        self, found: Trail, values: Tensor | None, layout: Layout, weights: Tensor
+    ) -> tuple[AttentionCall, str]:
+        """(the call that gives these weights [*lead, Q, K], how it was found)."""
+        if found.q is None or found.loose or found.used:
+            call = kept_call(found, values, layout, weights, self._recognised)
+            how = "softmax of other scores" if found.q is None else "matmul and softmax, its scores kept"
+        else:
+            call, how = call_of(found, values, layout, self._recognised), "matmul and softmax"
+        weights = layout.fold(weights)
+        wrong = wrong_weights(call, weights, found.dtype)
+        if wrong is not None:
+            call = with_own_rows(call, weights)
+            wrong = wrong_weights(call, weights, found.dtype)
+        if wrong is not None:
+            raise RecordError(wrong)
+        return call, how
+
+    def _changed(self, place: Place, out: Tensor, met: Met, heads: int | None) -> None:
+        """Weights that were changed after the softmax, and are none of a softmax any more: they are kept beside it."""
+        found = met.trail
+        reason = found.problem or f"its weights were changed by `{found.used}` after the softmax"
+        used = products.as_used(met) if found.problem else at_home(found, met.weights)
+        if used is None or not _fits(used, found.intact or found) or (found.problem and found.intact is None):
+            raise RecordError(reason)
+        if self._watcher.values or self._watcher.generating.run is not None:
+            when = "values=True and gradients=True" if self._watcher.values else "model.generate"
+            raise RecordError(f"{reason}, and the weights that were used are not kept with {when}")
+        used = read_layout(tuple(used.shape[:-2]), heads).fold(used)
+        for trail in (found.intact or found, *found.also):
+            layout = read_layout(trail.lead, heads)
+            if layout.at is not None or layout.batch != len(used) or trail.softmax is None or trail.of is None:
+                raise RecordError(reason)
+            if trail.sinks is not None and not trail.sinks_cut:
+                raise RecordError(reason)
+            weights = trail.softmax
+            if found.intact is None:  # the softmax was written over, or there is none: each row's shares
+                if bool((weights < 0).any()):
+                    raise RecordError(reason)
+                weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+            call, how = self._explained(trail, None, layout, weights)
+            how = f"{how}, and changed after it: record.used_weights() has what met the values"
+            self._settled(place, trail.of, how, self._found(place, call, out, lambda x: x, how, used))
+
+    def _settled(self, place: Place, softmax: Softmax, how: str, entry: Entry | None) -> None:
+        """There is a record of a softmax, or the watch does not want one."""
+        self._watcher.ledger.strike(softmax)
+        softmax.line = Line(place.name, "seen", how, "")
+        if entry is not None:
+            softmax.withdraw = functools.partial(self._watcher.withdraw, entry)
 
     def _meeting(self, met: Met) -> Meeting:
         return Meeting(met.weights, self._tape.node(met.weights), self._tape.node(met.other), met.letters)
@@ -328,12 +368,14 @@ class Recogniser:
             call = dataclasses.replace(call, sinks=self.sinks.detach().to(call.q.dtype))
         self._found(place, call, out, arrange, how)
 
-    def _found(self, place: Place, call: AttentionCall, out: Tensor, arrange: Arrange, how: str) -> Entry | None:
+    def _found(
+        self, place: Place, call: AttentionCall, out: Tensor, arrange: Arrange, how: str, used: Tensor | None = None
+    ) -> Entry | None:
         if self._watcher.goes_on(place, call, how):
             return None
         k, v = (out_of_buffer(x) for x in share_heads(call.k, call.v))
         call = dataclasses.replace(call, k=k, v=v)
-        entry = self._watcher.found(place, call, out, arrange, how)
+        entry = self._watcher.found(place, call, out, arrange, how, used=used)
         if entry is not None and self._watcher.values:
             self._outputs.put(out, call.shape[1], lambda weight: entry.keep("output_weight", weight))
         if self._watcher.generating.run is not None and call.shape[2] == 1:
@@ -370,6 +412,17 @@ def _fused_piece(of_q: Node, of_k: Node, layout: Layout, call: Scores, sources: 
 def is_learned(trail: Trail) -> bool:
     """Whether the queries or the keys are parameters."""
     return any(x is not None and products.is_parameter(x) for x in (trail.q, trail.k))
+
+
+def _is_softmax(found: Trail, weights: Tensor) -> bool:
+    """Whether weights that were changed after the softmax are still those of one."""
+    weights = at_home(found, weights)
+    return sum_to_one(weights) and not bool((weights < 0).any())
+
+
+def _fits(used: Tensor | None, trail: Trail) -> bool:
+    """Whether these may be weights of the queries and keys of a trail."""
+    return used is not None and tuple(used.shape[-2:]) == (trail.rows, trail.keys)
 
 
 def _is_slice(x: Tensor, heads: int | None) -> bool:

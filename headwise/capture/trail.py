@@ -50,6 +50,8 @@ class Trail:
     of: Softmax | None = None  # the softmax that the tensor is of, or comes from
     softmax: Tensor | None = None  # the weights right after the softmax; None = the tensor itself
     used: str = ""  # the operation that changed the weights after the softmax: those that were used are the tensor
+    intact: Trail | None = None  # the trail of the weights before that, or before they were lost
+    also: tuple[Trail, ...] = ()  # those of other softmaxes that are part of the weights that were used
     values: Tensor | None = None  # the tensor is the weights times these, element by element
     dropout: float = 0.0
     heads: int | None = None  # how many there are, as shapes showed where batch and heads are now one dimension

@@ -236,11 +236,12 @@ class Watcher:
         how: str,
         *,
         reserved: Reserved | None = None,
+        used: Tensor | None = None,
     ) -> Entry | None:
         """Keep a computation that was recognised.
 
         `arrange` brings its output to [B, H, Q, E]; None = it has no one output. `reserved`: the name that it was
-        given before.
+        given before. `used`: the weights [B, H, Q, K] that met the values, where they are not those of the call.
         """
         if in_backward():  # gradient checkpointing runs it again
             if out is not None:
@@ -259,7 +260,8 @@ class Watcher:
         if state.generation is None and run % self._every:
             return None
         step, keys = self._computed(call), self.appended.read(call.k)
-        if not call.q.requires_grad and self._continues(state, step, call, keys, causal, kind == "cross"):
+        steps = not call.q.requires_grad and used is None  # whether it may be one of the steps of a sequence
+        if steps and self._continues(state, step, call, keys, causal, kind == "cross"):
             return None
         if call.q.dtype in HALF:
             self.note(
@@ -290,7 +292,9 @@ class Watcher:
         if not self._keep:
             asked = ", ".join(each.name for each in self._statistics)
             self.note(f"queries and keys were not kept (keep=False), only these statistics: {asked}")
-        if not call.q.requires_grad:
+        if used is not None and self._keep:
+            entry.extras["used"] = self._keeper.tensor(used)
+        if steps:
             state.generation = entry
             if kind == "self":
                 self._followed = None
@@ -318,7 +322,8 @@ class Watcher:
     def _drop(self, entry: Entry) -> None:
         self.entries.remove(entry)
         call, answers = entry.kept.call(), (answer for _, answer in entry.kept.computed())
-        self._keeper.forget(call.q, call.k, call.v, call.bias, *itertools.chain(*map(tensors_of, answers)))
+        kept = (call.q, call.k, call.v, call.bias, *entry.extras.values())
+        self._keeper.forget(*kept, *itertools.chain(*map(tensors_of, answers)))
 
     def _chosen(self, *, up_to_last: bool = False) -> list[str]:
         """The layers seen so far that `only` means; -3 counts as -3, -2, -1 with `up_to_last`."""

@@ -40,6 +40,7 @@ EXTRAS = {
     "v": ("values", "values=True"),
     "grad": ("output gradients", "gradients=True, and call backward() inside the context"),
     "output_weight": ("the output projection", "values=True"),
+    "used": ("the weights that met the values", ""),
 }
 
 
@@ -50,6 +51,8 @@ class Extras:
     v: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BGKE"})
     grad: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BHQE"})  # dL/dO
     output_weight: Tensor | None = dataclasses.field(default=None, metadata={"dims": "HEM"})  # W_O
+    # What the model made of the weights before they met the values; heads may have been joined.
+    used: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BUQK", "since": 3})
 
     def __setattr__(self, name: str, x: Tensor | None) -> None:
         super().__setattr__(name, x)
@@ -221,6 +224,23 @@ class AttentionRecord:
         else:
             normaliser = self._normaliser_of(row_index, head_index)
         return normaliser.weights(call.scores(row_index, self._choose("cols", cols), head_index))
+
+    def used_weights(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
+        """What the model multiplied its values with, [B, heads, rows, cols], before dropout; choices as in `weights`.
+
+        These are `weights`, unless the model changed them after the softmax so that no softmax gives them any more: it
+        mixed the heads (talking heads), subtracted those of another softmax (differential attention), multiplied them
+        by a gate or a mask, or has a sigmoid in place of the softmax (`weights` are then each row's shares). Rows need
+        not sum to 1, weights may be negative, and there may be fewer heads.
+        """
+        used = self.extras.unchanged("used")
+        if used is None:
+            return self.weights(rows, cols, heads)
+        for dim, (name, choice) in enumerate({"heads": heads, "rows": rows, "cols": cols}.items(), start=1):
+            if choice is not None:
+                index = torch.tensor(positions(choice, used.shape[dim], name), dtype=torch.long, device=used.device)
+                used = used.index_select(dim, index)
+        return used.to(torch.promote_types(used.dtype, torch.float32))
 
     def rounding_bound(self, rows: Choice = None, heads: Choice = None) -> Tensor:
         """How far from `weights` those of a model may be that computed in the dtype of q: [B, heads, rows, K].

@@ -51,12 +51,12 @@ def watched(
 
 
 def assert_weights(record: AttentionRecord, expected: Tensor, empty: Tensor | None = None, atol: float = 1e-5) -> None:
-    """The record's weights are `expected` [B, H, Q, K].
+    """The weights that the record says were used are `expected` [B, H, Q, K].
 
     Rows that attend to nothing are 0 in a record, and whatever the model made of them in `expected`: they must be the
     ones where `empty` [B, Q] is True; None = there may be none.
     """
-    weights = record.weights()
+    weights = record.used_weights()
     assert weights.shape == expected.shape
     is_empty = weights.sum(-1) == 0
     allowed = torch.zeros(()).bool() if empty is None else empty[:, None]

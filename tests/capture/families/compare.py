@@ -75,19 +75,19 @@ def judged(
 ) -> tuple[tuple[Finding, ...], int, tuple[str, ...]]:
     """(a finding of each softmax, the number of gates, sites that name none)."""
     left, whole = list(records), list[AttentionRecord]()
-    weights: dict[int, Tensor | str] = {}
+    weights: Known = {}
     findings: list[Finding] = []
     open_: list[Entry] = []
     for entry in truth.attention:
         name, found, size = "", None, max(1.0, entry.largest / 8)
         for record in sorted(left, key=lambda record: _name(record) != entry.module):
-            error = _error(_weights(record, weights), entry)
+            error = _error_of(record, entry, weights)
             if error is not None and error <= BOUND[torch.float32] * size:
                 found, name = record, "exact"
                 break
         if found is None and truth.dtype in (torch.bfloat16, torch.float16):
             for record in [record for record in left if f"{entry.module}.".startswith(f"{_name(record)}.")]:
-                error = _error(_weights(record, weights), entry)
+                error = _error_of(record, entry, weights)
                 if error is not None and error <= BOUND[truth.dtype] * size:
                     found, name = record, "bounded"
                     break
@@ -133,26 +133,34 @@ def judged(
             )
             findings.append(Finding("silent", entry.module, shape + said))
     for record in rest:
-        gate = next(
-            (
-                entry
-                for entry in truth.entries
-                if not (entry.contracted and entry.of_product) and _fits(record, entry, weights)
-            ),
-            None,
-        )
+        others = [entry for entry in truth.entries if not (entry.contracted and entry.of_product)]
+        gate = next((entry for entry in others if _fits(record, entry, weights)), None)
+        if gate is not None and gate.of_product and record.extras.used is not None:
+            findings.append(Finding("exact", gate.module))  # changed in a way that the counter does not follow
+            continue
         what = "a softmax that is not attention" if gate is not None else "no softmax of the model"
         findings.append(Finding("wrong", _name(record), f"record {record.shape} of {what}"))
     other = tuple(f"{site.status} {site.name}: {site.how}" for site in listed if left_of[id(site)] == site.calls)
     return tuple(findings), len(truth.gates), other
 
 
-def _fits(record: AttentionRecord, entry: Entry, weights: dict[int, Tensor | str]) -> bool:
-    error = _error(_weights(record, weights), entry)
+def _fits(record: AttentionRecord, entry: Entry, weights: Known) -> bool:
+    error = _error_of(record, entry, weights)
     return error is not None and error <= 1e-4
 
 
-def _holds(record: AttentionRecord, entry: Entry, weights: dict[int, Tensor | str]) -> bool:
+def _error_of(record: AttentionRecord, entry: Entry, weights: Known) -> float | None:
+    """That of the weights used, and of the softmax where these are others."""
+    used = _error(_weights(record, weights), entry)
+    if record.extras.used is None or entry.operator == "sigmoid":
+        return used
+    own = _weights(record, weights, used=False)
+    softmax = None if isinstance(own, str) else _difference(own, entry.rows.float(), entry.empty)
+    errors = [error for error in (used, softmax) if error is not None]
+    return max(errors) if errors and entry.used is not None else softmax
+
+
+def _holds(record: AttentionRecord, entry: Entry, weights: Known) -> bool:
     """Whether a record has each row of a softmax of blocks or windows, whose columns are not all keys of the record.
 
     A row is told by its weights in descending order; where the softmax has a key several times, they are one weight of
@@ -224,13 +232,18 @@ def _names(site: CallSite, module: str) -> bool:
     return f"{module}.".startswith(f"{name}.") or f"{name}.".startswith(f"{module}.")
 
 
-def _weights(record: AttentionRecord, known: dict[int, Tensor | str]) -> Tensor | str:
-    if id(record) not in known:
+Known = dict[tuple[int, bool], "Tensor | str"]
+
+
+def _weights(record: AttentionRecord, known: Known, *, used: bool = True) -> Tensor | str:
+    """The weights that met the values, or those of the softmax before they were changed; or the error."""
+    key = id(record), used
+    if key not in known:
         try:
-            known[id(record)] = record.weights().float()
+            known[key] = (record.used_weights() if used else record.weights()).float()
         except headwise.errors.HeadwiseError as error:
-            known[id(record)] = f"{type(error).__name__}: {error}"
-    return known[id(record)]
+            known[key] = f"{type(error).__name__}: {error}"
+    return known[key]
 
 
 def _error(weights: Tensor | str, entry: Entry) -> float | None:

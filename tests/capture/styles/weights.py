@@ -100,10 +100,10 @@ def talking_scores(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 @style
 def differential(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """The difference of two softmaxes, as in the Differential Transformer."""
+    """The difference of two softmaxes, as in the Differential Transformer: two records."""
     (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
     w = (q1 @ k1.mT).softmax(-1) - 0.4 * (q2 @ k2.mT).softmax(-1)
-    return w @ v, w
+    return w @ v, (w, w)
 
 
 @style
