@@ -20,6 +20,7 @@ from headwise.errors import HeadwiseError
 
 Read = Callable[[Places], Piece]
 HOW = "matmul and softmax, put together from pieces"
+CHANGED = "it is computed in pieces, and the weights of some were changed after the softmax"
 
 
 @dataclasses.dataclass
@@ -31,6 +32,7 @@ class _Waiting:
     piece: Piece | None
     read: Read | None = None
     entry: Entry | None = None
+    met: object = None  # the product in which weights met values that were changed before; such pieces are not merged
 
 
 @dataclasses.dataclass
@@ -54,12 +56,18 @@ class Assembly:
         self._run: tuple[int, int] | None = None
         self._groups: dict[int, _Group] = {}
 
-    def recorded(self, place: Place, queries: Node, heads: int | None, of: Softmax, read: Read, entry: Entry) -> None:
-        """An attention was recorded. If others of the same queries follow, they are pieces of one."""
+    def recorded(
+        self, place: Place, queries: Node, heads: int | None, of: Softmax, read: Read, entry: Entry, met: object = None
+    ) -> None:
+        """An attention was recorded. If others of the same queries follow, they are pieces of one.
+
+        `met`: where the weights met their values, if the model changed them before. One that was changed as a whole is
+        a record of its own; its pieces are refused.
+        """
         if in_backward():
             return
         group = self._group(place, queries, heads)
-        group.waiting.append(_Waiting(of, where(), None, read, entry))
+        group.waiting.append(_Waiting(of, where(), None, read, entry, met))
 
     def add(self, place: Place, queries: Node, heads: int | None, of: Softmax, read: Read) -> None:
         """A piece."""
@@ -91,6 +99,9 @@ class Assembly:
         groups, self._groups, self._run = self._groups, {}, None
         for group in groups.values():
             recorded = [each for each in group.waiting if each.entry is not None]
+            met = {id(each.met) for each in group.waiting}
+            if len(met) == 1 and all(each.met is not None for each in group.waiting) and not group.refused:
+                continue  # one softmax, or several that were added or subtracted
             if group.refused:
                 self._deny(group, PART)
             elif len(group.waiting) > 1 or len(recorded) < len(group.waiting):
@@ -109,6 +120,9 @@ class Assembly:
         read = [each.piece or (each.read and each.read(group.sources)) for each in group.waiting]
         pieces = [piece for piece in read if piece is not None]
         call = merge(pieces, group.sources, group.heads, self._recognised)
+        if any(each.met is not None for each in group.waiting):
+            self._deny(group, CHANGED)
+            return
         entries = [each.entry for each in group.waiting if each.entry is not None]
         reserved = self._watcher.reserved(entries[0]) if entries else group.reserved
         for entry in entries:
@@ -125,7 +139,7 @@ class Assembly:
                 self._watcher.withdraw(each.entry)
             name = None if group.reserved is None else group.reserved[0].name
             name = name if each.entry is None else each.entry.site.name
-            told = PART if each.entry is not None else reason
+            told = PART if each.entry is not None and each.met is None else reason
             self._watcher.refuse(group.place, told, where=each.where, softmax=each.of, name=name)
 
 

@@ -30,9 +30,15 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Callable[..., Any], str, Sequence[Any], Mapping[str, Any]], Any]
 
-_PRODUCTS = (
-    *("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "mv", "baddbmm", "baddbmm_", "einsum", "cdist"),
-    *("sum", "mean"),
+# They add up the numbers of a group, as of the edges of a node.
+_GROUPED = (
+    "index_add",
+    "index_add_",
+    "scatter_add",
+    "scatter_add_",
+    "scatter_reduce",
+    "scatter_reduce_",
+    "segment_reduce",
 )
 _FUSED = ("scaled_dot_product_attention", "flex_attention")
 # Fused operations that take the model's input and hide its queries and keys.
@@ -63,11 +69,13 @@ class Functions(TorchFunctionMode):
         self._generating = watcher.generating
         self.recogniser = Recogniser(watcher, self._trails, self._tape, self._outputs)
         self._handlers: dict[str, Handler | None] = {  # name -> what handles it; None = an operation like any other
-            **dict.fromkeys(_PRODUCTS, self._product),
+            **dict.fromkeys(products.PRODUCTS, self._product),
             **dict.fromkeys(_HIDDEN, self._hidden),
             **dict.fromkeys(_FUSED, self._fused),
             **dict.fromkeys(operation.BARE, self._softmax),
             **dict.fromkeys(("cat", "concat", "concatenate"), self._joined),
+            **dict.fromkeys(("exp", "exp_"), self._exponential),
+            **dict.fromkeys(_GROUPED, self._grouped),
             "linear": self._linear,
             "multi_head_attention_forward": self._multi_head,
             "backward": self._backward,
@@ -103,7 +111,8 @@ class Functions(TorchFunctionMode):
             return self._softmax
         if "attention" in name or "attn" in name:
             return self._hidden
-        own = getattr(func, "namespace", "aten") not in ("aten", "prims", "prim", "higher_order")
+        packet = getattr(func, "_qualified_op_name", "aten::").partition("::")[0]
+        own = getattr(func, "namespace", packet) not in ("aten", "prims", "prim", "higher_order")
         return self._opaque_operation if own else None
 
     # Each handler calls the function, and then reads what it did.
@@ -171,6 +180,31 @@ class Functions(TorchFunctionMode):
             if id(out) not in self._known:
                 with self.recogniser.reading(name):
                     self._trails.put(out, operations.bare(name.partition(".")[0], args, kwargs, out))
+        return out
+
+    def _exponential(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """exp of what comes from no product is a softmax too, if it is divided by its sum later."""
+        out = func(*args, **kwargs)
+        if isinstance(out, Tensor) and not running():
+            self._remember(func, name, args, kwargs, out)
+            self._follow(name, args, kwargs, out)
+            if id(out) not in self._known:
+                with self.recogniser.reading(name):
+                    self._trails.put(out, operations.bare_exponential(out))
+        return out
+
+    def _grouped(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        for trail in map(self._trails.get, (*args, *kwargs.values())):
+            if trail is not None and trail.exps and trail.of is not None and not running():
+                self.recogniser.settle(
+                    trail.of,
+                    "missed",
+                    f"exp(scores) is summed by `{name}`: a softmax of groups, as of the edges of a graph",
+                )
+        out = func(*args, **kwargs)
+        if not running():
+            self._remember(func, name, args, kwargs, out)
+            self._follow(name, args, kwargs, out)
         return out
 
     def _linear(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

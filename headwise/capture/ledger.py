@@ -118,10 +118,15 @@ def _graph(scripted: Any) -> str:
 
 
 def _scripted(functions: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """The scripted functions that functions, a module's own methods, name."""
+    """The scripted functions among functions, and those that they name: of a module, its methods and attributes."""
     for function in functions:
-        if hasattr(function, "__code__"):
-            given = getattr(function, "__globals__", {})
-            for name in getattr(function.__code__, "co_names", ()):
+        if isinstance(function, torch.jit.ScriptFunction):
+            yield str(function.name), function
+        elif hasattr(function, "__code__"):
+            code, given = function.__code__, getattr(function, "__globals__", {})
+            cells = zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False)
+            with contextlib.suppress(ValueError):  # a variable that has no value yet
+                given = {**given, **{name: cell.cell_contents for name, cell in cells}}
+            for name in (*code.co_names, *code.co_freevars):
                 if isinstance(given.get(name), torch.jit.ScriptFunction):
                     yield name, given[name]

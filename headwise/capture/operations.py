@@ -86,6 +86,8 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     if trail.problem:
         trails.put(out, trail)
         return None
+    if trail.is_bare_exp and name not in (*DIVIDE, *ARRANGE, *TURN):
+        return trails.put(out, None)
     if name in CUT and trail.q is None and not same_but_ones(x, out):
         return None  # some columns of a softmax without queries, as those of the experts that a router chose
     rule = (_BEFORE if trail.of is None else _AFTER).get(name, in_place)
@@ -120,6 +122,12 @@ def bare(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor)
     trail = Trail(None, None, tuple(rest[:-1]), out.dtype, rest[-1], out.shape[at], order=order, of=Softmax())
     trail = trail.but(logs=name.endswith("log_softmax"), view=(out.shape[0],) if out.ndim == 1 else None)
     return trail if name.strip("_") in SOFTMAXES else trail.with_problem(f"its weights come from `{name}`")
+
+
+def bare_exponential(out: Tensor) -> Trail | None:
+    """The trail of exp of numbers that come from no product: of a softmax, if they are divided by their sum."""
+    trail = bare("softmax", (), {}, out)
+    return None if trail is None else trail.but(exps=True)
 
 
 def _is_row_statistic(trail: Trail, before: Tensor, out: Tensor) -> bool:

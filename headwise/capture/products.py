@@ -14,6 +14,13 @@ from torch import Tensor, nn
 from headwise.capture.arrangement import axes
 from headwise.capture.trail import Trail, Trails
 
+_SUMS = ("sum", "mean")
+_OF_MANY = ("linalg_multi_dot", "chain_matmul")
+PRODUCTS = (
+    *("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "mv", "baddbmm", "baddbmm_", "einsum", "cdist"),
+    *(*_SUMS, *_OF_MANY),
+)
+
 
 class Met(NamedTuple):
     """Where weights meet their values."""
@@ -57,7 +64,7 @@ def product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: T
     if name == "einsum":
         found = _read(name, args, kwargs)
         return None if found is None else _scores(found, out)
-    if name in ("sum", "mean"):
+    if name in (*_SUMS, *_OF_MANY):
         return None
     if name in ("baddbmm", "baddbmm_"):
         base, q, k = (*args, *kwargs.values())[:3]
@@ -76,7 +83,7 @@ def product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: T
 
 def _mixed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Trail | None:
     """The trail of scores whose examples or heads a product mixes (talking heads): the scores themselves are kept."""
-    found = None if name in ("sum", "mean", "cdist") else _read(name, args, kwargs)
+    found = None if name in (*_SUMS, *_OF_MANY, "cdist") else _read(name, args, kwargs)
     for each in () if found is None else (found, found.swapped()):
         trail = trails.get(each.a)
         places = None if trail is None else axes(trail, each.a.shape)
@@ -143,14 +150,14 @@ def _of_own_keys(found: _Product, out: Tensor) -> Trail:
 
 def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Met | None:
     """Where weights meet their values; None for a product of other things."""
-    if name in ("sum", "mean"):
+    if name in _SUMS:
         return _summed(args, kwargs, trails, out)
     if name == "cdist":
         return None
-    found = _read(name, args, kwargs)
+    found = None if name in _OF_MANY else _read(name, args, kwargs)
     if found is None:
         return _of_many(name, args, trails)
-    one, two = trails.get(found.a), trails.get(found.b)
+    one, two = (None if x is None or x.is_bare_exp else x for x in map(trails.get, (found.a, found.b)))
     of_one, of_two = (each is not None and each.of is not None for each in (one, two))
     if of_one and of_two:
         assert one is not None
@@ -292,8 +299,7 @@ def _summed(args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out:
 
 def _of_many(name: str, args: Sequence[Any], trails: Trails) -> Met | None:
     """Weights in a product that is not of two tensors."""
-    given = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args
-    for x in given:
+    for x in (x for each in args for x in (each if isinstance(each, (list, tuple)) else (each,))):
         trail = trails.get(x)
         if trail is not None and trail.of is not None:
             return Met(trail.with_problem(f"the weights met more than their values in `{name}`"), x, None, None, x)

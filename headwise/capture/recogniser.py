@@ -247,7 +247,8 @@ class Recogniser:
         used = read_layout(tuple(used.shape[:-2]), heads).fold(used)
         for trail in (found.intact or found, *found.also):
             layout = read_layout(trail.lead, heads)
-            if layout.at is not None or layout.batch != len(used) or trail.softmax is None or trail.of is None:
+            fits = layout.batch == len(used) and layout.heads % used.shape[1] == 0
+            if layout.at is not None or not fits or trail.softmax is None or trail.of is None:
                 raise RecordError(reason)
             if trail.sinks is not None and not trail.sinks_cut:
                 raise RecordError(reason)
@@ -258,7 +259,13 @@ class Recogniser:
                 weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
             call, how = self._explained(trail, None, layout, weights)
             how = f"{how}, and changed after it: record.used_weights() has what met the values"
-            self._settled(place, trail.of, how, self._found(place, call, out, lambda x: x, how, used))
+            entry = self._found(place, call, out, lambda x: x, how, used)
+            self._settled(place, trail.of, how, entry)
+            if entry is not None and trail.born is not None and trail.born.queries is not None:
+                read = functools.partial(
+                    _piece, trail.born, trail.lead, trail.keys, layout, call.detached(), trail.dtype
+                )
+                self._assembly.recorded(place, trail.born.queries, heads, trail.of, read, entry, met=met)
 
     def _settled(self, place: Place, softmax: Softmax, how: str, entry: Entry | None) -> None:
         """There is a record of a softmax, or the watch does not want one."""

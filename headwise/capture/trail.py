@@ -70,6 +70,11 @@ class Trail:
         return self if self.problem else self.but(problem=problem)
 
     @property
+    def is_bare_exp(self) -> bool:
+        """Whether the tensor is exp of what comes from no product, which nothing has normalised yet."""
+        return self.exps and self.q is None
+
+    @property
     def width(self) -> int:
         """How many columns the scores have: the keys, and perhaps a sink."""
         return self.keys if self.sinks is None or self.sinks_cut else self.keys + 1

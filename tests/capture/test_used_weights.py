@@ -127,3 +127,60 @@ def test_what_is_kept_is_counted_and_what_cannot_be_kept_is_said() -> None:
     torch.testing.assert_close(seen[0].entropy(), torch.special.entr(softmax).sum(-1))
     with pytest.raises(RecordError, match="keep=False"):
         seen[0].used_weights()
+
+
+class Layer(nn.Module):
+    """Attention with projections; `attend(q, k, v)` of [B, H, Q, D] each."""
+
+    def __init__(self, attend) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v, self.num_heads, self.attend = *(nn.Linear(8, 16) for _ in range(3)), H, attend
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(*(each(x).unflatten(-1, (H, -1)).transpose(1, 2) for each in (self.q, self.k, self.v)))
+
+
+@torch.no_grad()
+def test_differential_attention_of_one_projection() -> None:
+    true: list[Tensor] = []
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        one, two = ((a @ b.mT).softmax(-1) for a, b in zip(q.chunk(2, -1), k.chunk(2, -1), strict=True))
+        true.extend([one, two, one - 0.3 * two])
+        return true[2] @ v
+
+    model = Layer(attend)
+    with headwise.watch(model) as seen:
+        model(torch.randn(2, Q, 8))
+    assert [site.status for site in seen.coverage()] == ["seen", "seen"]
+    for record, softmax in zip(seen, true[:2], strict=True):
+        torch.testing.assert_close(record.weights(), softmax)
+        assert torch.equal(record.used_weights(), true[2])
+
+
+@torch.no_grad()
+def test_an_attention_beside_one_that_was_changed() -> None:
+    """Both are of the same queries, and whole."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT).softmax(-1) @ v + ((q @ v.mT).softmax(-1) * 0.5) @ k
+
+    model = Layer(attend)
+    with headwise.watch(model) as seen:
+        model(torch.randn(2, Q, 8))
+    first, second = seen.records
+    assert torch.equal(first.used_weights(), first.weights())
+    assert torch.equal(second.used_weights(), second.weights() * 0.5)
+
+
+@torch.no_grad()
+def test_pieces_that_were_changed_are_refused() -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.cat([((some @ k.mT).softmax(-1) * 0.5) @ v for some in q.split(2, 2)], 2)
+
+    model = Layer(attend)
+    with headwise.watch(model) as seen:
+        model(torch.randn(2, Q, 8))
+    assert not seen.records
+    assert {(site.status, "computed in pieces" in site.how) for site in seen.coverage()} == {("refused", True)}

@@ -25,8 +25,8 @@ SEEN = (
     "topk",  # a mask, though one that depends on the scores
 )
 FLASH = ("plain", "rotary", "alibi", "memory keys", "grouped", "one key head", "zero key")
-REFUSED = ("talking weights", "sigmoid", "l2", "softclamp after a bias")
-KEPT = ("talking heads", "selective", "hard")
+REFUSED = ("softclamp after a bias",)
+KEPT = ("talking heads", "selective", "hard", "sigmoid", "l2")
 
 
 def build(stack: type = x_transformers.Decoder, **options: Any) -> Any:
@@ -89,6 +89,15 @@ def test_scores_that_no_rule_describes_are_kept(name: str) -> None:
     seen, _ = watched(model, TOKENS)
     for record, weights in zip(seen, expected(model, TOKENS), strict=True):
         assert_weights(record, weights)
+
+
+def test_heads_that_are_mixed_after_the_softmax() -> None:
+    model = build(**OPTIONS["talking weights"])
+    seen, _ = watched(model, TOKENS)
+    attends = [m for m in model.modules() if isinstance(m, layers.Attend)]
+    for record, weights, attend in zip(seen, expected(model, TOKENS), attends, strict=True):
+        torch.testing.assert_close(record.weights(), weights, rtol=0, atol=1e-5)
+        assert_weights(record, attend.post_softmax_talking_heads(weights).detach())
 
 
 @pytest.mark.parametrize("name", REFUSED)
