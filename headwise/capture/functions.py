@@ -20,9 +20,9 @@ from torch.overrides import TorchFunctionMode
 from headwise.capture import operation, operations, products, projection
 from headwise.capture.ledger import Softmax, where
 from headwise.capture.pieces import Cells
-from headwise.capture.recogniser import UNREADABLE, Recogniser, is_learned
+from headwise.capture.recogniser import UNREADABLE, Recogniser
 from headwise.capture.tape import Tape
-from headwise.capture.trail import Trails
+from headwise.capture.trail import Trails, is_learned, is_parameter
 from headwise.functional import running
 
 if TYPE_CHECKING:
@@ -210,7 +210,8 @@ class Functions(TorchFunctionMode):
     def _linear(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         weight = args[1] if len(args) > 1 else None
         trail = self._trails.get(args[0]) if id(args[0]) in self._known else None
-        if isinstance(weight, nn.Parameter) and (trail is None or trail.of is None):
+        plain = trail is None or (trail.of is None and (trail.q is None or trail.problem))
+        if isinstance(weight, nn.Parameter) and plain:
             out = func(*args, **kwargs)
             if self._unprojected and not running():
                 self._follow(name, args, kwargs, out)
@@ -284,7 +285,7 @@ class Functions(TorchFunctionMode):
     ) -> Any:
         """An operation that is not of torch, and may be attention: it is given three or more tensors of vectors."""
         given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()]
-        if sum(x.ndim > 2 and not products.is_parameter(x) for x in given) >= 3 and not running():
+        if sum(x.ndim > 2 and not is_parameter(x) for x in given) >= 3 and not running():
             reason = f"`{name}` is an operation of another library: nothing can be seen inside"
             self.recogniser.settle(Softmax(), "missed", reason)
         return func(*args, **kwargs)

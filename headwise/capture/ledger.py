@@ -44,6 +44,7 @@ class Softmax:
         self.line: Line | None = None  # what became of it; None = it has met no product yet
         self.withdraw: Callable[[], None] | None = None  # takes back the record that was made of it
         self.again: Callable[[Any], None] | None = None  # is told of others of its weights that meet values
+        self.used: Callable[[], Any] | None = None  # gives the weights that met values first, while they are alive
         self.cells: Any = None  # its scores, where they may have to be read cell by cell (pieces.Cells)
 
 

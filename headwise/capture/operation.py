@@ -40,6 +40,11 @@ ELEMENTWISE = frozenset(("rsub", "rtruediv", "rpow", "rdiv")) | frozenset((
     "addcdiv", "lerp", "round", "threshold", "hardtanh", "erf", "sign", "reciprocal", "masked_scatter", "dropout",
     "sin", "cos", "log1p", "expm1",
 ))  # fmt: skip
+# These make one number of several.
+REDUCE = frozenset((
+    "sum", "mean", "amax", "amin", "logsumexp", "norm", "std", "var", "prod", "median", "vector_norm",
+    "linalg_vector_norm", "quantile",
+))  # fmt: skip
 # What is made of scores by these are no scores.
 STATISTICS = frozenset((
     "einsum", "matmul", "rmatmul", "bmm", "mm", "mv", "baddbmm", "linear",  # products.py follows these

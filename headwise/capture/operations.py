@@ -24,6 +24,7 @@ from headwise.capture.operation import (
     JOIN,
     LIMIT,
     MULTIPLY,
+    REDUCE,
     SOFTMAXES,
     SPLIT,
     STATISTICS,
@@ -36,7 +37,7 @@ from headwise.capture.operation import (
     unknown,
     what,
 )
-from headwise.capture.trail import Trail, Trails, at_home
+from headwise.capture.trail import Trail, Trails, at_home, is_learned
 from headwise.masks.additive import FORBIDS, UNIFORM
 
 
@@ -56,6 +57,9 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     x = operands[at]
     trail = trails.get(x, changed=out is x)
     assert trail is not None
+    if name in REDUCE and _keeps_keys(trail, x, out):
+        reduced = trail.with_problem(f"the weights of several heads or examples were put together by `{name}`")
+        return trails.put(out, reduced.but(intact=trail.intact or trail))
     if name.startswith("new_") or name.endswith("_like") or name in STATISTICS:
         return None  # takes only the shape, the dtype and the device; or what it makes are no scores
     if not isinstance(out, Tensor):
@@ -93,7 +97,9 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     rule = (_BEFORE if trail.of is None else _AFTER).get(name, in_place)
     result = _changed(trail, rule(trail, found), out)
     if result is not None and result.intact is not None:
-        softmaxes = [other for other in others if other.of is not None and other.q is not None]
+        softmaxes = [
+            other for other in others if other.of is not None and other.q is not None and not is_learned(other)
+        ]
         parts = [each for other in softmaxes for each in (other.intact or other, *other.also)]
         result = result.but(also=(*result.also, *parts))
     trails.put(out, result)
@@ -106,6 +112,8 @@ def _changed(before: Trail, after: Trail | None, out: Any) -> Trail | None:
     Not where it wrote into the weights themselves, which are then lost.
     """
     if after is None or before.of is None or before.q is None or before.intact is not None or before.softmax is out:
+        return after
+    if before.exps:  # there is no softmax yet
         return after
     return after.but(intact=before) if (after.problem or after.used) and not (before.problem or before.used) else after
 
@@ -122,6 +130,15 @@ def bare(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor)
     trail = Trail(None, None, tuple(rest[:-1]), out.dtype, rest[-1], out.shape[at], order=order, of=Softmax())
     trail = trail.but(logs=name.endswith("log_softmax"), view=(out.shape[0],) if out.ndim == 1 else None)
     return trail if name.strip("_") in SOFTMAXES else trail.with_problem(f"its weights come from `{name}`")
+
+
+def _keeps_keys(trail: Trail, before: Tensor, out: Any) -> bool:
+    """Whether a statistic of weights has a number for each query and key."""
+    if trail.of is None or trail.q is None or not isinstance(out, Tensor) or not out.is_floating_point():
+        return False
+    if out.ndim < 2 or out.numel() >= before.numel() or _is_row_statistic(trail, before, out):
+        return False
+    return tuple(out.shape[-2:]) == tuple(before.shape[-2:]) == (trail.rows, trail.keys)
 
 
 def bare_exponential(out: Tensor) -> Trail | None:
@@ -381,7 +398,10 @@ def sum_to_one(weights: Tensor) -> bool:
 
 def _divided(trail: Trail, step: Step) -> Trail:
     if trail.exps and step.at == 0:
-        return _sums_to_one(trail, step)
+        found, by = _sums_to_one(trail, step), step.other()
+        rows = isinstance(by, Tensor) and by.ndim == step.tracked.ndim and by.shape[-1] == 1
+        # Divided by more than their sum, as "off by one": each row's shares, and what was used.
+        return found.but(exps=False, used="div") if found.exps and rows and trail.q is not None else found
     return _unchanged(trail, step)
 
 

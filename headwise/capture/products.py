@@ -9,10 +9,10 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.capture.arrangement import axes
-from headwise.capture.trail import Trail, Trails
+from headwise.capture.trail import Trail, Trails, is_learned, is_parameter
 
 _SUMS = ("sum", "mean")
 _OF_MANY = ("linalg_multi_dot", "chain_matmul")
@@ -89,11 +89,7 @@ def _mixed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
         places = None if trail is None else axes(trail, each.a.shape)
         if trail is None or trail.problem or trail.q is None or trail.k is None or places is None:
             continue
-        if (
-            not is_parameter(trail.q)
-            and not is_parameter(trail.k)
-            and all((places[each.one.index(x)] or 0) < len(trail.lead) for x in each.summed)
-        ):
+        if not is_learned(trail) and all((places[each.one.index(x)] or 0) < len(trail.lead) for x in each.summed):
             new = [x for x in each.two if x not in each.one]
             mixed = trail.but(loose=True, order=None, view=None)
             if len(new) == len(each.summed) == 1 and set(each.out) == {*each.one, *new} - each.summed:
@@ -184,7 +180,7 @@ def _without_softmax(name: str, trail: Trail | None, found: _Product) -> Met | N
     """Where scores of queries and keys meet another tensor, and it is summed over the keys."""
     if trail is None or trail.q is None or trail.k is None or (trail.problem and name == "einsum"):
         return None
-    if is_parameter(trail.q) or is_parameter(trail.k):
+    if is_learned(trail):
         return None
     places = axes(trail, found.a.shape)
     summed = [] if places is None else [places[found.one.index(x)] for x in found.summed]
@@ -271,6 +267,8 @@ def _with_rows(trail: Trail, rows: int, places: list[int | None]) -> tuple[Trail
 def _summed(args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Met | None:
     """(weights · values).sum(…), element by element."""
     trail = trails.get(args[0]) if args else None
+    if trail is not None and trail.intact is not None and trail.problem and args[0].ndim > len(trail.sizes):
+        return Met(trail, args[0], None, None, args[0])  # weights that were lost, times values, element by element
     if trail is None or trail.values is None:
         return None
     x, v = args[0], trail.values
@@ -369,8 +367,3 @@ def _arranged(x: Tensor, letters: str, lead: list[str], last: list[str]) -> Tens
         if letter not in letters:
             x = x.unsqueeze(at)
     return x
-
-
-def is_parameter(x: Tensor) -> bool:
-    """Whether a tensor is a parameter, or a view of one."""
-    return isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from headwise.capture.pieces import Cells, Meeting, Piece, number_of, read_call,
 from headwise.capture.products import Met
 from headwise.capture.sites import Place
 from headwise.capture.tape import Node, Places, Product, Tape, origin, products_of
-from headwise.capture.trail import Trail, Trails, at_home
+from headwise.capture.trail import Trail, Trails, at_home, is_learned, is_parameter
 from headwise.capture.verify import with_own_rows, wrong_output, wrong_weights
 from headwise.errors import HeadwiseError, RecordError
 from headwise.records.coverage import Status
@@ -122,7 +123,7 @@ class Recogniser:
             self.settle(of, "missed" if changed else "not attention", _LOST if changed else _LINEAR)
             return
         if met.kind == "mixed":
-            if trail.q is None and not products.is_parameter(met.other):
+            if trail.q is None and not is_parameter(met.other):
                 self.settle(of, "not attention", "its weights are summed over another axis than its softmax")
             else:
                 mixed = trail.with_problem(f"the weights were mixed with each other by `{name}`")
@@ -132,9 +133,11 @@ class Recogniser:
             other = self._trails.get(met.other)
             reason = _POWERS if other is not None and other.product is trail.product else _FACTORS
             self._trails.put(out, trail.but(problem=reason, intact=None))
-            for each in (of, None if other is None else other.of):
-                if each is not None:
-                    self.settle(each, "refused", reason)
+            for each in (trail, other):
+                if each is not None and each.of is not None:
+                    seen = each.of.line is not None and each.of.line.status == "seen"
+                    if not (seen and each.intact is not None):  # else of what was made of weights that have a record
+                        self.settle(each.of, "refused", reason)
             return
         if trail.problem in (_FACTORS, _POWERS):  # and what it meets may be the last factor times the values
             made = self._made.get(id(met.other))
@@ -144,8 +147,12 @@ class Recogniser:
             if of.again is not None:
                 with self.reading(name):
                     of.again(self._meeting(met))
+            elif (trail.used or trail.intact is not None) and (of.used is None or of.used() is not met.weights):
+                self._watcher.note(
+                    f"{of.line.name}: the weights of one softmax met values in several forms; its record has the first"
+                )
             return  # these weights have met other values before: one softmax is one record
-        if trail.problem and products.is_parameter(met.other):
+        if trail.problem and is_parameter(met.other):
             self.settle(of, "missed", trail.problem)
         elif trail.exps:
             self.settle(of, "missed", _UNNORMALISED)
@@ -153,12 +160,12 @@ class Recogniser:
             self.settle(of, "refused", _ASSIGNED)
         elif met.kind:
             self.settle(of, "not attention" if trail.q is None or is_learned(trail) else "refused", met.kind)
-        elif trail.q is None and products.is_parameter(met.other):
+        elif trail.q is None and is_parameter(met.other):
             self.settle(of, "not attention", "a softmax whose scores come from no product meets parameters")
         elif trail.q is None:
             reason = "its scores come from no product of queries and keys that could be followed"
             self.settle(of, "missed", f"{reason}; {trail.problem}" if trail.problem else reason)
-        elif trail.k is not None and products.is_parameter(trail.k):
+        elif trail.k is not None and is_parameter(trail.k):
             self.settle(of, "not attention", "its keys are parameters: a router, or a table that is looked up softly")
         else:
             self.hear("matmul and softmax", lambda place: self._weighted(place, out, met), trail)
@@ -179,7 +186,7 @@ class Recogniser:
         """Weights that a softmax made of a product were multiplied by their values."""
         found, values = met.trail, met.values
         heads = self.heads or place.heads or found.heads
-        layout = read_layout(found.lead, heads)
+        layout = _layout_of(found, heads)
         in_blocks = found.rows != found.keys and (layout.at is not None or self._is_padded(found))
         if (found.problem or in_blocks) and self._in_pieces(place, met, heads):
             return
@@ -191,7 +198,7 @@ class Recogniser:
         if values is None and self._watcher.values:
             raise RecordError("its values could not be read from the product, and are asked for")
         some = len(found.lead) == 1 and found.q is not None and _is_slice(found.q, heads)
-        some = some or (found.born is not None and self._is_mixed(found, layout))
+        some = some or self._is_mixed(found, layout)
         if some and (found.born is None or found.born.queries is None or self._watcher.values):
             raise RecordError(_MIXED)
         layout = read_layout(found.lead, None) if some else layout
@@ -210,6 +217,7 @@ class Recogniser:
             return
         entry = self._found(place, call, out, lambda x: layout.fold(x if arrange is None else arrange(x)), how)
         self._settled(place, softmax, how, entry)
+        softmax.used = weakref.ref(met.weights)
         if entry is not None:
             if not self._watcher.values and found.born is not None and found.born.queries is not None:
                 self._assembly.recorded(place, found.born.queries, heads, softmax, read, entry)
@@ -246,9 +254,17 @@ class Recogniser:
             raise RecordError(f"{reason}, and the weights that were used are not kept with {when}")
         used = read_layout(tuple(used.shape[:-2]), heads).fold(used)
         for trail in (found.intact or found, *found.also):
-            layout = read_layout(trail.lead, heads)
+            layout = _layout_of(trail, heads)
+            if layout.at is not None and layout.batch != len(used):  # more heads than the module says it has
+                layout = read_layout(trail.lead, None)
             fits = layout.batch == len(used) and layout.heads % used.shape[1] == 0
-            if layout.at is not None or not fits or trail.softmax is None or trail.of is None:
+            if (
+                layout.at is not None
+                or self._is_mixed(trail, layout)
+                or (trail.q is not None and _is_slice(trail.q, heads))
+            ):
+                raise RecordError(f"{reason}, and its heads come before its examples, or are some of them")
+            if not fits or trail.softmax is None or trail.of is None:
                 raise RecordError(reason)
             if trail.sinks is not None and not trail.sinks_cut:
                 raise RecordError(reason)
@@ -261,6 +277,7 @@ class Recogniser:
             how = f"{how}, and changed after it: record.used_weights() has what met the values"
             entry = self._found(place, call, out, lambda x: x, how, used)
             self._settled(place, trail.of, how, entry)
+            trail.of.used = weakref.ref(met.weights)
             if entry is not None and trail.born is not None and trail.born.queries is not None:
                 read = functools.partial(
                     _piece, trail.born, trail.lead, trail.keys, layout, call.detached(), trail.dtype
@@ -285,7 +302,9 @@ class Recogniser:
 
     def _is_mixed(self, found: Trail, layout: Layout) -> bool:
         """Whether examples and heads are one dimension, in another order than examples first."""
-        if len(found.lead) != 1 or layout.batch == 1 or layout.heads == 1 or found.born.queries is None:
+        if len(found.lead) != 1 or layout.batch == 1 or layout.heads == 1:
+            return False
+        if found.born is None or found.born.queries is None:
             return False
         first = sides(found.born, Places(products=False))[0].numbers[:, 0]
         ordered = bool((first[1:] > first[:-1]).all())
@@ -331,7 +350,10 @@ class Recogniser:
         lead = query.shape[:-2]
         if not query.ndim == key.ndim == value.ndim == 4:
             lead = torch.broadcast_shapes(lead, *(x.shape[:-2] for x in (key, value) if x.ndim != 4 or query.ndim != 4))
-        layout = read_layout(tuple(lead), self.heads or place.heads)
+        heads = self.heads or place.heads
+        layout = read_layout(tuple(lead), heads)
+        # Where memory does not tell, it is as torch's documentation has it: examples first.
+        layout = _by_memory(layout, heads, lambda: self._numbers(query)) or read_layout(tuple(lead), None)
         q = layout.fold(query)
         k, v = (x if x.ndim == 4 and x.shape[0] == len(q) else layout.fold(x) for x in (key, value))
         arrange: Arrange = layout.fold
@@ -359,6 +381,12 @@ class Recogniser:
         softmax = Softmax()
         softmax.withdraw = functools.partial(self._watcher.withdraw, entry)
         self._assembly.recorded(place, origin(of_q), self.heads or place.heads, softmax, piece, entry)
+
+    def _numbers(self, x: Tensor) -> Tensor | None:
+        """The place of each vector of a tensor in the memory that it comes from."""
+        node = None if self._watcher.generating.in_steps else self._tape.node(x)
+        places = None if node is None else Places(products=False).of(node)
+        return None if places is None else number_of(places)
 
     def flex(self, place: Place, out: Tensor | tuple[Tensor, ...], *args: Any, **kwargs: Any) -> None:
         """FlexAttention was called."""
@@ -416,9 +444,33 @@ def _fused_piece(of_q: Node, of_k: Node, layout: Layout, call: Scores, sources: 
     return read_call(call, rows, keys, call.q.dtype)
 
 
-def is_learned(trail: Trail) -> bool:
-    """Whether the queries or the keys are parameters."""
-    return any(x is not None and products.is_parameter(x) for x in (trail.q, trail.k))
+def _layout_of(found: Trail, heads: int | None) -> Layout:
+    """The layout of the scores of a trail."""
+
+    def numbers() -> Tensor | None:
+        if found.born is None or found.born.queries is None:
+            return None
+        first = sides(found.born, Places(products=False))[0].numbers
+        return first if first.numel() == math.prod(found.lead) * found.rows else None
+
+    layout = read_layout(found.lead, heads)
+    return _by_memory(layout, heads, numbers) or layout
+
+
+def _by_memory(layout: Layout, heads: int | None, numbers: Callable[[], Tensor | None]) -> Layout | None:
+    """The layout of two leading dimensions where it is not clear which are the heads; None where it stays unknown.
+
+    Those of one example stand beside each other in memory: `numbers` gives the places of the queries.
+    """
+    lead = layout.lead
+    if len(lead) != 2 or min(lead) == 1 or heads not in lead or (layout.at is None and lead[0] != lead[1]):
+        return layout
+    found = numbers()
+    if found is None:
+        return None
+    first = found.reshape(*lead, -1)[..., 0]
+    heads_first = bool(first[1, 0] - first[0, 0] < first[0, 1] - first[0, 0])
+    return Layout(lead, lead[1], lead[0], 0) if heads_first else Layout(lead, *lead)
 
 
 def _is_softmax(found: Trail, weights: Tensor) -> bool:

@@ -18,7 +18,7 @@ import weakref
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.capture.ledger import Softmax
 
@@ -105,6 +105,16 @@ def at_home(trail: Trail, x: Tensor) -> Tensor:
     if trail.view is not None:
         x = x.reshape(trail.but(view=None).shape)
     return trail.canonical(x)
+
+
+def is_learned(trail: Trail) -> bool:
+    """Whether the queries or the keys are parameters."""
+    return any(x is not None and is_parameter(x) for x in (trail.q, trail.k))
+
+
+def is_parameter(x: Tensor) -> bool:
+    """Whether a tensor is a parameter, or a view of one."""
+    return isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter)
 
 
 class Trails:

@@ -226,12 +226,12 @@ class AttentionRecord:
         return normaliser.weights(call.scores(row_index, self._choose("cols", cols), head_index))
 
     def used_weights(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
-        """What the model multiplied its values with, [B, heads, rows, cols], before dropout; choices as in `weights`.
+        """What the model multiplied its values with, [B, heads, rows, cols]; choices as in `weights`.
 
         These are `weights`, unless the model changed them after the softmax so that no softmax gives them any more: it
         mixed the heads (talking heads), subtracted those of another softmax (differential attention), multiplied them
         by a gate or a mask, or has a sigmoid in place of the softmax (`weights` are then each row's shares). Rows need
-        not sum to 1, weights may be negative, and there may be fewer heads.
+        not sum to 1, weights may be negative, there may be fewer heads, and such weights are those after dropout.
         """
         used = self.extras.unchanged("used")
         if used is None:
