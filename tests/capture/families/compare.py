@@ -135,8 +135,9 @@ def judged(
     for record in rest:
         others = [entry for entry in truth.entries if not (entry.contracted and entry.of_product)]
         gate = next((entry for entry in others if _fits(record, entry, weights)), None)
-        if gate is not None and gate.of_product and record.extras.used is not None:
-            findings.append(Finding("exact", gate.module))  # changed in a way that the counter does not follow
+        changed = gate is not None and (record.extras.used is not None or (gate.of_product and gate.used is not None))
+        if gate is not None and changed:  # in a way that the counter does not follow to the values
+            findings.append(Finding("exact", gate.module))
             continue
         what = "a softmax that is not attention" if gate is not None else "no softmax of the model"
         findings.append(Finding("wrong", _name(record), f"record {record.shape} of {what}"))
