@@ -27,9 +27,24 @@ from headwise import registry
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from headwise import analyses, capture, doctor, errors, keras, masks, models, nn, plot, tasks, testing, worksheet
+    from headwise import (
+        analyses,
+        capture,
+        doctor,
+        edits,
+        errors,
+        keras,
+        masks,
+        models,
+        nn,
+        plot,
+        tasks,
+        testing,
+        worksheet,
+    )
     from headwise.capture.context import watch
     from headwise.doctor.diagnosis import diagnose
+    from headwise.edits.context import edit
     from headwise.functional import attention, plan
     from headwise.models.bert import Bert
     from headwise.quantized import Int8
@@ -43,6 +58,7 @@ _MODULES = {
     "headwise.analyses",
     "headwise.capture",
     "headwise.doctor",
+    "headwise.edits",
     "headwise.errors",
     "headwise.keras",
     "headwise.masks",
@@ -60,6 +76,7 @@ _WHERE = {
     "plan": "headwise.functional",
     "watch": "headwise.capture.context",
     "diagnose": "headwise.doctor.diagnosis",
+    "edit": "headwise.edits.context",
     "AttentionRecord": "headwise.records.record",
     "Int8": "headwise.quantized",
     "Seen": "headwise.records.seen",
@@ -79,6 +96,8 @@ __all__ = [
     "capture",
     "diagnose",
     "doctor",
+    "edit",
+    "edits",
     "errors",
     "keras",
     "load",

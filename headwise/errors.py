@@ -6,6 +6,7 @@
     │   └── MaskError                       a mask is invalid, or does not fit the lengths of a call
     ├── DtypeError      (TypeError)         an argument has the wrong dtype, device or class
     ├── KernelRefused   (RuntimeError)      the requested kernel does not support this call
+    ├── EditRefused     (RuntimeError)      an attention that an edit means cannot be edited
     ├── CacheError      (ValueError)        a cache is full, or belongs to another module or batch
     ├── RecordError     (ValueError)        a record cannot represent this call or answer this question
     ├── CheckpointError (ValueError)        a checkpoint is missing, damaged or of another architecture
@@ -54,6 +55,10 @@ class MaskError(ArgumentError):
 
 class DtypeError(HeadwiseError, TypeError):
     """An argument has the wrong dtype, device or class."""
+
+
+class EditRefused(HeadwiseError, RuntimeError):  # noqa: N818 (a refusal, not a failure)
+    """An attention that an edit means cannot be edited; the message says which and why."""
 
 
 class KernelRefused(HeadwiseError, RuntimeError):  # noqa: N818 (a refusal, not a failure)

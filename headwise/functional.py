@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from headwise.options import OptionArguments
 
 Listener = Callable[[AttentionCall, Tensor], object]
+Editor = Callable[[AttentionCall], "Tensor | None"]  # the output of a call that it changes; None = it does not
 
 _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("headwise_listeners", default=())
 _traced: ContextVar[tuple[Listener, ...]] = ContextVar("headwise_traced", default=())
+_editors: ContextVar[tuple[Editor, ...]] = ContextVar("headwise_editors", default=())
 _running: ContextVar[bool] = ContextVar("headwise_running", default=False)
 
 
@@ -98,7 +100,7 @@ def attention(
     Raises:
         ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
         KernelRefused: the kernel that was asked for cannot run this call.
-        RecordError: `record=True` inside torch.compile or torch.export.
+        RecordError: `record=True` inside torch.compile, torch.export or `headwise.edit`.
 
     torch.compile and torch.export trace it whole, on the kernels "native", "decode", "sdpa" and "reference".
     """
@@ -116,6 +118,13 @@ def attention(
             for listener in _traced.get():
                 listener(call, out)
         return out
+    edited = _edited(call)
+    if edited is not None:
+        if record:
+            raise RecordError(
+                "record=True: an edit changes this call. Put headwise.watch(model) around the model instead"
+            )
+        return edited
     running = _running.set(True)
     try:
         with as_written(call.q.device):
@@ -132,7 +141,9 @@ def attention(
 
 def _small(q: Tensor, k: Tensor | Int8, v: Tensor | Int8, scale: float | None) -> Tensor | None:
     """The output of a small call without options, of which nobody is to hear; None for any other."""
-    if torch.compiler.is_compiling() or _listeners.get() or isinstance(k, Int8) or isinstance(v, Int8):
+    if torch.compiler.is_compiling() or _listeners.get() or _editors.get():
+        return None
+    if isinstance(k, Int8) or isinstance(v, Int8):
         return None
     check_qkv(q, k, v)
     return run_at_once(q, k, v, check_scale(scale))
@@ -168,6 +179,30 @@ def listening(listener: Listener, *, traced: bool = False) -> Iterator[None]:
         if traced_token is not None:
             _traced.reset(traced_token)
         _listeners.reset(token)
+
+
+def _edited(call: AttentionCall) -> Tensor | None:
+    """The output that an editor gives instead of this call's; None if none changes it."""
+    editors = _editors.get()
+    for i in reversed(range(len(editors))):
+        token = _editors.set(editors[:i])  # what it computes, those around it may change again
+        try:
+            out = editors[i](call.dequantized())
+        finally:
+            _editors.reset(token)
+        if out is not None:
+            return out
+    return None
+
+
+@contextlib.contextmanager
+def editing(editor: Editor) -> Iterator[None]:
+    """Inside this context `editor` may give the output of every `attention` call of this thread or task."""
+    token = _editors.set((*_editors.get(), editor))
+    try:
+        yield
+    finally:
+        _editors.reset(token)
 
 
 def running() -> bool:

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from headwise.capture import operation, operations, products, projection
 from headwise.capture.ledger import Softmax, where
 from headwise.capture.pieces import Cells
-from headwise.capture.recogniser import UNREADABLE, Recogniser
+from headwise.capture.recogniser import AS_IS, UNREADABLE, Recogniser
 from headwise.capture.tape import Tape
 from headwise.capture.trail import Trails, is_learned, is_parameter
 from headwise.functional import running
@@ -58,7 +58,7 @@ _backward = _seen_inside(torch.autograd.backward)
 class Functions(TorchFunctionMode):
     """Reports every attention computation among the torch functions that are called to a watcher."""
 
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(self, watcher: Watcher, recogniser: type[Recogniser] = Recogniser) -> None:
         super().__init__()
         self._watcher = watcher
         self._trails = Trails()
@@ -67,7 +67,7 @@ class Functions(TorchFunctionMode):
         self._unprojected = self._outputs.known
         self._tape = Tape()
         self._generating = watcher.generating
-        self.recogniser = Recogniser(watcher, self._trails, self._tape, self._outputs)
+        self.recogniser = recogniser(watcher, self._trails, self._tape, self._outputs)
         self._handlers: dict[str, Handler | None] = {  # name -> what handles it; None = an operation like any other
             **dict.fromkeys(products.PRODUCTS, self._product),
             **dict.fromkeys(_HIDDEN, self._hidden),
@@ -219,8 +219,13 @@ class Functions(TorchFunctionMode):
         return self._product(func, name, args, kwargs)
 
     def _product(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        out = func(*args, **kwargs)
+        heard, quiet = self.recogniser.heard, self.recogniser.replaces(args)
+        with torch._C.DisableTorchFunction() if quiet else contextlib.nullcontext():
+            out = func(*args, **kwargs)
         if running() or not isinstance(out, Tensor):
+            return out
+        if self.recogniser.heard != heard:  # an edit computed it anew, and told of it
+            self.recogniser.heard_of(args)
             return out
         met = found = None
         with self.recogniser.reading("matmul and softmax"):
@@ -229,7 +234,8 @@ class Functions(TorchFunctionMode):
         if met is not None:
             self.recogniser.meet(name, out, met)
             if met.kind != "no softmax":
-                return out
+                new = self.recogniser.edited(out)
+                return func(*args, **kwargs) if quiet and new is out else new
             with self.recogniser.reading(name):
                 found = products.product(name, args, kwargs, Trails(), out)
         if self._unprojected or (found is None and self._known):
@@ -241,11 +247,17 @@ class Functions(TorchFunctionMode):
         return out
 
     def _fused(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        out = func(*args, **kwargs)
-        if not running():
+        if running():
+            return func(*args, **kwargs)
+        instead = self.recogniser.instead(name, args, kwargs)
+        if instead is not None:
+            return func(*args, **kwargs) if instead is AS_IS else instead
+        with self.recogniser.unless_heard() as heard:
+            out = func(*args, **kwargs)
+        if not heard():
             read = self.recogniser.flex if name == "flex_attention" else self.recogniser.attended
             self.recogniser.hear(name, lambda place: read(place, out, *args, **kwargs))
-        return out
+        return self.recogniser.edited(out)
 
     def _multi_head(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if not torch.is_grad_enabled():

@@ -100,7 +100,7 @@ def without_empty_buffer(call: AttentionCall, *, copy: bool = False) -> tuple[At
     padding = None if padding is None or not bool(padding.any()) else padding
     if call.slopes is not None:  # distances are counted from the last key
         return call, ""
-    used = call.used_keys if padding is None else _used_by_others(call, padding)
+    used = used_keys(call)
     filled = call.shape[3] if used is None or not bool(used.any()) else int(used.any(0).any(0).nonzero().max()) + 1
     if filled == call.shape[3] or bool(call.k[:, :, filled:].any()):
         if copy and 1 < call.shape[2] == call.shape[3]:
@@ -119,8 +119,11 @@ def without_empty_buffer(call: AttentionCall, *, copy: bool = False) -> tuple[At
     return dataclasses.replace(call, k=k, v=v, bias=bias, mask=mask), _OPEN_ROWS * (padding is not None)
 
 
-def _used_by_others(call: AttentionCall, padding: Tensor) -> Tensor | None:
-    """The keys that queries but those of padding may attend to, bool [B|1, H|1, K]."""
+def used_keys(call: AttentionCall) -> Tensor | None:
+    """The keys that queries but those of padding may attend to, bool [B|1, H|1, K]; None = all."""
+    padding = rows_of_padding(call)
+    if padding is None or not bool(padding.any()):
+        return call.used_keys
     if call.mask is None:
         return None
     cols = torch.arange(call.shape[3], device=call.q.device)

@@ -87,6 +87,7 @@ class _Registry:
             for each, count in zip(listeners, before, strict=True):
                 if each.heard == count:
                     each.opaque(name, module, query, key, value, result, *args, **kwargs)
+                    result = each.edited(result)
             return result
 
         return heard

@@ -23,7 +23,8 @@ from torch import nn
 from headwise.records import CallSite
 from headwise.records.coverage import Status
 
-_NOT_THE_MODEL = (str(Path(torch.__file__).parent), str(Path(__file__).parent), contextlib.__file__)
+_HERE = Path(__file__).parent
+_NOT_THE_MODEL = (str(Path(torch.__file__).parent), str(_HERE), str(_HERE.parent / "edits"), contextlib.__file__)
 PART = "it is a part of an attention, another part of which was refused: a record would be of some rows alone"
 _SOFTMAX = re.compile(r"softmax|attention")
 

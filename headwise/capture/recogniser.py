@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,6 +50,9 @@ _ASSIGNED = (
 UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError)
 
 
+AS_IS = object()
+
+
 class Recogniser:
     """Tells a watcher of the attention among what a function mode follows."""
 
@@ -67,6 +70,31 @@ class Recogniser:
     def _finish(self) -> None:
         with torch.no_grad(), torch._C.DisableTorchFunction():
             self._assembly.close()
+
+    # For an edit (headwise.edits), which gives other outputs. A watch changes nothing.
+
+    def instead(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The output of a fused attention that is not to run; AS_IS for one that is, None if it is to be read then."""
+
+    def edited(self, out: Any) -> Any:
+        """What takes the place of an output that was just read; of a tuple, the first is the output."""
+        return out
+
+    def replaces(self, args: Sequence[Any]) -> bool:
+        """Whether the product of these may get another value, so that others should not see it as it is."""
+        return False
+
+    def heard_of(self, args: Sequence[Any]) -> None:
+        """The product of these was replaced by an attention that was told of."""
+        for trail in map(self._trails.get, args):
+            if trail is not None and trail.of is not None:
+                trail.of.line = Line("", "seen", "edited", "")
+
+    @contextlib.contextmanager
+    def unless_heard(self) -> Iterator[Callable[[], bool]]:
+        """Gives what tells whether headwise's own attention was called inside, and so told of already."""
+        before = self.heard
+        yield lambda: self.heard != before
 
     def told(self, call: AttentionCall, out: Tensor) -> None:
         """headwise's own attention was called."""
@@ -186,7 +214,7 @@ class Recogniser:
         """Weights that a softmax made of a product were multiplied by their values."""
         found, values = met.trail, met.values
         heads = self.heads or place.heads or found.heads
-        layout = _layout_of(found, heads)
+        layout = layout_of(found, heads)
         in_blocks = found.rows != found.keys and (layout.at is not None or self._is_padded(found))
         if (found.problem or in_blocks) and self._in_pieces(place, met, heads):
             return
@@ -250,11 +278,11 @@ class Recogniser:
         if used is None or not _fits(used, found.intact or found) or (found.problem and found.intact is None):
             raise RecordError(reason)
         if self._watcher.values or self._watcher.generating.run is not None:
-            when = "values=True and gradients=True" if self._watcher.values else "model.generate"
+            when = self._watcher.asks if self._watcher.values else "model.generate"
             raise RecordError(f"{reason}, and the weights that were used are not kept with {when}")
         used = read_layout(tuple(used.shape[:-2]), heads).fold(used)
         for trail in (found.intact or found, *found.also):
-            layout = _layout_of(trail, heads)
+            layout = layout_of(trail, heads)
             if layout.at is not None and layout.batch != len(used):  # more heads than the module says it has
                 layout = read_layout(trail.lead, None)
             fits = layout.batch == len(used) and layout.heads % used.shape[1] == 0
@@ -319,9 +347,7 @@ class Recogniser:
         if of is None or cells is None or queries is None or trail.q is None:
             return False
         if self._watcher.values:
-            raise RecordError(
-                "it is computed in pieces, of which no values are kept: watch without values=True and gradients=True"
-            )
+            raise RecordError(f"it is computed in pieces, which are not put together for {self._watcher.asks}")
         meeting = self._meeting(met)
 
         def read(sources: Places) -> Piece:
@@ -444,7 +470,7 @@ def _fused_piece(of_q: Node, of_k: Node, layout: Layout, call: Scores, sources: 
     return read_call(call, rows, keys, call.q.dtype)
 
 
-def _layout_of(found: Trail, heads: int | None) -> Layout:
+def layout_of(found: Trail, heads: int | None) -> Layout:
     """The layout of the scores of a trail."""
 
     def numbers() -> Tensor | None:

@@ -88,6 +88,8 @@ Reserved = tuple[_State, int]  # the place of a record, and which run of its mod
 class Watcher:
     """The records and the coverage of one watch of one model, in one thread."""
 
+    asks = "values=True and gradients=True"  # what asks for values, for messages
+
     def __init__(self, model: nn.Module, keeping: Keeping) -> None:
         self.values = keeping.values or keeping.gradients
         self.entries: list[Entry] = []
@@ -197,6 +199,10 @@ class Watcher:
             told = None if softmax is None else softmax.line
             name = told.name if told is not None else self._state(place)[0].name if status == "refused" else place.name
         self.ledger.enter(Line(name, status, " ".join(reason.split()), where), softmax)
+
+    def name_of(self, place: Place) -> str:
+        """The name of the next computation at a place."""
+        return self._state(place)[0].name
 
     def run_of(self, place: Place) -> tuple[int, int]:
         """A module, and which of its runs this is."""

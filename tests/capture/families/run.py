@@ -49,6 +49,7 @@ class Report:
     error: str = ""  # why no model could be made
     skipped: dict[str, str] = dataclasses.field(default_factory=dict)  # variants the model itself cannot run
     seconds: float = 0.0
+    size: Any = None  # one of SIZES that makes a model which runs
 
 
 def examine(
@@ -82,7 +83,7 @@ def examine(
         report.error = " | ".join(errors)
         return report
     size, inputs = made
-    report.inputs = tuple(sorted(inputs))
+    report.inputs, report.size = tuple(sorted(inputs)), size
     known: dict[str, Any] = {}
     for how, padding in variants:
         variant = f"{how} {padding}"

@@ -1,0 +1,39 @@
+"""Edits of attention, for `headwise.edit`: what may be changed in any model while it runs.
+
+    ablate          heads that give 0, their mean, or what they give for another example
+    head_mask       weights of heads times a number, which trains
+    block, only     attention knockout: queries that may not attend to some keys, or to no others
+    steer           more or less weight on some keys
+    temperature, topk, window      sharper or sparser attention
+    patch           weights, output, q, k or v of another run
+    call, weights, output          any function of the call, its weights or its output
+
+Each says first where, as `watch(only=)` does, and `heads`, `examples` and `steps`. An edit of your own is a
+subclass of `Edit`.
+"""
+
+from headwise.edits.ablate import ablate, head_mask
+from headwise.edits.block import block, only
+from headwise.edits.edit import Edit
+from headwise.edits.functions import call, output, weights
+from headwise.edits.patch import patch
+from headwise.edits.sparsify import temperature, topk, window
+from headwise.edits.steer import steer
+from headwise.edits.where import Where
+
+__all__ = [
+    "Edit",
+    "Where",
+    "ablate",
+    "block",
+    "call",
+    "head_mask",
+    "only",
+    "output",
+    "patch",
+    "steer",
+    "temperature",
+    "topk",
+    "weights",
+    "window",
+]

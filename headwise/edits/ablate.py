@@ -1,0 +1,97 @@
+"""Switch heads off, or replace their output by a mean or by that of another example."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from headwise.edits.edit import Edit, Examples, Heads, Steps
+from headwise.edits.where import Where
+from headwise.errors import ArgumentError, ShapeError
+from headwise.records.names import Choice
+
+How = Literal["zero", "mean", "resample"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ablate(Edit):
+    """What `ablate` makes."""
+
+    how: How = dataclasses.field(default="zero", kw_only=True)
+
+    @property
+    def sets(self) -> str:
+        return "output"
+
+    def output(self, out: Tensor, at: Where) -> Tensor:
+        """The output with these heads replaced."""
+        cells = self.cells(at)[:, :, None, None]
+        if self.how == "zero":
+            return out.masked_fill(cells, 0.0)
+        if self.how == "resample":
+            if at.batch < 2:
+                raise ArgumentError(
+                    f'ablate: how="resample" takes the next example of the batch. Received: one example at {at.site}'
+                )
+            return torch.where(cells, out.roll(1, 0), out)
+        return torch.where(cells, _mean_so_far(out, at), out)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeadMask(Edit):
+    """What `head_mask` makes."""
+
+    factors: Tensor = dataclasses.field(kw_only=True)
+
+    def output(self, out: Tensor, at: Where) -> Tensor:
+        """The output times the factors."""
+        if self.factors.shape not in ((), (at.heads,), (at.batch, at.heads)):
+            raise ShapeError(
+                f"head_mask: expected a number, [{at.heads}] or [{at.batch}, {at.heads}] for {at.site}. Received: "
+                f"factors={list(self.factors.shape)}"
+            )
+        factors = self.factors.to(out.device, out.dtype).expand(at.batch, at.heads)
+        return out * torch.where(self.cells(at), factors, 1.0)[:, :, None, None]
+
+
+def ablate(
+    where: Choice, *, heads: Heads = None, how: How = "zero", examples: Examples = None, steps: Steps = None
+) -> Ablate:
+    """Replace the output of heads, before the output projection.
+
+    Args:
+        where, heads, examples, steps: as for every edit (`Edit`).
+        how: "zero", as TransformerLens' zero ablation; "mean" of the outputs of the head up to the query, of its own
+            example, padding left out (a decoder may not know later ones); "resample" = those of the next example of
+            the batch, at the same position of the tensor.
+
+    Raises ArgumentError for another `how`; inside the model for heads that a layer does not have.
+    """
+    if how not in ("zero", "mean", "resample"):
+        raise ArgumentError(f'ablate: how must be "zero", "mean" or "resample". Received: how={how!r}')
+    return Ablate(where, heads=heads, how=how, examples=examples, steps=steps)
+
+
+def head_mask(
+    where: Choice, factors: Tensor | float, *, heads: Heads = None, examples: Examples = None, steps: Steps = None
+) -> HeadMask:
+    """Multiply the weights of each head by a number, as `head_mask` of transformers 4 did; gradients reach `factors`.
+
+    `factors` is a number, [H] or [B, H]. Michel et al. 2019 call the gradient by it, of a loss, the importance of a
+    head.
+    """
+    return HeadMask(where, heads=heads, examples=examples, steps=steps, factors=torch.as_tensor(factors))
+
+
+def _mean_so_far(out: Tensor, at: Where) -> Tensor:
+    """The mean of the output over the queries up to each one, without padding."""
+    if at.step:
+        raise ArgumentError(
+            'ablate: how="mean" is the mean over the queries of one pass, and a step of a generation has one query. '
+            f'Received: step {at.step} at {at.site}. Edit the prompt alone: steps="prompt"'
+        )
+    real = (at.queries >= 0)[:, None, :, None].to(out.dtype)
+    return ((out * real).cumsum(2) / real.cumsum(2).clamp(min=1)).to(out.dtype)

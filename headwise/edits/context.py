@@ -1,0 +1,170 @@
+"""`edit`: change the attention of any PyTorch model while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.call import AttentionCall
+from headwise.capture import huggingface
+from headwise.edits.edit import Edit
+from headwise.edits.editor import EditFunctions, Editor, EditWatcher
+from headwise.edits.naming import Naming
+from headwise.errors import ArgumentError, DtypeError, EditRefused
+from headwise.functional import editing
+from headwise.kernels import make_plan
+from headwise.records.names import check_choice, select
+
+
+def edit(model: nn.Module, edits: Edit | Sequence[Edit], *, tokens: Any = None) -> Editing:
+    """Change the attention that a model computes inside this context.
+
+        from headwise import edits
+
+        with headwise.edit(model, [edits.ablate("layers.5", heads=[1, 7]),
+                                   edits.block("*", queries="it", keys="animal")], tokens=tokenizer) as changed:
+            model(**inputs)                    # or model.generate(...)
+        print(changed.emptied)
+
+    An edit changes a call before its kernel runs, or its output: see `headwise.edits`. They are applied in their order;
+    masks and biases are combined. What is a mask, a bias or concerns whole heads stays on fused kernels. Attention that
+    is written by hand is known only when its weights meet the values: its output takes another value there, and weights
+    that the model returns are the edited ones. Gradients flow. The model itself is not changed; leaving the context
+    leaves nothing behind, also after an exception. Only this thread is edited.
+
+    `headwise.watch` and `edit` may be inside one another in either order: records show the edited calls.
+
+    Args:
+        model: any module. Its modules' paths are the names of the layers, as for `watch`.
+        edits: one, or several in their order.
+        tokens: so that edits can name positions by text: a tokenizer of transformers, which reads the ids that the
+            model is given; what it returned; a list of names for each example; {"source": ..., "target": ...}.
+
+    Raises:
+        DtypeError, ArgumentError: an argument that makes no sense, named. ArgumentError at the end of the context, if
+            an edit was at no place (not if there is another exception).
+        EditRefused: inside the context, at an attention that an edit means and that cannot be edited.
+    """
+    found = [edits] if isinstance(edits, Edit) else list(edits)
+    for each in found:
+        if not isinstance(each, Edit):
+            raise DtypeError(
+                f"edit: expected edits, such as headwise.edits.ablate(...). Received: {type(each).__name__}"
+            )
+    if not found:
+        raise ArgumentError("edit: expected at least one edit. Received: edits=[]")
+    if not isinstance(model, nn.Module):
+        hint = ": pass its .model" if isinstance(getattr(model, "model", None), nn.Module) else ""
+        raise DtypeError(f"edit: expected a torch.nn.Module. Received: {type(model).__name__}{hint}")
+    return Editing(model, found, tokens)
+
+
+class Editing:
+    """The context of `edit`, and what it gives."""
+
+    def __init__(self, model: nn.Module, edits: Sequence[Edit], tokens: Any) -> None:
+        self._model, self._edits, self._naming = model, edits, Naming(tokens)
+        self._stack: contextlib.ExitStack | None = None
+        self._editor: Editor | None = None
+        self._watcher: EditWatcher | None = None
+
+    @property
+    def emptied(self) -> int:
+        """How many queries were left without any key, counted for each head for which that differs."""
+        return 0 if self._editor is None else self._editor.emptied
+
+    @property
+    def sites(self) -> list[str]:
+        """The layers that were edited so far."""
+        if self._watcher is None:
+            return []
+        sites, wanted = self._watcher.sites, [part for each in self._edits for part in check_choice(each.where)]
+        return select(sites, wanted)[0]
+
+    def plan(self, *args: Any, **kwargs: Any) -> str:
+        """Which layers are edited, by what, on which kernel. The model runs once with these inputs."""
+        if self._editor is None:
+            raise ArgumentError("edit: plan(...) is asked inside the context: with headwise.edit(...) as changed")
+        plans: list[tuple[str, AttentionCall, list[Edit]]] = []
+        self._editor.plans = plans
+        try:
+            with torch.no_grad():
+                self._model(*args, **kwargs)
+        finally:
+            self._editor.plans = None
+        lines = []
+        for name, call, edits in plans:
+            by_rows = [each.name for each in edits if each.needs_weights]
+            kernel = f"by rows, for {', '.join(by_rows)}" if by_rows else make_plan(call).kernel
+            lines.append(f"{name}: {', '.join(each.name for each in edits)}; {kernel}")
+        return "\n".join(lines)
+
+    def __enter__(self) -> Editing:
+        if self._stack is not None:
+            raise ArgumentError("edit: this context is entered already; make another with headwise.edit(...)")
+        watcher = EditWatcher(self._model, self._edits)
+        functions = EditFunctions(watcher, Editor)
+        editor = functions.recogniser
+        editor.start(self._naming)
+        for site in watcher._closed():
+            if watcher.may_edit(site.name) and watcher.at(site.name):
+                raise EditRefused(f"{site.name} cannot be edited: {site.how}")
+        with contextlib.ExitStack() as stack:
+            stack.callback(watcher.stop)
+            watcher.start()
+            if "torch._dynamo" in sys.modules:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.callback(self._model.register_forward_pre_hook(self._naming.read, with_kwargs=True).remove)
+            for module in self._model.modules():
+                stack.callback(module.register_forward_hook(_returned(editor)).remove)
+            stack.enter_context(huggingface.seen_through(self._model, watcher, editor))
+            stack.enter_context(editing(editor.direct))
+            stack.enter_context(functions)
+            self._stack = stack.pop_all()
+        self._editor, self._watcher = editor, watcher
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            stack.close()
+        if kind is None and self._watcher is not None:
+            unmatched = self._watcher.unmatched()
+            if unmatched:
+                raise ArgumentError(f"edit: {unmatched[0]}")
+
+
+def _returned(editor: Editor) -> Any:
+    """A forward hook: weights that a module returns are those after the edit."""
+
+    def hook(module: nn.Module, args: Any, out: Any) -> Any:
+        if not editor._done:
+            return None
+        with torch._C.DisableTorchFunction():
+            return _mapped(editor, out)
+
+    return hook
+
+
+def _mapped(editor: Editor, out: Any) -> Any:
+    """The same structure with edited weights; None if nothing changes."""
+    if isinstance(out, Tensor):
+        new = editor.rewritten(out)
+        return None if new is out else new
+    if isinstance(out, (tuple, list)):
+        parts = [_mapped(editor, each) for each in out]
+        if all(part is None for part in parts):
+            return None
+        whole = [each if part is None else part for each, part in zip(out, parts, strict=True)]
+        return type(out)(*whole) if hasattr(out, "_fields") else type(out)(whole)
+    if isinstance(out, dict):
+        for key, each in list(out.items()):
+            part = _mapped(editor, each)
+            if part is not None:
+                out[key] = part
+    return None

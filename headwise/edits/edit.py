@@ -1,0 +1,108 @@
+"""What an edit is: a function from a call of attention to another call, on its weights, or on its output."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from headwise.call import AttentionCall
+from headwise.edits.where import Where
+from headwise.errors import ArgumentError, brief
+from headwise.records.names import Choice, check_choice
+
+Heads = int | Sequence[int] | None
+Examples = int | Sequence[int] | None
+Steps = Literal["prompt", "decode"] | range | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Edit:
+    """The base class. A subclass changes one of the three, or several; what it does not define stays as it is.
+
+    Args:
+        where: which layers, as for `watch(only=)`: a path or part of it, a pattern, a number from 0, or several.
+        heads: which query heads; None = all.
+        examples: which examples of the batch; None = all.
+        steps: "prompt" = the first pass of a sequence, "decode" = those after it, or a range of passes; None = all.
+    """
+
+    where: Choice
+    heads: Heads = dataclasses.field(default=None, kw_only=True)
+    examples: Examples = dataclasses.field(default=None, kw_only=True)
+    steps: Steps = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for each in check_choice(self.where):
+            if isinstance(each, int) and each < 0:
+                raise ArgumentError(
+                    f"{self.name}: which layer is the last is not known before the model has run. Received: "
+                    f"where={brief(self.where)}. Name the layer: headwise.watch shows the names"
+                )
+        if not (self.steps is None or self.steps in ("prompt", "decode") or isinstance(self.steps, range)):
+            raise ArgumentError(
+                f'{self.name}: steps must be "prompt", "decode", a range or None. Received: steps={brief(self.steps)}'
+            )
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return type(self).__name__.lower()
+
+    @property
+    def needs_weights(self) -> bool:
+        """Whether it changes weights, so that these have to be computed, some rows at a time."""
+        return type(self).weights is not Edit.weights
+
+    @property
+    def sets(self) -> str:
+        """What it sets, so that no second edit may set it for the same head; empty = it is combined with others."""
+        return ""
+
+    def call(self, call: AttentionCall, at: Where) -> AttentionCall:
+        """Another call in the place of this one."""
+        return call
+
+    def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
+        """Other weights [B, H, rows, K] in the place of these, which are those of whole rows."""
+        return weights
+
+    def output(self, out: Tensor, at: Where) -> Tensor:
+        """Another output [B, H, Q, E] in the place of this one."""
+        return out
+
+    def applies(self, at: Where) -> bool:
+        """Whether this pass is among its steps. Raises ArgumentError for heads or examples that there are not."""
+        self.chosen("heads", at.heads, at)
+        self.chosen("examples", at.batch, at)
+        if isinstance(self.steps, range):
+            return at.step in self.steps
+        return self.steps is None or (self.steps == "prompt") == (at.step == 0)
+
+    def chosen(self, name: Literal["heads", "examples"], count: int, at: Where) -> Tensor:
+        """Which of so many heads or examples it means, bool [count]."""
+        choice: int | Sequence[int] | None = getattr(self, name)
+        found = torch.zeros(count, dtype=torch.bool, device=at.device)
+        if choice is None:
+            return ~found
+        try:
+            numbers = [choice] if isinstance(choice, int) else [int(each) for each in choice]
+        except (TypeError, ValueError):
+            numbers = []
+        if not numbers or not all(-count <= each < count for each in numbers):
+            raise ArgumentError(
+                f"{self.name}: {name} of {at.site} are numbered 0 … {count - 1}. Received: {name}={brief(choice)}"
+            )
+        found[numbers] = True
+        return found
+
+    def cells(self, at: Where) -> Tensor:
+        """The examples and heads that it means, bool [B, H]."""
+        return self.chosen("examples", at.batch, at)[:, None] & self.chosen("heads", at.heads, at)
+
+    def everywhere(self, at: Where) -> bool:
+        """Whether it means all examples and heads."""
+        return bool(self.cells(at).all())

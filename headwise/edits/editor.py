@@ -1,0 +1,287 @@
+"""Recognises attention as a watch does, and gives other outputs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.call import AttentionCall
+from headwise.capture.functions import Functions
+from headwise.capture.keep import Keeping
+from headwise.capture.layout import Layout
+from headwise.capture.ledger import Softmax
+from headwise.capture.products import Met
+from headwise.capture.recogniser import AS_IS, Arrange, Recogniser, layout_of
+from headwise.capture.sites import Place
+from headwise.capture.trail import Trail, at_home
+from headwise.capture.watcher import Entry, Watcher
+from headwise.edits.edit import Edit
+from headwise.edits.naming import Naming
+from headwise.edits.progress import Progress
+from headwise.edits.run import run, weights_of
+from headwise.edits.where import Where
+from headwise.errors import ArgumentError, EditRefused
+from headwise.functional import running
+from headwise.masks.extent import Extent
+from headwise.records.coverage import Status
+from headwise.records.names import check_choice, select
+
+_KEEPING = Keeping(None, True, False, None, None, 1, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Edited:
+    """A softmax whose output was edited, and how to get its edited weights."""
+
+    of: Softmax
+    layout: Layout
+    weights: Callable[[], Tensor]  # [B, H, Q, K]
+
+
+class EditWatcher(Watcher):
+    """Finds places and names, as for a watch; keeps no records. What cannot be edited is an error."""
+
+    asks = "an edit"
+
+    def __init__(self, model: nn.Module, edits: Sequence[Edit]) -> None:
+        super().__init__(model, _KEEPING)
+        self.edits = edits
+        self.sites: list[str] = []  # in the order in which they were seen first
+        self.matched: Counter[int] = Counter()  # how often each edit was at its place
+
+    def at(self, name: str) -> list[Edit]:
+        """The edits of a site."""
+        if name not in self.sites:
+            self.sites.append(name)
+        found = []
+        for i, each in enumerate(self.edits):
+            if name in select(self.sites, check_choice(each.where))[0]:
+                self.matched[i] += 1
+                found.append(each)
+        return found
+
+    def may_edit(self, name: str) -> bool:
+        """Whether an edit means this path, or a number that it may have."""
+        parts = [part for each in self.edits for part in check_choice(each.where)]
+        return any(isinstance(part, int) or select([name], [part])[0] for part in parts)
+
+    def refuse(
+        self,
+        place: Place,
+        reason: str,
+        *,
+        status: Status = "refused",
+        where: str = "",
+        softmax: Softmax | None = None,
+        name: str | None = None,
+    ) -> None:
+        """EditRefused, if an edit means this place."""
+        name = name or place.name
+        if status != "not attention" and self.at(name):
+            at = f" ({where})" if where else ""
+            raise EditRefused(f"{name} cannot be edited: {' '.join(reason.split())}{at}")
+
+    def unmatched(self) -> list[str]:
+        """For each edit that was at no place a message."""
+        found = []
+        for i, each in enumerate(self.edits):
+            if not self.matched[i]:
+                _, messages = select(self.sites, check_choice(each.where))
+                there = messages[0] if messages else "its layers were not run"
+                found.append(f"{each.name}: where={each.where!r}: {there}")
+        return found
+
+
+class Editor(Recogniser):
+    """Gives the edited output of every attention that an edit means."""
+
+    _watcher: EditWatcher
+
+    def start(self, naming: Naming) -> None:
+        """Begin with no sequence known."""
+        self._progress = Progress(self._watcher.generating, naming)
+        self._pending: tuple[Place, AttentionCall, Tensor, Arrange] | None = None
+        self._new: Tensor | None = None
+        self._met: tuple[Met, Trail] | None = None
+        self._done: dict[int, _Edited] = {}  # by the id of the softmax
+        self._busy = False  # an edited call runs
+        self.emptied = 0  # queries that were left without keys
+        self.plans: list[tuple[str, AttentionCall, list[Edit]]] | None = None  # while plan() runs
+
+    # What is recognised waits until it was read; then the edits run, and their errors are the caller's.
+
+    def hear(self, how: str, read: Callable[[Place], object], trail: Trail | None = None) -> None:
+        self._pending = None
+        super().hear(how, read, trail)
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._edit(*pending)
+
+    @contextlib.contextmanager
+    def reading(self, how: str, trail: Trail | None = None) -> Iterator[None]:
+        graph = torch.is_grad_enabled()
+        with super().reading(how, trail), torch.set_grad_enabled(graph):
+            yield
+
+    def _found(
+        self, place: Place, call: AttentionCall, out: Tensor, arrange: Arrange, how: str, used: Tensor | None = None
+    ) -> Entry | None:
+        self._pending = place, call, out, arrange
+        return None
+
+    def _edit(self, place: Place, call: AttentionCall, out: Tensor, arrange: Arrange) -> None:
+        name = self._watcher.name_of(place)
+        edits = self._watcher.at(name)
+        with torch._C.DisableTorchFunction():
+            new, change = self._apply(place, name, call, edits)
+            if new is None:
+                return
+            self._new = _put_back(new.to(out.dtype), out, arrange)
+        if self._met is not None and self._met[1].of is not None:
+            trail = self._met[1]
+            assert trail.of is not None
+            heads = self.heads or place.heads or trail.heads
+            self._done[id(trail.of)] = _Edited(trail.of, layout_of(trail, heads), change)
+
+    def _apply(
+        self, place: Place, name: str, call: AttentionCall, edits: Sequence[Edit]
+    ) -> tuple[Tensor | None, Callable[[], Tensor]]:
+        at = self._progress.where(place, name, call)
+        edits = [each for each in edits if each.applies(at)]
+        if not edits:
+            return None, lambda: call.weights()
+        _check_overlaps(edits, at)
+        self._busy = True
+        try:
+            changed, out = run(call, edits, at)
+        finally:
+            self._busy = False
+        if changed.mask is not call.mask:
+            self.emptied += int((_empty_rows(changed) & ~_empty_rows(call)).sum())
+        if self.plans is not None:
+            self.plans.append((name, changed, list(edits)))
+        return out, lambda: weights_of(changed, edits, at)
+
+    def direct(self, call: AttentionCall) -> Tensor | None:
+        """headwise's own attention is about to run."""
+        if running() or self._busy:
+            return None
+        place = self._watcher.place()
+        if place is None or not self._watcher.is_watching():
+            return None
+        name = self._watcher.name_of(place)
+        edits = self._watcher.at(name)
+        if not edits:
+            return None
+        with torch._C.DisableTorchFunction():
+            return self._apply(place, name, call, edits)[0]
+
+    def instead(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        place = self._watcher.place()
+        if place is None or not self._watcher.may_edit(place.name):
+            return AS_IS
+        if name == "flex_attention":
+            return None
+        query, value = (_given(args, kwargs, i, key) for i, key in ((0, "query"), (2, "value")))
+        out = torch.empty(*query.shape[:-1], value.shape[-1], dtype=query.dtype, device="meta")
+        self._met = None
+        self.hear(name, lambda place: self.attended(place, out, *args, **kwargs))
+        new, self._new = self._new, None
+        return AS_IS if new is None else new
+
+    def meet(self, name: str, out: Tensor, met: Met) -> None:
+        self._met = met, met.trail
+        super().meet(name, out, met)
+        self._met = None
+
+    def edited(self, out: Any) -> Any:
+        new, self._new = self._new, None
+        if new is None:
+            return out
+        return (new, *out[1:]) if isinstance(out, tuple) else new
+
+    def replaces(self, args: Sequence[Any]) -> bool:
+        """Whether a product may be the second one of an attention that is edited."""
+        place = None
+        for x in args:
+            trail = self._trails.get(x) if id(x) in self._trails.known else None
+            if trail is not None and trail.of is not None and trail.q is not None:
+                place = self._watcher.place()
+        return place is not None and self._watcher.may_edit(place.name)
+
+    # The weights that the model itself returns.
+
+    def rewritten(self, x: Any) -> Any:
+        """What stands for a tensor of weights whose output was edited; any other object as it is."""
+        trail = self._trails.get(x) if isinstance(x, Tensor) and id(x) in self._trails.known else None
+        done = None if trail is None or trail.of is None else self._done.get(id(trail.of))
+        if trail is None or done is None:
+            return x
+        if trail.problem or trail.used or (trail.sinks is not None and not trail.sinks_cut):
+            raise EditRefused(
+                f"the model returns weights that it changed before they met the values, which cannot be edited: "
+                f"{trail.problem or trail.used or 'a learned sink'}"
+            )
+        weights = done.weights()
+        return _put_back(weights.to(x.dtype), x, lambda each: done.layout.fold(at_home(trail, each)))
+
+    def touched(self, args: Sequence[Any]) -> bool:
+        """Whether weights whose output was edited are among these."""
+        known, done = self._trails.known, self._done
+        return any(id(x) in known and (of := known[id(x)][1].of) is not None and id(of) in done for x in args)
+
+
+class EditFunctions(Functions):
+    """The function mode of an edit."""
+
+    recogniser: Editor
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if self.recogniser._done and self.recogniser.touched(args) and not running():
+            with torch._C.DisableTorchFunction():
+                args = tuple(self.recogniser.rewritten(x) for x in args)
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def _put_back(new: Tensor, like: Tensor, arrange: Arrange) -> Tensor:
+    """`new` [B, H, Q, E] in the arrangement of `like`, which `arrange` brings to [B, H, Q, E]."""
+    with torch.no_grad():
+        places = arrange(torch.arange(like.numel(), device=new.device).view(like.shape))
+        straight = places.shape == like.shape
+        straight = straight and torch.equal(places.flatten(), torch.arange(like.numel(), device=new.device))
+    if straight:
+        return new.reshape(like.shape)
+    flat = new.new_empty(like.numel())
+    return flat.index_put((places.flatten(),), new.flatten()).view(like.shape)
+
+
+def _given(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str) -> Any:
+    return args[at] if len(args) > at else kwargs[name]
+
+
+def _empty_rows(call: AttentionCall) -> Tensor:
+    """Queries that may attend to no key, bool [B|1, H|1, Q]."""
+    q_len, k_len = call.shape[2:]
+    if call.mask is None:
+        return torch.zeros(1, 1, q_len, dtype=torch.bool)
+    q = torch.arange(q_len)
+    return call.mask.rectangles(q, q + 1, torch.zeros_like(q), torch.full_like(q, k_len)) == Extent.NONE
+
+
+def _check_overlaps(edits: Sequence[Edit], at: Where) -> None:
+    """ArgumentError for two edits that set the same of one head."""
+    for i, one in enumerate(edits):
+        for two in edits[:i]:
+            if one.sets and one.sets == two.sets and bool((one.cells(at) & two.cells(at)).any()):
+                raise ArgumentError(
+                    f"edit: two edits set the {one.sets} of one head of {at.site}: {two.name} and {one.name}. Leave "
+                    "out one of them"
+                )

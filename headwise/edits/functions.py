@@ -1,0 +1,95 @@
+"""Any function of a call, of its weights or of its output, for what no other edit does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from headwise.call import AttentionCall
+from headwise.edits.edit import Edit, Examples, Heads, Steps
+from headwise.edits.where import Where
+from headwise.errors import ArgumentError, ShapeError
+from headwise.records.names import Choice
+
+OfCall = Callable[[AttentionCall, Where], AttentionCall]
+OfWeights = Callable[[Tensor, Where, slice], Tensor]
+OfOutput = Callable[[Tensor, Where], Tensor]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Call(Edit):
+    """What `call` makes."""
+
+    f: OfCall = dataclasses.field(kw_only=True)
+
+    def call(self, call: AttentionCall, at: Where) -> AttentionCall:
+        """What the function makes of the call."""
+        found = self.f(call, at)
+        if not isinstance(found, AttentionCall):
+            raise ArgumentError(
+                f"call: the function must return an AttentionCall. Received: {type(found).__name__} at {at.site}"
+            )
+        return found
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Weights(Edit):
+    """What `weights` makes."""
+
+    f: OfWeights = dataclasses.field(kw_only=True)
+
+    def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
+        """What the function makes of the weights."""
+        found = _checked("weights", self.f(weights, at, rows), weights, at)
+        return torch.where(self.cells(at)[:, :, None, None], found, weights)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Output(Edit):
+    """What `output` makes."""
+
+    f: OfOutput = dataclasses.field(kw_only=True)
+
+    def output(self, out: Tensor, at: Where) -> Tensor:
+        """What the function makes of the output."""
+        found = _checked("output", self.f(out, at), out, at)
+        return torch.where(self.cells(at)[:, :, None, None], found, out)
+
+
+def call(where: Choice, f: OfCall, *, steps: Steps = None) -> Call:
+    """`f(call, where)` in the place of a call, such as `dataclasses.replace(call, scale=2 * call.scale)`.
+
+    The call has q [B, H, Q, D], k [B, G, K, D] and v [B, G, K, E], after rotary positions; its mask is aligned to its
+    lengths. What `f` returns runs on the kernel that suits it.
+    """
+    return Call(where, steps=steps, f=f)
+
+
+def weights(
+    where: Choice, f: OfWeights, *, heads: Heads = None, examples: Examples = None, steps: Steps = None
+) -> Weights:
+    """`f(weights, where, rows)` in the place of the weights [B, H, rows, K], whole rows of some queries at a time.
+
+    They need not sum to 1 afterwards. They are computed tile by tile, in linear memory, which takes longer than a fused
+    kernel.
+    """
+    return Weights(where, heads=heads, examples=examples, steps=steps, f=f)
+
+
+def output(
+    where: Choice, f: OfOutput, *, heads: Heads = None, examples: Examples = None, steps: Steps = None
+) -> Output:
+    """`f(output, where)` in the place of the output of the heads [B, H, Q, E], before their output projection."""
+    return Output(where, heads=heads, examples=examples, steps=steps, f=f)
+
+
+def _checked(name: str, found: Tensor, before: Tensor, at: Where) -> Tensor:
+    if not isinstance(found, Tensor) or found.shape != before.shape:
+        received = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ShapeError(
+            f"{name}: the function must return a tensor {list(before.shape)}. Received: {received} at {at.site}"
+        )
+    return found.to(before)

@@ -1,0 +1,208 @@
+"""Put what another run computed in the place of this one's: activation patching."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headwise.analyses.stack import attended_values, by_key_head
+from headwise.call import AttentionCall
+from headwise.edits.edit import Edit, Examples, Heads, Steps
+from headwise.edits.positions import Positions, check_positions, queries_of
+from headwise.edits.where import Where
+from headwise.errors import ArgumentError, RecordError, ShapeError
+from headwise.records import AttentionRecord, Seen
+from headwise.records.names import Choice
+
+What = Literal["weights", "output", "q", "k", "v"]
+WHAT: tuple[What, ...] = ("weights", "output", "q", "k", "v")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Patch(Edit):
+    """What `patch` makes."""
+
+    source: AttentionRecord | Seen = dataclasses.field(kw_only=True)
+    positions: Positions = dataclasses.field(default=None, kw_only=True)
+    align: Sequence[int] | None = dataclasses.field(default=None, kw_only=True)
+
+    @property
+    def name(self) -> str:
+        return "patch"
+
+    def record(self, at: Where) -> AttentionRecord:
+        """The source of this layer. RecordError if there is none, or of another shape."""
+        record = self.source
+        if isinstance(record, Seen):
+            found = [each for each in record if each.site is not None and each.site.name == at.site]
+            if len(found) != 1:
+                raise RecordError(f"patch: the source has {len(found)} records of {at.site}, expected 1")
+            record = found[0]
+        if at.step:
+            raise RecordError(
+                f"patch: a step of a generation has other tokens than the source. Received: step {at.step}. Edit the "
+                'prompt alone: steps="prompt"'
+            )
+        if record.shape[1] != at.heads or record.shape[0] not in (1, at.batch):
+            raise ShapeError(
+                f"patch: {at.site} has B={at.batch}, H={at.heads}. Received: a source with B={record.shape[0]}, "
+                f"H={record.shape[1]}"
+            )
+        if self.align is None and record.shape[2] != at.queries.shape[1]:
+            raise ShapeError(
+                f"patch: {at.site} has {at.queries.shape[1]} queries. Received: a source with {record.shape[2]}. Pass "
+                "align=: for each query the one of the source, -1 for none"
+            )
+        return record
+
+    def origins(self, at: Where, record: AttentionRecord) -> Tensor:
+        """For each query the one of the source, [Q]; -1 = none."""
+        count = at.queries.shape[1]
+        if self.align is None:
+            return torch.arange(count, device=at.device)
+        found = torch.as_tensor(list(self.align), device=at.device)
+        if found.shape != (count,) or not bool(((found >= -1) & (found < record.shape[2])).all()):
+            raise ArgumentError(
+                f"patch: align must have {count} numbers, from -1 to {record.shape[2] - 1}. Received: align="
+                f"{list(self.align)[:8]}"
+            )
+        return found
+
+    def chosen_rows(self, at: Where, origins: Tensor) -> Tensor:
+        """Where to patch: bool [B, H, Q]."""
+        rows = queries_of(self.positions, at, "patch") & (origins >= 0)
+        return self.cells(at)[:, :, None] & rows[:, None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PatchWeights(_Patch):
+    """What `patch(what="weights")` makes."""
+
+    @property
+    def sets(self) -> str:
+        return "weights"
+
+    def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
+        """The source's weights in the chosen rows."""
+        record = self.record(at)
+        origins = self.origins(at, record)
+        own = origins[rows].clamp(min=0)
+        source = record.used_weights(rows=own.tolist()).to(weights)
+        if self.align is not None:
+            if at.kind == "cross" or record.shape[2] != record.shape[3] or weights.shape[3] != len(origins):
+                raise RecordError(
+                    "patch: weights of another length are aligned in self-attention alone, query by query"
+                )
+            source = torch.where(origins >= 0, source[..., origins.clamp(min=0)], 0.0)
+        elif source.shape[3] != weights.shape[3]:
+            raise ShapeError(f"patch: {at.site} has {weights.shape[3]} keys. Received: a source with {source.shape[3]}")
+        return torch.where(self.chosen_rows(at, origins)[:, :, rows, None], source, weights)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PatchOutput(_Patch):
+    """What `patch(what="output")` makes."""
+
+    @property
+    def sets(self) -> str:
+        return "output"
+
+    def output(self, out: Tensor, at: Where) -> Tensor:
+        """The source's output in the chosen rows."""
+        record = self.record(at)
+        origins = self.origins(at, record)
+        v = attended_values(record)
+        source = torch.cat([by_key_head(record.used_weights(rows=[i]), v) for i in origins.clamp(min=0).tolist()], 2)
+        return torch.where(self.chosen_rows(at, origins)[..., None], source.to(out), out)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PatchVectors(_Patch):
+    """What `patch` makes for q, k and v."""
+
+    what: Literal["q", "k", "v"] = dataclasses.field(kw_only=True)
+
+    @property
+    def sets(self) -> str:
+        return self.what
+
+    def call(self, call: AttentionCall, at: Where) -> AttentionCall:
+        """The call with the source's vectors at the chosen positions."""
+        record = self.record(at)
+        origins = self.origins(at, record)
+        moved = self.align is not None and not torch.equal(origins, torch.arange(len(origins), device=origins.device))
+        if moved and self.what != "v":
+            raise RecordError(
+                f"patch: {self.what} of the source may be rotated to its position (RoPE), and cannot be moved. Patch "
+                "v, the output or the weights"
+            )
+        if self.what != "q" and (at.kind == "cross" or call.shape[2] != call.shape[3]):
+            raise RecordError("patch: keys and values are patched in self-attention of a whole sequence alone")
+        theirs, ours = getattr(record, self.what), getattr(call, self.what)
+        if ours.shape[1] % theirs.shape[1] == 0:  # a record keeps what several heads share once
+            theirs = theirs.repeat_interleave(ours.shape[1] // theirs.shape[1], 1)
+        chosen = self.chosen_rows(at, origins)
+        if ours.shape[1] < at.heads:  # a key head is read by several heads, of which some may be meant
+            times = at.heads // ours.shape[1]
+            per_group = chosen.unflatten(1, (ours.shape[1], times))
+            if torch.equal(per_group, per_group[:, :, :1].expand_as(per_group)):
+                chosen = per_group[:, :, 0]
+            else:
+                call = dataclasses.replace(
+                    call, k=call.k.repeat_interleave(times, 1), v=call.v.repeat_interleave(times, 1)
+                )
+                theirs, ours = theirs.repeat_interleave(times, 1), getattr(call, self.what)
+        source = theirs[:, :, origins.clamp(min=0)].to(ours)
+        if source.shape[1:] != ours.shape[1:]:
+            raise ShapeError(
+                f"patch: {self.what} of {at.site} is {list(ours.shape)}. Received: a source with {list(source.shape)}"
+            )
+        changes: dict[str, Any] = {self.what: torch.where(chosen[..., None], source, ours)}
+        return dataclasses.replace(call, **changes)
+
+
+def patch(
+    where: Choice,
+    source: AttentionRecord | Seen,
+    what: What,
+    *,
+    positions: Positions = None,
+    align: Sequence[int] | None = None,
+    heads: Heads = None,
+    examples: Examples = None,
+    steps: Steps = None,
+) -> Edit:
+    """Take the weights, the output, q, k or v of heads and positions from another run.
+
+    Args:
+        where, heads, examples, steps: as for every edit (`Edit`).
+        source: a record, or a `Seen` with one record of each of these layers. Of the same heads, and of the same batch
+            or of one example.
+        what: "weights"; "output", before the output projection; "q", "k" or "v", as they meet each other (after rotary
+            positions). "output" and "v" need a source that was watched with values=True.
+        positions: which queries (of q, weights and the output) or keys (of k and v), as for `block`. None = all.
+        align: for a source of another length: for each place of this run that of the source, -1 for none. q and k
+            cannot be moved, because they may be rotated to their positions.
+
+    Raises ArgumentError for another `what`; inside the model RecordError and ShapeError for a source that does not fit.
+    """
+    check_positions(positions, "patch: positions")
+    if what not in WHAT:
+        raise ArgumentError(f"patch: what must be one of {', '.join(WHAT)}. Received: what={what!r}")
+    if not isinstance(source, (AttentionRecord, Seen)):
+        raise ArgumentError(f"patch: source must be a record or a Seen. Received: {type(source).__name__}")
+    common: dict[str, Any] = {
+        "source": source,
+        "positions": positions,
+        "align": align,
+        "heads": heads,
+        "examples": examples,
+        "steps": steps,
+    }
+    if what == "weights":
+        return PatchWeights(where, **common)
+    return PatchOutput(where, **common) if what == "output" else PatchVectors(where, what=what, **common)

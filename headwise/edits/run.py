@@ -1,0 +1,53 @@
+"""The output of a call that edits change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from headwise.analyses.stack import by_key_head
+from headwise.call import AttentionCall
+from headwise.edits.edit import Edit
+from headwise.edits.where import Where
+from headwise.functional import attention
+
+# So many cells of the weights are computed at once.
+CELLS = 2**22
+
+
+def run(call: AttentionCall, edits: Sequence[Edit], at: Where) -> tuple[AttentionCall, Tensor]:
+    """(the call after all edits of calls, the output [B, H, Q, E]); the edits are applied in their order."""
+    for each in edits:
+        call = each.call(call, at)
+    of_weights = [each for each in edits if each.needs_weights]
+    if of_weights:
+        out = _by_rows(call, of_weights, at)
+    else:
+        out = attention(call.q, call.k, call.v, mask=call.mask, **call.options())
+    for each in edits:
+        out = each.output(out, at)
+    return call, out
+
+
+def weights_of(call: AttentionCall, edits: Sequence[Edit], at: Where, rows: slice = slice(None)) -> Tensor:
+    """The weights [B, H, rows, K] of an edited call."""
+    weights = call.weights(rows)
+    for each in edits:
+        weights = each.weights(weights, at, rows)
+    return weights
+
+
+def _by_rows(call: AttentionCall, edits: Sequence[Edit], at: Where) -> Tensor:
+    """The output where weights are changed: some rows at a time."""
+    batch, heads, q_len, k_len = call.shape
+    step = max(1, CELLS // max(1, batch * heads * k_len))
+    parts = []
+    for start in range(0, q_len, step):
+        weights = weights_of(call, edits, at, slice(start, min(q_len, start + step)))
+        if call.dropout:
+            weights = functional.dropout(weights, call.dropout)
+        parts.append(by_key_head(weights, call.v.to(weights.dtype)))
+    return torch.cat(parts, 2).to(call.q.dtype) if parts else call.q.new_zeros(*call.q.shape[:3], call.v.shape[3])

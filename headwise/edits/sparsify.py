@@ -1,0 +1,133 @@
+"""Sharper or sparser attention: a temperature, the largest weights alone, a window."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise import masks
+from headwise.call import AttentionCall
+from headwise.edits.block import Knockout
+from headwise.edits.edit import Edit, Examples, Heads, Steps
+from headwise.edits.where import Where
+from headwise.errors import ArgumentError
+from headwise.masks import Mask
+from headwise.records.names import Choice
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Temperature(Edit):
+    """What `temperature` makes."""
+
+    t: float = dataclasses.field(kw_only=True)
+
+    @property
+    def sets(self) -> str:
+        return "temperature"
+
+    def call(self, call: AttentionCall, at: Where) -> AttentionCall:
+        """The call with all its scores divided by the temperature."""
+        t = torch.where(self.cells(at), self.t, 1.0).to(call.dtype)[:, :, None, None]
+        whole = self.everywhere(at)
+        changes: dict[str, Any] = {}
+        if call.softcap is not None:
+            if not whole:
+                raise ArgumentError(
+                    f"temperature: {at.site} caps its scores, so that its heads and examples have one temperature. "
+                    "Received: some of them"
+                )
+            changes = {"scale": call.scale / self.t, "softcap": call.softcap / self.t}
+        elif whole:
+            changes = {"scale": call.scale / self.t}
+        else:
+            changes = {"q": call.q / t.to(call.q.dtype)}
+        if call.bias is not None:
+            changes["bias"] = call.bias / (self.t if whole else t)
+        per_head = t[0, :, 0, 0]
+        if (call.slopes is not None or call.sinks is not None) and not bool((t == t[:1]).all()):
+            raise ArgumentError(
+                f"temperature: slopes and sinks of {at.site} are those of all examples. Received: examples="
+            )
+        if call.slopes is not None:
+            changes["slopes"] = call.slopes / per_head.to(call.slopes.dtype)
+        if call.sinks is not None:
+            changes["sinks"] = call.sinks / per_head.to(call.sinks.dtype)
+        return dataclasses.replace(call, **changes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TopK(Edit):
+    """What `topk` makes."""
+
+    k: int = dataclasses.field(kw_only=True)
+
+    def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
+        """The largest weights of each row, with the sum that all had."""
+        if self.k >= weights.shape[-1]:
+            return weights
+        largest = weights.topk(self.k, -1)
+        kept = torch.zeros_like(weights).scatter(-1, largest.indices, largest.values)
+        kept = kept * (weights.sum(-1, keepdim=True) / kept.sum(-1, keepdim=True).clamp(min=1e-30))
+        return torch.where(self.cells(at)[:, :, None, None], kept, weights)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Window(Edit):
+    """What `window` makes."""
+
+    before: int = dataclasses.field(kw_only=True)
+    after: int = dataclasses.field(kw_only=True)
+    first: int = dataclasses.field(kw_only=True)
+
+    def call(self, call: AttentionCall, at: Where) -> AttentionCall:
+        """The call with a window beside its mask."""
+        q_len, k_len = call.shape[2:]
+        found: Mask = dataclasses.replace(masks.window(self.before, self.after), offset=at.shift)  # type: ignore[call-arg]
+        if self.first:
+            keys = (at.keys >= 0) & (at.keys < self.first)
+            found = found | masks.padding(keys)
+        found = found.aligned(q_len, k_len)
+        if not self.everywhere(at):
+            cells = self.cells(at)
+            every = torch.ones((1, q_len), dtype=torch.bool), torch.ones((1, k_len), dtype=torch.bool)
+            found = found | Knockout(cells, every[0].to(at.device), every[1].to(at.device)).aligned(q_len, k_len)
+        return dataclasses.replace(call, mask=found if call.mask is None else call.mask & found)
+
+
+def temperature(
+    where: Choice, t: float, *, heads: Heads = None, examples: Examples = None, steps: Steps = None
+) -> Temperature:
+    """Divide the scores by `t`, biases and sinks too: above 1 the weights become more even, below 1 sharper."""
+    if not t > 0:
+        raise ArgumentError(f"temperature: t must be above 0. Received: t={t!r}")
+    return Temperature(where, t=float(t), heads=heads, examples=examples, steps=steps)
+
+
+def topk(where: Choice, k: int, *, heads: Heads = None, examples: Examples = None, steps: Steps = None) -> TopK:
+    """Keep the `k` largest weights of each row, and normalise them again: what does the model lose?"""
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise ArgumentError(f"topk: k must be an int of at least 1. Received: k={k!r}")
+    return TopK(where, k=k, heads=heads, examples=examples, steps=steps)
+
+
+def window(
+    where: Choice,
+    before: int,
+    after: int = 0,
+    *,
+    first: int = 0,
+    heads: Heads = None,
+    examples: Examples = None,
+    steps: Steps = None,
+) -> Window:
+    """Each query attends to `before` keys before its own and `after` after it, as far as it could; a mask.
+
+    `first`: also the first keys of each example, so many: the attention sinks of Xiao et al. 2024.
+    """
+    for name, value in (("before", before), ("after", after), ("first", first)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ArgumentError(f"window: {name} must be an int of at least 0. Received: {name}={value!r}")
+    return Window(where, before=before, after=after, first=first, heads=heads, examples=examples, steps=steps)

@@ -1,0 +1,105 @@
+"""Turn the attention to some keys up or down: PASTA (Zhang et al. 2024), SpotLight (Venkateswaran et al. 2025)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.call import AttentionCall
+from headwise.edits.edit import Edit, Examples, Heads, Steps
+from headwise.edits.positions import Positions, check_positions, keys_of, queries_of
+from headwise.edits.where import Where
+from headwise.errors import ArgumentError
+from headwise.records.names import Choice
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Steer(Edit):
+    """What `steer` makes with a factor: a bias of log(factor)."""
+
+    keys: Positions = dataclasses.field(default=None, kw_only=True)
+    queries: Positions = dataclasses.field(default=None, kw_only=True)
+    by: float | Tensor = dataclasses.field(default=1.0, kw_only=True)
+
+    def call(self, call: AttentionCall, at: Where) -> AttentionCall:
+        """The call with a bias on these keys."""
+        keys, queries = keys_of(self.keys, at, self.name), queries_of(self.queries, at, self.name)
+        by = torch.as_tensor(self.by, dtype=call.dtype, device=call.q.device).log()
+        chosen = keys[:, None, None, :] & self.cells(at)[:, :, None, None]
+        if not bool(queries.all()):
+            chosen = chosen & queries[:, None, :, None]
+        bias = torch.where(_smallest(chosen), by, 0.0)
+        return dataclasses.replace(call, bias=bias if call.bias is None else call.bias.to(bias.dtype) + bias)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Share(Edit):
+    """What `steer` makes with a share: as much of each row's weight as is asked for."""
+
+    keys: Positions = dataclasses.field(default=None, kw_only=True)
+    queries: Positions = dataclasses.field(default=None, kw_only=True)
+    to: float = dataclasses.field(kw_only=True)
+
+    @property
+    def name(self) -> str:
+        return "steer"
+
+    def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
+        """The weights, of which the keys have their share where they have any weight, and others too."""
+        keys = keys_of(self.keys, at, self.name)[:, None, None, :]
+        queries = queries_of(self.queries, at, self.name)[:, None, rows, None]
+        share = torch.where(keys, weights, 0.0).sum(-1, keepdim=True)
+        whole = weights.sum(-1, keepdim=True)
+        rest = whole - share
+        possible = (share > 0) & (rest > 0) & queries & self.cells(at)[:, :, None, None]
+        factor = torch.where(keys, self.to * whole / share, (1 - self.to) * whole / rest)
+        return torch.where(possible, weights * factor, weights)
+
+
+def steer(
+    where: Choice,
+    *,
+    keys: Positions,
+    by: float | Tensor | None = None,
+    to: float | None = None,
+    queries: Positions = None,
+    heads: Heads = None,
+    examples: Examples = None,
+    steps: Steps = None,
+) -> Edit:
+    """Multiply the weights on some keys, and normalise each row again; or give them a share of each row.
+
+    Args:
+        where, heads, examples, steps: as for every edit (`Edit`); `keys` and `queries` as for `block`.
+        by: the factor, above 0: 10 is PASTA's emphasis, 0.01 its other choice of weakening. A bias of its logarithm, so
+            that the run stays on fused kernels. A tensor of one number trains.
+        to: the share of each row's weight that these keys get together, between 0 and 1, in whatever way the model had
+            distributed it among them. Rows in which they have no weight, or all of it, stay as they are.
+
+    Raises ArgumentError unless one of `by` and `to` is given, in these bounds.
+    """
+    check_positions(keys, "steer: keys")
+    check_positions(queries, "steer: queries")
+    if (by is None) == (to is None):
+        raise ArgumentError(f"steer: give either by= (a factor) or to= (a share). Received: by={by!r}, to={to!r}")
+    common: dict[str, Any] = {"keys": keys, "queries": queries, "heads": heads, "examples": examples, "steps": steps}
+    if to is not None:
+        if not 0 <= to <= 1:
+            raise ArgumentError(f"steer: to must be between 0 and 1. Received: to={to!r}")
+        return Share(where, to=float(to), **common)
+    assert by is not None
+    if not isinstance(by, Tensor) and not (by > 0 and math.isfinite(by)):
+        raise ArgumentError(f"steer: by must be above 0; to forbid keys use block. Received: by={by!r}")
+    return Steer(where, by=by, **common)
+
+
+def _smallest(chosen: Tensor) -> Tensor:
+    """The flags [B, H, Q, K] with a size of 1 where nothing changes along a dimension."""
+    for dim in range(3):
+        first = chosen.narrow(dim, 0, 1)
+        chosen = first if chosen.shape[dim] > 1 and torch.equal(chosen, first.expand_as(chosen)) else chosen
+    return chosen

@@ -1,0 +1,249 @@
+"""`headwise.edit` in every kind of model, beside a watch, in training, and when something goes wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
+
+import headwise
+from headwise import edits
+from headwise.errors import ArgumentError, DtypeError, EditRefused
+from headwise.functional import _editors
+from tests.capture.parity import assert_weights
+from tests.edits import oracle
+
+TOKENS = torch.tensor([[5, 6, 7, 8, 9], [9, 8, 7, 6, 5]])
+
+
+def llama(how: str = "sdpa") -> Any:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM._from_config(config, attn_implementation=how).eval()
+    for p in model.parameters():
+        p.data *= 3
+    return model
+
+
+EDIT = edits.block("*", queries=slice(1, None), keys=0)
+CHANGE = oracle.blocked(1, 0)
+
+
+@pytest.mark.parametrize("how", ["sdpa", "eager"])
+def test_gradients_are_those_of_the_changed_model(how: str) -> None:
+    model, eager = llama(how), llama("eager")
+    with headwise.edit(model, [EDIT, edits.ablate("layers.1", heads=2)]):
+        model(TOKENS, labels=TOKENS).loss.backward()
+
+    def drop(w: Tensor) -> Tensor:
+        layer.append(1)
+        return w * torch.tensor([1.0, 1.0, 0.0, 1.0])[:, None, None] if len(layer) == 2 else w
+
+    layer: list[int] = []
+    with oracle.changed(scores=CHANGE["scores"], weights=drop):
+        eager(TOKENS, labels=TOKENS).loss.backward()
+    for (name, one), two in zip(model.named_parameters(), eager.parameters(), strict=True):
+        assert one.grad is not None
+        torch.testing.assert_close(one.grad, two.grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("how", ["sdpa", "eager"])
+def test_the_importance_of_heads_is_a_gradient(how: str) -> None:
+    """Michel et al. 2019: dL/dξ of a factor ξ on each head; here against a difference."""
+    model = llama(how).double()
+    factors = torch.ones(4, dtype=torch.double, requires_grad=True)
+
+    def loss_of(logits: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten())
+
+    with headwise.edit(model, edits.head_mask("layers.0", factors)):
+        loss_of(model(TOKENS).logits).backward()
+
+    def loss(h: float) -> float:
+        moved = torch.tensor([1.0, 1.0 + h, 1.0, 1.0], dtype=torch.double)
+        with torch.no_grad(), headwise.edit(model, edits.head_mask("layers.0", moved)):
+            return float(loss_of(model(TOKENS).logits))
+
+    assert factors.grad is not None
+    # The norms compute in float32.
+    assert float(factors.grad[1]) == pytest.approx((loss(0.01) - loss(-0.01)) / 0.02, rel=1e-2)
+
+
+@pytest.mark.parametrize("how", ["sdpa", "eager"])
+@pytest.mark.parametrize("outside", ["watch", "edit"])
+def test_records_are_of_the_edited_calls(how: str, outside: str) -> None:
+    model, eager = llama(how), llama("eager")
+    with torch.no_grad(), oracle.changed(**CHANGE):
+        expected = eager(TOKENS, output_attentions=True)
+    contexts = [headwise.watch(model), headwise.edit(model, EDIT)]
+    first, second = contexts if outside == "watch" else contexts[::-1]
+    with torch.no_grad(), first as one, second as two:
+        out = model(TOKENS)
+    seen: Any = one if outside == "watch" else two
+    torch.testing.assert_close(out.logits, expected.logits, rtol=1e-4, atol=1e-4)
+    assert [site.status for site in seen.coverage()] == ["seen"] * 2
+    for record, weights in zip(seen, expected.attentions, strict=True):
+        assert_weights(record, weights)
+
+
+def test_a_layer_that_is_not_edited_is_seen_as_it_is() -> None:
+    model = llama("eager")
+    with torch.no_grad(), headwise.watch(model) as seen, headwise.edit(model, edits.ablate("layers.1")):
+        model(TOKENS)
+    assert [record.site.name for record in seen if record.site] == [f"model.layers.{i}.self_attn" for i in range(2)]
+
+
+def test_weights_that_the_model_returns_are_edited() -> None:
+    model = llama("eager")
+    with torch.no_grad(), oracle.changed(**CHANGE):
+        expected = model(TOKENS, output_attentions=True)
+    with torch.no_grad(), headwise.edit(model, EDIT):
+        found = model(TOKENS, output_attentions=True)
+    for one, two in zip(found.attentions, expected.attentions, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_multihead_attention_of_torch(average: bool, need_weights: bool) -> None:
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(16, 4, batch_first=True).eval()
+    x = torch.randn(2, 5, 16)
+    with torch.no_grad(), headwise.edit(module, EDIT):
+        out, weights = module(x, x, x, need_weights=need_weights, average_attn_weights=average)
+    q, k, v = (each.unflatten(-1, (4, 4)).transpose(1, 2) for each in torch.nn.functional.linear(
+        x, module.in_proj_weight, module.in_proj_bias).chunk(3, -1))  # fmt: skip
+    s = q @ k.mT * 0.5
+    s[:, :, 1:, 0] = -torch.inf
+    expected = s.softmax(-1)
+    with torch.no_grad():
+        torch.testing.assert_close(out, module.out_proj((expected @ v).transpose(1, 2).flatten(2)))
+    assert (weights is not None) == need_weights
+    if weights is not None:
+        torch.testing.assert_close(weights, expected.mean(1) if average else expected)
+
+
+def test_an_encoder_of_torch() -> None:
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2, enable_nested_tensor=False
+    )
+    encoder.eval()
+    x = torch.randn(2, 5, 16)
+    with torch.no_grad():
+        plain = encoder(x)
+        with headwise.edit(encoder, edits.ablate("layers.1")) as changed:
+            assert float((encoder(x) - plain).abs().max()) > 1e-3
+    assert changed.sites == ["layers.1.self_attn"]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+def test_flex_attention() -> None:
+    class Flex(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            out = flex_attention(x, x, x)
+            assert isinstance(out, Tensor)
+            return out
+
+    model, q = Flex(), torch.randn(1, 2, 4, 8)
+    with torch.no_grad(), headwise.edit(model, edits.block("*", keys=0)):
+        found = model(q)
+    expected = headwise.attention(q, q, q, mask=headwise.masks.padding([0, 1, 1, 1]))
+    torch.testing.assert_close(found, expected)
+
+
+def test_numbers_of_layers_and_what_was_edited() -> None:
+    model = llama()
+    with torch.no_grad(), headwise.edit(model, edits.ablate(1)) as changed:
+        shown = changed.plan(TOKENS)
+    assert changed.sites == ["model.layers.1.self_attn"]
+    assert shown.startswith("model.layers.1.self_attn: ablate; ")
+    with torch.no_grad(), headwise.edit(model, edits.topk("*", 2)) as changed:
+        shown = changed.plan(TOKENS)
+    assert shown.splitlines()[0] == "model.layers.0.self_attn: topk; by rows, for topk"
+
+
+def test_an_edit_that_is_at_no_place_is_an_error_at_the_end() -> None:
+    model = llama()
+    with (
+        pytest.raises(
+            ArgumentError, match=r"edit: ablate: where='layers\.7': no attention was seen .*nearest: model\.layers"
+        ),
+        headwise.edit(model, edits.ablate("layers.7")),
+    ):
+        model(TOKENS)
+    with pytest.raises(KeyError, match="mine"), headwise.edit(model, edits.ablate("layers.7")):
+        raise KeyError("mine")
+
+
+def test_nothing_is_left_behind() -> None:
+    model = llama("eager")
+    before, hooks = model(TOKENS).logits, [len(module._forward_hooks) for module in model.modules()]
+
+    def fail(*_: Any) -> Any:
+        raise KeyError("mine")
+
+    for edit in (edits.call("*", fail), edits.output("*", fail), edits.weights("*", fail)):
+        with pytest.raises(KeyError, match="mine"), headwise.edit(model, edit):
+            model(TOKENS)
+        assert [len(module._forward_hooks) for module in model.modules()] == hooks
+        assert "generate" not in vars(model)
+        assert not _editors.get()
+        assert torch.equal(model(TOKENS).logits, before)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_what_cannot_be_edited_is_refused_by_name() -> None:
+    class Scripted(nn.Module):
+        def forward(self, q: Tensor) -> Tensor:
+            return torch.softmax(q @ q.mT, -1) @ q
+
+    model = nn.Sequential(nn.Identity(), torch.jit.script(Scripted()))
+    with pytest.raises(EditRefused, match=r"^1 cannot be edited: a ScriptModule"), headwise.edit(model, EDIT):
+        pass
+
+    class Changed(nn.Module):
+        def forward(self, q: Tensor) -> Tensor:
+            return ((q @ q.mT).softmax(-1) * 0.5) @ q
+
+    model = nn.Sequential(Changed())
+    with pytest.raises(EditRefused, match=r"^0 cannot be edited: .*changed by `mul`"), headwise.edit(model, EDIT):
+        model(torch.randn(1, 2, 4, 8))
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "error", "message"),
+    [
+        (nn.Identity(), [], ArgumentError, r"expected at least one edit\. Received: edits=\[\]"),
+        (nn.Identity(), ["ablate"], DtypeError, r"expected edits, such as .*Received: str"),
+        ("gpt2", [EDIT], DtypeError, r"expected a torch\.nn\.Module\. Received: str"),
+    ],
+)
+def test_bad_arguments(model: Any, given: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        headwise.edit(model, given)
+
+
+def test_a_tokenizer_names_the_tokens_of_the_prompt() -> None:
+    class Names:
+        def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+            return [f"Ġw{i}" for i in ids]
+
+    model = llama()
+    with torch.no_grad(), headwise.edit(model, edits.block("*", queries="w9", keys="w5"), tokens=Names()):
+        found = model(TOKENS).logits
+    with (
+        torch.no_grad(),
+        headwise.edit(
+            model, [edits.block("*", queries=4, keys=0, examples=0), edits.block("*", queries=0, keys=4, examples=1)]
+        ),
+    ):
+        expected = model(TOKENS).logits
+    torch.testing.assert_close(found, expected)

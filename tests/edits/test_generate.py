@@ -1,0 +1,116 @@
+"""Edits while a model generates: positions stay those of the prompt, in every cache and with padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import headwise
+from headwise import edits
+from headwise.edits import Edit
+from tests.versions import since
+
+SIZES = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+NEW = 5
+
+
+@pytest.fixture(params=["sdpa", "eager"])
+def how(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def llama(how: str, **more: Any) -> Any:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SIZES, num_key_value_heads=2, max_position_embeddings=64, **more)
+    model = transformers.LlamaForCausalLM._from_config(config, attn_implementation=how).eval()
+    for p in model.parameters():
+        p.data *= 3
+    return model
+
+
+PROMPT = torch.tensor([[0, 0, 7, 8, 9, 10], [11, 12, 13, 14, 15, 16]])
+REAL = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+EDITS: dict[str, Edit] = {
+    "block": edits.block("*", queries=slice(2, None), keys=1),
+    "block the last of the prompt": edits.block("*", queries=slice(5, None), keys=-1),
+    "steer": edits.steer("*", keys=[0, 1], by=8.0),
+    "ablate": edits.ablate("layers.1", heads=[0, 3]),
+    "window": edits.window("*", 2, first=1),
+    "one example": edits.block("*", keys=0, queries=slice(1, None), examples=1),
+}
+
+
+def logits_of_each_step(model: Any, edit: Edit, **more: Any) -> tuple[Tensor, Tensor]:
+    """(the sequences, the scores of each step [B, NEW, V])."""
+    with torch.no_grad(), headwise.edit(model, edit):
+        out = model.generate(
+            PROMPT, attention_mask=REAL, max_new_tokens=NEW, do_sample=False, output_scores=True, pad_token_id=0,
+            return_dict_in_generate=True, **more,
+        )  # fmt: skip
+    return out.sequences, torch.stack(out.scores, 1)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static", "none"])
+@pytest.mark.parametrize("name", EDITS)
+def test_generating_is_one_pass_over_all_tokens(how: str, name: str, cache: str) -> None:
+    since("transformers", "5.0")
+    model, edit = llama(how), EDITS[name]
+    more = {"use_cache": False} if cache == "none" else {"cache_implementation": cache}
+    sequences, found = logits_of_each_step(model, edit, **more)
+    # In one pass the last token of the prompt is another one: it is named by its number.
+    if name == "block the last of the prompt":
+        edit = edits.block("*", queries=slice(5, None), keys=[3], examples=0)
+        both = [edit, edits.block("*", queries=slice(5, None), keys=[5], examples=1)]
+    else:
+        both = [edit]
+    real = torch.cat([REAL, torch.ones(2, NEW, dtype=torch.long)], 1)
+    with torch.no_grad(), headwise.edit(model, both):
+        logits = model(sequences, attention_mask=real).logits[:, -NEW - 1 : -1]
+    with torch.no_grad():
+        plain = model(sequences, attention_mask=real).logits[:, -NEW - 1 : -1]
+    torch.testing.assert_close(found, logits, rtol=1e-4, atol=1e-4)
+    assert float((plain - logits).abs().max()) > 1e-3
+
+
+def test_a_cache_that_slides_keeps_absolute_positions(how: str) -> None:
+    since("transformers", "5.0")
+    torch.manual_seed(0)
+    config = transformers.MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=4)
+    model = transformers.MistralForCausalLM._from_config(config, attn_implementation=how).eval()
+    edit = edits.block("*", queries=slice(6, None), keys=range(5, 8))
+    sequences, found = logits_of_each_step(model, edit)
+    real = torch.cat([REAL, torch.ones(2, NEW, dtype=torch.long)], 1)
+    with torch.no_grad(), headwise.edit(model, edit):
+        logits = model(sequences, attention_mask=real).logits[:, -NEW - 1 : -1]
+    torch.testing.assert_close(found, logits, rtol=1e-4, atol=1e-4)
+
+
+def test_steps(how: str) -> None:
+    model = llama(how)
+    prompt, decode = (edits.ablate("*", heads=[0, 1, 2], steps=steps) for steps in ("prompt", "decode"))
+    first = logits_of_each_step(model, prompt)[1]
+    later = logits_of_each_step(model, decode)[1]
+    with torch.no_grad():
+        plain = model(PROMPT, attention_mask=REAL).logits[:, -1]
+    assert float((first[:, 0] - plain).abs().max()) > 1e-3
+    torch.testing.assert_close(later[:, 0], plain, rtol=1e-4, atol=1e-4)
+
+
+def test_beams(how: str) -> None:
+    model, edit = llama(how), EDITS["block"]
+    with torch.no_grad(), headwise.edit(model, edit):
+        out = model.generate(
+            PROMPT, attention_mask=REAL, max_new_tokens=NEW, num_beams=3, do_sample=False, pad_token_id=0,
+            output_scores=True, return_dict_in_generate=True,
+        )  # fmt: skip
+    real = torch.cat([REAL, torch.ones(2, out.sequences.shape[1] - 6, dtype=torch.long)], 1)
+    with torch.no_grad(), headwise.edit(model, edit):
+        logits = model(out.sequences, attention_mask=real).logits.log_softmax(-1)
+    tokens = out.sequences[:, 6:]
+    found = logits[:, 5:-1].gather(-1, tokens[..., None])[..., 0].mean(-1)
+    torch.testing.assert_close(out.sequences_scores, found, rtol=1e-3, atol=1e-3)
