@@ -1,6 +1,7 @@
 """Edits of attention, for `headwise.edit`: what may be changed in any model while it runs.
 
     ablate          heads that give 0, their mean, or what they give for another example
+    mean_outputs    the means of heads over a data set, for ablate
     head_mask       weights of heads times a number, which trains
     block, only     attention knockout: queries that may not attend to some keys, or to no others
     steer           more or less weight on some keys
@@ -16,6 +17,7 @@ from headwise.edits.ablate import ablate, head_mask
 from headwise.edits.block import block, only
 from headwise.edits.edit import Edit
 from headwise.edits.functions import call, output, weights
+from headwise.edits.means import mean_outputs
 from headwise.edits.patch import patch
 from headwise.edits.sparsify import temperature, topk, window
 from headwise.edits.steer import steer
@@ -28,6 +30,7 @@ __all__ = [
     "block",
     "call",
     "head_mask",
+    "mean_outputs",
     "only",
     "output",
     "patch",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from headwise.edits.edit import Edit, Examples, Heads, Steps
+from headwise.edits.means import means_of
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError, ShapeError
+from headwise.records import Seen
 from headwise.records.names import Choice
 
 How = Literal["zero", "mean", "resample"]
@@ -21,6 +24,7 @@ class Ablate(Edit):
     """What `ablate` makes."""
 
     how: How = dataclasses.field(default="zero", kw_only=True)
+    means: Mapping[str, Tensor] | None = dataclasses.field(default=None, kw_only=True)  # [H, E] by layer
 
     @property
     def sets(self) -> str:
@@ -37,7 +41,15 @@ class Ablate(Edit):
                     f'ablate: how="resample" takes the next example of the batch. Received: one example at {at.site}'
                 )
             return torch.where(cells, out.roll(1, 0), out)
-        return torch.where(cells, _mean_so_far(out, at), out)
+        if self.means is None:
+            return torch.where(cells, _mean_so_far(out, at), out)
+        mean = self.means.get(at.site)
+        if mean is None or mean.shape != (at.heads, out.shape[3]):
+            received = "none" if mean is None else list(mean.shape)
+            raise ArgumentError(
+                f"ablate: expected a mean output [{at.heads}, {out.shape[3]}] for {at.site}. Received: {received}"
+            )
+        return torch.where(cells, mean.to(out)[:, None], out)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,7 +70,13 @@ class HeadMask(Edit):
 
 
 def ablate(
-    where: Choice, *, heads: Heads = None, how: How = "zero", examples: Examples = None, steps: Steps = None
+    where: Choice,
+    *,
+    heads: Heads = None,
+    how: How = "zero",
+    means: Mapping[str, Tensor] | Seen | None = None,
+    examples: Examples = None,
+    steps: Steps = None,
 ) -> Ablate:
     """Replace the output of heads, before the output projection.
 
@@ -67,12 +85,17 @@ def ablate(
         how: "zero", as TransformerLens' zero ablation; "mean" of the outputs of the head up to the query, of its own
             example, padding left out (a decoder may not know later ones); "resample" = those of the next example of
             the batch, at the same position of the tensor.
+        means: for how="mean", the means of a data set in their place: what `mean_outputs` gives, or the records of
+            another run that was watched with values=True.
 
     Raises ArgumentError for another `how`; inside the model for heads that a layer does not have.
     """
     if how not in ("zero", "mean", "resample"):
         raise ArgumentError(f'ablate: how must be "zero", "mean" or "resample". Received: how={how!r}')
-    return Ablate(where, heads=heads, how=how, examples=examples, steps=steps)
+    if means is not None and how != "mean":
+        raise ArgumentError(f'ablate: means are for how="mean". Received: how={how!r}')
+    given = None if means is None else means_of(means)
+    return Ablate(where, heads=heads, how=how, means=given, examples=examples, steps=steps)
 
 
 def head_mask(

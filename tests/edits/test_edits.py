@@ -217,3 +217,20 @@ def test_a_text_that_is_not_there_is_told_with_the_nearest(model: nn.Module) -> 
         headwise.edit(model, edits.block("*", keys="animals"), tokens=[["The", "animal"]]),
     ):
         model(SCORES, VALUES)
+
+
+def test_the_means_of_a_data_set(model: nn.Module) -> None:
+    batches = [(SCORES, VALUES), (SCORES, 3 * VALUES)]
+    means = edits.mean_outputs(model, batches)
+    (mean,) = means.values()
+    torch.testing.assert_close(mean, torch.tensor([[0.75], [1.25]]))  # twice the means 3/8 and 5/8
+    found = weights_on_the_first_key(model, edits.ablate("*", heads=0, how="mean", means=means))
+    torch.testing.assert_close(torch.tensor(found), torch.tensor([[0.75, 0.75], [0.75, 0.5]]))
+    with torch.no_grad(), headwise.watch(model, values=True) as seen:
+        model(SCORES, VALUES)
+    found = weights_on_the_first_key(model, edits.ablate("*", heads=1, how="mean", means=seen))
+    torch.testing.assert_close(torch.tensor(found), torch.tensor([[0.25, 0.5], [0.625, 0.625]]))
+    with pytest.raises(ArgumentError, match=r"expected a mean output \[2, 1\] for \w+\. Received: none"):
+        weights_on_the_first_key(model, edits.ablate("*", how="mean", means={}))
+    with pytest.raises(ArgumentError, match="expected at least one batch"):
+        edits.mean_outputs(model, [])

@@ -1,0 +1,76 @@
+"""The mean output of heads over a data set, to put in the place of their output."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.analyses.stack import attended_values, by_key_head
+from headwise.edits.context import edit
+from headwise.edits.edit import Edit
+from headwise.edits.where import Where
+from headwise.errors import ArgumentError
+from headwise.records import AttentionRecord, Seen
+from headwise.records.names import Choice
+
+Means = Mapping[str, Tensor]  # the path of a layer -> [H, E]
+
+
+def mean_outputs(model: nn.Module, batches: Iterable[Any], *, where: Choice = "*") -> dict[str, Tensor]:
+    """The mean output of each head [H, E], before the output projection, by the paths of the layers.
+
+    Args:
+        model: any module that `headwise.edit` can edit. It runs once for each batch, without gradients.
+        batches: what the model is given: dicts of its arguments, or a tensor or tuple of them.
+        where: which layers, as for every edit.
+
+    Queries of padding on the left do not count. Raises ArgumentError if there is no batch, or a layer saw no token.
+    """
+    sums = _Sums(where)
+    count = 0
+    with torch.no_grad(), edit(model, sums):
+        for batch in batches:
+            count += 1
+            if isinstance(batch, Mapping):
+                model(**batch)
+            else:
+                model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+        if not count:
+            raise ArgumentError("mean_outputs: expected at least one batch. Received: none")
+    return {name: (total / rows).float() for name, (total, rows) in sums.totals.items()}
+
+
+def means_of(source: Means | Seen) -> dict[str, Tensor]:
+    """The means [H, E] that are given, or those of records that were watched with values=True."""
+    if not isinstance(source, Seen):
+        return dict(source)
+    found: dict[str, Tensor] = {}
+    for record in source:
+        if record.site is not None:
+            found[record.site.name] = _mean_of(record)
+    return found
+
+
+def _mean_of(record: AttentionRecord) -> Tensor:
+    # The mean over the queries of A v is (what each key receives) v, divided by their number.
+    received = record.received()[:, :, None]
+    out = by_key_head(received, attended_values(record).to(received.dtype))[:, :, 0] / record.shape[2]
+    return out.mean(0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Sums(Edit):
+    """Changes nothing, and adds up the outputs."""
+
+    totals: dict[str, tuple[Tensor, int]] = dataclasses.field(default_factory=dict, kw_only=True)
+
+    def output(self, out: Tensor, at: Where) -> Tensor:
+        """The same output."""
+        real = (at.queries >= 0)[:, None, :, None]
+        total, rows = self.totals.get(at.site, (0, 0))
+        self.totals[at.site] = total + (out.double() * real).sum((0, 2)), rows + int((at.queries >= 0).sum())
+        return out
