@@ -1,0 +1,54 @@
+"""Runs a model on what an experiment is given, several copies at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from headwise.errors import ArgumentError, ShapeError
+
+Inputs = Mapping[str, Any] | Tensor | tuple[Any, ...]
+Metric = Callable[[Any], Tensor]  # of what the model returns: a number for each example, [B]
+
+
+def run(model: nn.Module, inputs: Inputs) -> Any:
+    """What the model returns."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def batch_of(inputs: Inputs) -> int:
+    """B: the size of the first dimension of the first tensor. ArgumentError if there is none."""
+    values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
+    for each in values:
+        if isinstance(each, Tensor) and each.ndim:
+            return each.shape[0]
+    raise ArgumentError(
+        "experiments: expected inputs with a tensor, whose first dimension is the batch. Received: none"
+    )
+
+
+def copies(inputs: Inputs, count: int) -> Inputs:
+    """The inputs with all examples `count` times, one copy after another."""
+    batch = batch_of(inputs)
+
+    def repeated(x: Any) -> Any:
+        if isinstance(x, Tensor) and x.ndim and x.shape[0] == batch:
+            return x.repeat(count, *[1] * (x.ndim - 1))
+        return x
+
+    if isinstance(inputs, Mapping):
+        return {name: repeated(x) for name, x in inputs.items()}
+    return tuple(map(repeated, inputs)) if isinstance(inputs, tuple) else repeated(inputs)
+
+
+def measured(metric: Metric, out: Any, batch: int) -> Tensor:
+    """The metric of each example, [B]. ShapeError if it is of another shape."""
+    found = metric(out)
+    if not isinstance(found, Tensor) or found.shape != (batch,):
+        received = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ShapeError(f"metric: expected a number for each example, [{batch}]. Received: {received}")
+    return found

@@ -1,0 +1,133 @@
+"""Experiments on models whose heads are known, because they were written down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+import headwise
+from headwise import edits
+from headwise.errors import ArgumentError, ShapeError
+from headwise.experiments import knockout, patching
+
+
+class Carrier(nn.Module):
+    """Each token is a number. Head `which` of `heads` adds that of the token before to each token; the others add 0."""
+
+    def __init__(self, heads: int, which: int) -> None:
+        super().__init__()
+        self.heads, self.which = heads, which
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, N]
+        n = x.shape[1]
+        places = torch.eye(n).expand(len(x), self.heads, n, n)
+        queries = 40.0 * places.roll(-1, -1)  # the query at i looks for i - 1
+        values = torch.zeros(len(x), self.heads, n, 1)
+        values[:, self.which, :, 0] = x
+        out = scaled_dot_product_attention(queries, places.contiguous(), values, scale=1.0)
+        moved = out[..., 0].sum(1)
+        return x + torch.cat([torch.zeros_like(moved[:, :1]), moved[:, 1:]], 1)
+
+
+class Chain(nn.Module):
+    """Three tokens: head 1 of layer 0 carries the first number to the second token, head 0 of layer 1 to the third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Carrier(2, 1), Carrier(2, 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))
+
+
+def last(out: Tensor) -> Tensor:
+    return out[:, -1]
+
+
+CLEAN, OTHER = torch.tensor([[1.0, 0.0, 0.0], [3.0, 0.0, 0.0]]), torch.zeros(2, 3)
+
+
+def test_patching_finds_the_heads_that_carry_the_number() -> None:
+    model = Chain()
+    assert model(CLEAN)[:, -1].tolist() == [1.0, 3.0]  # through both layers
+    found = patching(model, CLEAN, OTHER, last)
+    assert found.layers == ("first", "second")
+    torch.testing.assert_close(found.effects, torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    assert found.attributed is not None
+    torch.testing.assert_close(found.attributed, found.effects)  # the model is linear in its values
+    assert found.correlation == pytest.approx(1.0)
+    assert (found.clean, found.corrupted) == (2.0, 0.0)
+    assert "1.000  first, head 1" in str(found)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 32])
+def test_patching_over_positions(batch: int) -> None:
+    found = patching(Chain(), CLEAN, OTHER, last, over="positions", batch=batch)
+    expected = torch.zeros(2, 2, 3)
+    expected[0, 1, 1] = expected[1, 0, 2] = 1.0
+    torch.testing.assert_close(found.effects, expected)
+    assert found.attributed is not None
+    torch.testing.assert_close(found.attributed, expected)
+    assert sorted(found.strongest(2), key=str) == [(1.0, "first", 1, 1), (1.0, "second", 0, 2)]
+
+
+def llama() -> Any:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
+    )
+    model = transformers.LlamaForCausalLM._from_config(config).eval()
+    for p in model.parameters():
+        p.data *= 3
+    return model
+
+
+def difference(out: Any) -> Tensor:
+    return out.logits[:, -1, 3] - out.logits[:, -1, 4]
+
+
+def test_patching_is_the_edit_of_each_head() -> None:
+    model = llama()
+    clean, other = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[9, 6, 7, 8]])
+    found = patching(model, {"input_ids": clean}, {"input_ids": other}, difference, where="layers.1", batch=3)
+    with torch.no_grad(), headwise.watch(model, values=True) as seen:
+        best = difference(model(clean))
+    with torch.no_grad():
+        worst = difference(model(other))
+    for head in range(4):
+        with torch.no_grad(), headwise.edit(model, edits.patch("layers.1", seen, "output", heads=head)):
+            m = difference(model(other))
+        assert float(found.effects[0, head]) == pytest.approx(float((m - worst) / (best - worst)), abs=1e-4)
+
+
+def test_knockout_finds_the_layers_through_which_the_number_flows() -> None:
+    found = knockout(Chain(), CLEAN, last, queries=1, keys=0)
+    assert found.layers == ("first", "second")
+    # The query then attends to the two other keys alike, whose numbers are 0.
+    torch.testing.assert_close(found.changes, torch.tensor([-2.0, 0.0]))
+    # Here one of the two others is the first token: half of its number arrives.
+    torch.testing.assert_close(knockout(Chain(), CLEAN, last, queries=2, keys=1).changes, torch.tensor([1.0, -1.0]))
+    both = knockout(Chain(), CLEAN, last, queries="c", keys="b", window=3, tokens=[["a", "b", "c"]] * 2)
+    torch.testing.assert_close(both.changes, torch.tensor([0.5, 0.5]))
+    assert str(both).splitlines() == ["metric: 2; blocked in a window around", "first   +0.5", "second  +0.5"]
+
+
+def test_what_does_not_fit() -> None:
+    model = Chain()
+    with pytest.raises(ArgumentError, match=r'over must be "heads" or "positions"\. Received: over=\'edges\''):
+        patching(model, CLEAN, OTHER, last, over="edges")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="the metric is the same for both inputs"):
+        patching(model, CLEAN, CLEAN, last)
+    with pytest.raises(ShapeError, match=r"metric: expected a number for each example, \[2\]\. Received: \[2, 3\]"):
+        patching(model, CLEAN, OTHER, lambda out: out)
+    with pytest.raises(
+        ShapeError, match=r"the output of first is \[2, 2, 3, 1\] in the clean run\. Received: \[2, 2, 4, 1\]"
+    ):
+        patching(model, CLEAN, torch.zeros(2, 4), last)
+    with pytest.raises(ArgumentError, match="window must be an odd number of layers"):
+        knockout(model, CLEAN, last, queries=1, keys=0, window=2)
