@@ -195,6 +195,11 @@ def _edited(call: AttentionCall) -> Tensor | None:
     return None
 
 
+def editors() -> tuple[Editor, ...]:
+    """Those that may give the output of a call, the innermost last."""
+    return _editors.get()
+
+
 @contextlib.contextmanager
 def editing(editor: Editor) -> Iterator[None]:
     """Inside this context `editor` may give the output of every `attention` call of this thread or task."""

@@ -235,7 +235,10 @@ class Functions(TorchFunctionMode):
             self.recogniser.meet(name, out, met)
             if met.kind != "no softmax":
                 new = self.recogniser.edited(out)
-                return func(*args, **kwargs) if quiet and new is out else new
+                if quiet and new is out:  # nobody else has seen it
+                    new = func(*args, **kwargs)
+                    self._trails.put(new, self._trails.get(out))
+                return new
             with self.recogniser.reading(name):
                 found = products.product(name, args, kwargs, Trails(), out)
         if self._unprojected or (found is None and self._known):

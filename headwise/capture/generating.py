@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from headwise import masks
-from headwise.call import AttentionCall
+from headwise.call import AttentionCall, Scores
 from headwise.masks.additive import UNIFORM
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Generating:
         return Fate(refused=_OTHER_KEYS) if follows else Fate()
 
 
-def rows_of_padding(call: AttentionCall) -> Tensor | None:
+def rows_of_padding(call: Scores) -> Tensor | None:
     """The queries that attend to all their keys alike, as eager models write padding: bool [B|1, H|1, Q]."""
     bias = call.bias
     if bias is None or bias.ndim != 4 or bias.shape[2:] != (call.shape[2], 1):
@@ -119,7 +119,7 @@ def without_empty_buffer(call: AttentionCall, *, copy: bool = False) -> tuple[At
     return dataclasses.replace(call, k=k, v=v, bias=bias, mask=mask), _OPEN_ROWS * (padding is not None)
 
 
-def used_keys(call: AttentionCall) -> Tensor | None:
+def used_keys(call: Scores) -> Tensor | None:
     """The keys that queries but those of padding may attend to, bool [B|1, H|1, K]; None = all."""
     padding = rows_of_padding(call)
     if padding is None or not bool(padding.any()):

@@ -84,11 +84,13 @@ class _Registry:
             finally:
                 for each in listeners:
                     each.sinks, each.asked = None, None
-            for each, count in zip(listeners, before, strict=True):
+            new = result
+            # What an edit computes anew it tells the others.
+            for each, count in sorted(zip(listeners, before, strict=True), key=lambda pair: not pair[0].changes):
                 if each.heard == count:
                     each.opaque(name, module, query, key, value, result, *args, **kwargs)
-                    result = each.edited(result)
-            return result
+                    new = each.edited(new)
+            return new
 
         return heard
 

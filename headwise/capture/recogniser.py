@@ -56,6 +56,8 @@ AS_IS = object()
 class Recogniser:
     """Tells a watcher of the attention among what a function mode follows."""
 
+    changes = False  # whether it gives other outputs
+
     def __init__(self, watcher: Watcher, trails: Trails, tape: Tape, outputs: projection.Outputs) -> None:
         self._watcher, self._trails, self._tape, self._outputs = watcher, trails, tape, outputs
         self._recognised = Recognised()
@@ -279,7 +281,7 @@ class Recogniser:
             raise RecordError(reason)
         if self._watcher.values or self._watcher.generating.run is not None:
             when = self._watcher.asks if self._watcher.values else "model.generate"
-            raise RecordError(f"{reason}, and the weights that were used are not kept with {when}")
+            raise RecordError(f"{reason}, which is not supported with {when}")
         used = read_layout(tuple(used.shape[:-2]), heads).fold(used)
         for trail in (found.intact or found, *found.also):
             layout = layout_of(trail, heads)

@@ -86,7 +86,7 @@ def ablate(
             example, padding left out (a decoder may not know later ones); "resample" = those of the next example of
             the batch, at the same position of the tensor.
         means: for how="mean", the means of a data set in their place: what `mean_outputs` gives, or the records of
-            another run that was watched with values=True.
+            another run that was watched with values=True (all their queries count, padding too).
 
     Raises ArgumentError for another `how`; inside the model for heads that a layer does not have.
     """

@@ -50,7 +50,7 @@ def edit(model: nn.Module, edits: Edit | Sequence[Edit], *, tokens: Any = None) 
             an edit was at no place (not if there is another exception).
         EditRefused: inside the context, at an attention that an edit means and that cannot be edited.
     """
-    found = [edits] if isinstance(edits, Edit) else list(edits)
+    found: list[Any] = list(edits) if isinstance(edits, (list, tuple)) else [edits]
     for each in found:
         if not isinstance(each, Edit):
             raise DtypeError(
@@ -122,6 +122,7 @@ class Editing:
             stack.callback(self._model.register_forward_pre_hook(self._naming.read, with_kwargs=True).remove)
             for module in self._model.modules():
                 stack.callback(module.register_forward_hook(_returned(editor)).remove)
+            stack.callback(self._model.register_forward_hook(lambda *_: editor.forget(), always_call=True).remove)
             stack.enter_context(huggingface.seen_through(self._model, watcher, editor))
             stack.enter_context(editing(editor.direct))
             stack.enter_context(functions)

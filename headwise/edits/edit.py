@@ -53,6 +53,11 @@ class Edit:
         return type(self).__name__.lower()
 
     @property
+    def of_output(self) -> bool:
+        """Whether it changes outputs alone, so that the model's own kernel runs."""
+        return type(self).call is Edit.call and not self.needs_weights
+
+    @property
     def needs_weights(self) -> bool:
         """Whether it changes weights, so that these have to be computed, some rows at a time."""
         return type(self).weights is not Edit.weights

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from headwise.capture.functions import Functions
 from headwise.capture.keep import Keeping
 from headwise.capture.layout import Layout
 from headwise.capture.ledger import Softmax
-from headwise.capture.products import Met
+from headwise.capture.products import PRODUCTS, Met
 from headwise.capture.recogniser import AS_IS, Arrange, Recogniser, layout_of
 from headwise.capture.sites import Place
 from headwise.capture.trail import Trail, at_home
@@ -27,8 +26,7 @@ from headwise.edits.progress import Progress
 from headwise.edits.run import run, weights_of
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError, EditRefused
-from headwise.functional import running
-from headwise.masks.extent import Extent
+from headwise.functional import editors, running
 from headwise.records.coverage import Status
 from headwise.records.names import check_choice, select
 
@@ -53,23 +51,20 @@ class EditWatcher(Watcher):
         super().__init__(model, _KEEPING)
         self.edits = edits
         self.sites: list[str] = []  # in the order in which they were seen first
-        self.matched: Counter[int] = Counter()  # how often each edit was at its place
 
     def at(self, name: str) -> list[Edit]:
         """The edits of a site."""
         if name not in self.sites:
             self.sites.append(name)
-        found = []
-        for i, each in enumerate(self.edits):
-            if name in select(self.sites, check_choice(each.where))[0]:
-                self.matched[i] += 1
-                found.append(each)
-        return found
+        return [each for each in self.edits if name in select(self.sites, check_choice(each.where))[0]]
 
     def may_edit(self, name: str) -> bool:
         """Whether an edit means this path, or a number that it may have."""
-        parts = [part for each in self.edits for part in check_choice(each.where)]
-        return any(isinstance(part, int) or select([name], [part])[0] for part in parts)
+        return any(_may_mean(each, name) for each in self.edits)
+
+    def of_outputs(self, name: str) -> bool:
+        """Whether all edits that may mean this path change outputs alone."""
+        return all(each.of_output for each in self.edits if _may_mean(each, name))
 
     def refuse(
         self,
@@ -90,18 +85,22 @@ class EditWatcher(Watcher):
     def unmatched(self) -> list[str]:
         """For each edit that was at no place a message."""
         found = []
-        for i, each in enumerate(self.edits):
-            if not self.matched[i]:
-                _, messages = select(self.sites, check_choice(each.where))
-                there = messages[0] if messages else "its layers were not run"
-                found.append(f"{each.name}: where={each.where!r}: {there}")
+        for each in self.edits:
+            for part in check_choice(each.where):
+                _, messages = select(self.sites, [part])
+                found += [f"{each.name}: where={part!r}: {message}" for message in messages]
         return found
+
+
+def _may_mean(edit: Edit, name: str) -> bool:
+    return any(isinstance(part, int) or select([name], [part])[0] for part in check_choice(edit.where))
 
 
 class Editor(Recogniser):
     """Gives the edited output of every attention that an edit means."""
 
     _watcher: EditWatcher
+    changes = True
 
     def start(self, naming: Naming) -> None:
         """Begin with no sequence known."""
@@ -111,6 +110,7 @@ class Editor(Recogniser):
         self._met: tuple[Met, Trail] | None = None
         self._done: dict[int, _Edited] = {}  # by the id of the softmax
         self._busy = False  # an edited call runs
+        self.replaced = False  # whether the last output that was read was given another value
         self.emptied = 0  # queries that were left without keys
         self.plans: list[tuple[str, AttentionCall, list[Edit]]] | None = None  # while plan() runs
 
@@ -139,7 +139,7 @@ class Editor(Recogniser):
         name = self._watcher.name_of(place)
         edits = self._watcher.at(name)
         with torch._C.DisableTorchFunction():
-            new, change = self._apply(place, name, call, edits)
+            new, change = self._apply(place, name, call, edits, None if out.is_meta else arrange(out))
             if new is None:
                 return
             self._new = _put_back(new.to(out.dtype), out, arrange)
@@ -150,23 +150,29 @@ class Editor(Recogniser):
             self._done[id(trail.of)] = _Edited(trail.of, layout_of(trail, heads), change)
 
     def _apply(
-        self, place: Place, name: str, call: AttentionCall, edits: Sequence[Edit]
+        self, place: Place, name: str, call: AttentionCall, edits: Sequence[Edit], out: Tensor | None = None
     ) -> tuple[Tensor | None, Callable[[], Tensor]]:
         at = self._progress.where(place, name, call)
         edits = [each for each in edits if each.applies(at)]
         if not edits:
             return None, lambda: call.weights()
         _check_overlaps(edits, at)
+        if any(each.needs_weights for each in edits) and any(each != self.direct for each in editors()):
+            names = ", ".join(each.name for each in edits if each.needs_weights)
+            raise EditRefused(
+                f"{name} cannot be edited: {names} inside of another edit, which would not see its call. Put all edits "
+                "into one headwise.edit"
+            )
         self._busy = True
         try:
-            changed, out = run(call, edits, at)
+            changed, new = run(call, edits, at, out)
         finally:
             self._busy = False
-        if changed.mask is not call.mask:
-            self.emptied += int((_empty_rows(changed) & ~_empty_rows(call)).sum())
+        if changed.mask is not call.mask and self.plans is None:
+            self.emptied += _emptied(call, changed, new)
         if self.plans is not None:
             self.plans.append((name, changed, list(edits)))
-        return out, lambda: weights_of(changed, edits, at)
+        return new, lambda: weights_of(changed, edits, at)
 
     def direct(self, call: AttentionCall) -> Tensor | None:
         """headwise's own attention is about to run."""
@@ -175,6 +181,7 @@ class Editor(Recogniser):
         place = self._watcher.place()
         if place is None or not self._watcher.is_watching():
             return None
+        self.heard += 1
         name = self._watcher.name_of(place)
         edits = self._watcher.at(name)
         if not edits:
@@ -186,8 +193,8 @@ class Editor(Recogniser):
         place = self._watcher.place()
         if place is None or not self._watcher.may_edit(place.name):
             return AS_IS
-        if name == "flex_attention":
-            return None
+        if name == "flex_attention" or self._watcher.of_outputs(place.name):
+            return None  # it runs, and is read then
         query, value = (_given(args, kwargs, i, key) for i, key in ((0, "query"), (2, "value")))
         out = torch.empty(*query.shape[:-1], value.shape[-1], dtype=query.dtype, device="meta")
         self._met = None
@@ -197,11 +204,15 @@ class Editor(Recogniser):
 
     def meet(self, name: str, out: Tensor, met: Met) -> None:
         self._met = met, met.trail
+        of = met.trail.of
+        if of is not None and id(of) in self._done:
+            of.line = None  # these weights meet other values: their output is edited too
         super().meet(name, out, met)
         self._met = None
 
     def edited(self, out: Any) -> Any:
         new, self._new = self._new, None
+        self.replaced = new is not None
         if new is None:
             return out
         return (new, *out[1:]) if isinstance(out, tuple) else new
@@ -213,7 +224,9 @@ class Editor(Recogniser):
             trail = self._trails.get(x) if id(x) in self._trails.known else None
             if trail is not None and trail.of is not None and trail.q is not None:
                 place = self._watcher.place()
-        return place is not None and self._watcher.may_edit(place.name)
+        if place is None or self._watcher.of_outputs(place.name):
+            return False
+        return self._watcher.may_edit(place.name)
 
     # The weights that the model itself returns.
 
@@ -231,10 +244,18 @@ class Editor(Recogniser):
         weights = done.weights()
         return _put_back(weights.to(x.dtype), x, lambda each: done.layout.fold(at_home(trail, each)))
 
+    def forget(self) -> None:
+        """The model has returned: nobody can ask for its weights any more."""
+        self._done.clear()
+
     def touched(self, args: Sequence[Any]) -> bool:
         """Whether weights whose output was edited are among these."""
         known, done = self._trails.known, self._done
         return any(id(x) in known and (of := known[id(x)][1].of) is not None and id(of) in done for x in args)
+
+
+# In these weights may meet values again.
+_MEETS = frozenset(PRODUCTS) - {"sum", "mean"}
 
 
 class EditFunctions(Functions):
@@ -245,9 +266,14 @@ class EditFunctions(Functions):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if self.recogniser._done and self.recogniser.touched(args) and not running():
-            with torch._C.DisableTorchFunction():
-                args = tuple(self.recogniser.rewritten(x) for x in args)
+        if not self.recogniser._done or running() or not self.recogniser.touched(args):
+            return super().__torch_function__(func, types, args, kwargs)
+        if getattr(func, "__name__", "") in _MEETS:
+            out = super().__torch_function__(func, types, args, kwargs)
+            if self.recogniser.replaced:
+                return out
+        with torch._C.DisableTorchFunction():
+            args = tuple(self.recogniser.rewritten(x) for x in args)
         return super().__torch_function__(func, types, args, kwargs)
 
 
@@ -267,13 +293,19 @@ def _given(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str) -
     return args[at] if len(args) > at else kwargs[name]
 
 
-def _empty_rows(call: AttentionCall) -> Tensor:
-    """Queries that may attend to no key, bool [B|1, H|1, Q]."""
-    q_len, k_len = call.shape[2:]
-    if call.mask is None:
-        return torch.zeros(1, 1, q_len, dtype=torch.bool)
-    q = torch.arange(q_len)
-    return call.mask.rectangles(q, q + 1, torch.zeros_like(q), torch.full_like(q, k_len)) == Extent.NONE
+def _emptied(before: AttentionCall, after: AttentionCall, out: Tensor) -> int:
+    """How many queries may attend to no key any more, each counted once for each head that has a mask of its own."""
+    if after.mask is None:
+        return 0
+    rows = (out.detach() == 0).all(-1).any(1).any(0).nonzero().flatten()  # an empty row gives 0
+    count = 0
+    cols = torch.arange(after.shape[3], device=out.device)
+    for some in rows.split(256):
+        empty = ~after.mask.cells(some, cols).any(-1)
+        if before.mask is not None:
+            empty = empty & before.mask.cells(some, cols).any(-1)
+        count += int(empty.sum())
+    return count
 
 
 def _check_overlaps(edits: Sequence[Edit], at: Where) -> None:

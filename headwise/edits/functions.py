@@ -25,6 +25,11 @@ class Call(Edit):
 
     f: OfCall = dataclasses.field(kw_only=True)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.f):
+            raise ArgumentError(f"call: expected a function. Received: {type(self.f).__name__}")
+
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
         """What the function makes of the call."""
         found = self.f(call, at)
@@ -41,6 +46,11 @@ class Weights(Edit):
 
     f: OfWeights = dataclasses.field(kw_only=True)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.f):
+            raise ArgumentError(f"weights: expected a function. Received: {type(self.f).__name__}")
+
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
         """What the function makes of the weights."""
         found = _checked("weights", self.f(weights, at, rows), weights, at)
@@ -52,6 +62,11 @@ class Output(Edit):
     """What `output` makes."""
 
     f: OfOutput = dataclasses.field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.f):
+            raise ArgumentError(f"output: expected a function. Received: {type(self.f).__name__}")
 
     def output(self, out: Tensor, at: Where) -> Tensor:
         """What the function makes of the output."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headwise.analyses.stack import attended_values, by_key_head
 from headwise.call import AttentionCall
+from headwise.capture.generating import used_keys
 from headwise.edits.edit import Edit, Examples, Heads, Steps
 from headwise.edits.positions import Positions, check_positions, queries_of
 from headwise.edits.where import Where
@@ -56,6 +57,14 @@ class _Patch(Edit):
             raise ShapeError(
                 f"patch: {at.site} has {at.queries.shape[1]} queries. Received: a source with {record.shape[2]}. Pass "
                 "align=: for each query the one of the source, -1 for none"
+            )
+        used = used_keys(record.call)
+        theirs = 0 if used is None or not record.shape[2] else used.any(1).to(torch.uint8).argmax(-1)
+        ours = (at.queries >= 0).to(torch.uint8).argmax(-1)
+        if self.align is None and at.kind == "self" and bool((ours != theirs).any()):
+            raise RecordError(
+                f"patch: the source has padding at other places than this run at {at.site}. Pad both alike, or pass "
+                "align="
             )
         return record
 

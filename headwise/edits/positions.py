@@ -56,10 +56,10 @@ def _flags(
 
 def _numbered(each: Any, places: Tensor, lengths: Tensor, what: str, at: Where) -> Tensor:
     if isinstance(each, int):
-        shortest = int(lengths.min())
-        if at.step == 0 and not -shortest <= each < shortest:
+        longest = int(lengths.max())
+        if at.step == 0 and not -longest <= each < longest:
             raise ArgumentError(
-                f"{what}: the shortest example has {shortest} tokens, numbered 0 … {shortest - 1}. Received: {each}"
+                f"{what}: the longest example has {longest} tokens, numbered 0 … {longest - 1}. Received: {each}"
             )
         return places == (each if each >= 0 else lengths[:, None] + each)
     first = _bound(each.start, 0, lengths)

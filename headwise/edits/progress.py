@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from headwise.text import Tokens
 class _Sequence:
     """One sequence that a layer reads, pass by pass."""
 
+    name: str  # of the layer
     run: int | None  # which call of `generate` reads it
     total: int  # tokens so far, padding included
     padding: Tensor  # [B], how many of them stand before the first real token
@@ -47,22 +49,40 @@ class Progress:
         if kind == "cross":
             first, last = _extent(call)
             keys = _positions(cols, first, last)
-            target = self._last
-            if target is None or len(target.padding) != batch or target.total < q_len:
-                none = torch.zeros_like(first)
-                target = _Sequence(None, q_len, none, none + q_len)
+            target = self._target(place, name, batch, q_len, first)
             queries = _positions(rows + (target.total - q_len), target.padding)
             names = self._naming.of_source(first.tolist())
             shift, both = k_len - q_len, (target.lengths, last - first)
             return Where(name, kind, target.step, batch, heads, queries, keys, shift, *both, target.tokens, names)
         sequence = self._sequence(place, name, call)
         self._last = sequence
-        queries = _positions(rows + (sequence.total - q_len), sequence.padding)
+        end = sequence.total if sequence.step else sequence.padding + sequence.lengths  # behind it is padding
+        queries = _positions(rows + (sequence.total - q_len), sequence.padding, end)
         # A cache that slides has the last keys; one of a fixed size begins with the first.
-        keys = _positions(cols + max(0, sequence.total - k_len), sequence.padding, sequence.total)
+        keys = _positions(cols + max(0, sequence.total - k_len), sequence.padding, end)
         shift = sequence.total - q_len - max(0, sequence.total - k_len)
         lengths, tokens = sequence.lengths, sequence.tokens
         return Where(name, kind, sequence.step, batch, heads, queries, keys, shift, lengths, lengths, tokens, tokens)
+
+    def _target(self, place: Place, name: str, batch: int, q_len: int, like: Tensor) -> _Sequence:
+        """The sequence of the queries of cross-attention: that of the self-attention before it, if this is edited."""
+        known, run = _cache_length(place), self._generating.run
+        total = known if known is not None and known >= q_len else q_len
+        last = self._last
+        if (
+            last is not None
+            and last.total == total
+            and len(last.padding) == batch
+            and _stack(last.name) == _stack(name)
+        ):
+            return last
+        before = self._sequences.get(name)
+        if before is not None and before.run == run and len(before.padding) == batch and total > before.total:
+            before.total, before.step = total, before.step + 1
+            return before
+        none = torch.zeros_like(like)
+        made = self._sequences[name] = _Sequence(name, run, total, none, none + total)
+        return made
 
     def _sequence(self, place: Place, name: str, call: AttentionCall) -> _Sequence:
         batch, _, q_len, k_len = call.shape
@@ -84,11 +104,18 @@ class Progress:
         if goes_on and before is not None and total > q_len:
             before.total, before.step = total, before.step + 1
             return before
-        first, _ = _extent(call)
-        names = self._naming.of_sequence(name, first.tolist())
-        made = _Sequence(run, total, first, total - first, tokens=names)
+        first, last = _extent(call)
+        whole = total == q_len  # else the cache has tokens that were not seen here
+        names = self._naming.of_sequence(name, first.tolist()) if whole else None
+        end = last if whole and q_len == k_len else torch.full_like(last, total)
+        made = _Sequence(name, run, total, first, end - first, tokens=names)
         self._sequences[name] = made
         return made
+
+
+def _stack(name: str) -> str:
+    """The path of a stack of layers: what comes before the first number."""
+    return re.split(r"\.\d", name)[0]
 
 
 def _extent(call: AttentionCall) -> tuple[Tensor, Tensor]:

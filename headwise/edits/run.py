@@ -12,20 +12,33 @@ from headwise.analyses.stack import by_key_head
 from headwise.call import AttentionCall
 from headwise.edits.edit import Edit
 from headwise.edits.where import Where
+from headwise.errors import ShapeError
 from headwise.functional import attention
 
 # So many cells of the weights are computed at once.
 CELLS = 2**22
 
 
-def run(call: AttentionCall, edits: Sequence[Edit], at: Where) -> tuple[AttentionCall, Tensor]:
-    """(the call after all edits of calls, the output [B, H, Q, E]); the edits are applied in their order."""
+def run(
+    call: AttentionCall, edits: Sequence[Edit], at: Where, out: Tensor | None = None
+) -> tuple[AttentionCall, Tensor]:
+    """(the call after all edits of calls, the output [B, H, Q, E]); the edits are applied in their order.
+
+    `out` is the model's own output, where it is known: if the edits are all of outputs, nothing is computed again.
+    """
+    batch, heads, q_len, _ = call.shape
+    whole = (batch, heads, q_len, call.v.shape[3])
     for each in edits:
         call = each.call(call, at)
+        if (*call.shape[:3], call.v.shape[3]) != whole:
+            raise ShapeError(
+                f"{each.name}: the edited call must give an output {list(whole)}. Received: a call that gives "
+                f"{[*call.shape[:3], call.v.shape[3]]} at {at.site}"
+            )
     of_weights = [each for each in edits if each.needs_weights]
     if of_weights:
         out = _by_rows(call, of_weights, at)
-    else:
+    elif out is None or not all(each.of_output for each in edits):
         out = attention(call.q, call.k, call.v, mask=call.mask, **call.options())
     for each in edits:
         out = each.output(out, at)

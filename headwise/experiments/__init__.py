@@ -4,7 +4,8 @@ patching      which heads carry what differs between two inputs (activation patc
 knockout      through which layers information flows from some tokens to others
 """
 
+from headwise.experiments.ablation import Ablation, ablation
 from headwise.experiments.knockout import Knockout, knockout
 from headwise.experiments.patching import Patching, patching
 
-__all__ = ["Knockout", "Patching", "knockout", "patching"]
+__all__ = ["Ablation", "Knockout", "Patching", "ablation", "knockout", "patching"]

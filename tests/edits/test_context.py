@@ -247,3 +247,94 @@ def test_a_tokenizer_names_the_tokens_of_the_prompt() -> None:
     ):
         expected = model(TOKENS).logits
     torch.testing.assert_close(found, expected)
+
+
+def test_calls_are_not_kept_when_the_model_has_returned() -> None:
+    model = llama("eager")
+    with torch.no_grad(), headwise.edit(model, EDIT) as changed:
+        model(TOKENS)
+        assert changed._editor is not None
+        assert not changed._editor._done
+
+
+@pytest.mark.parametrize("how", ["sdpa", "eager"])
+def test_heads_that_are_not_ablated_keep_every_bit(how: str) -> None:
+    model, seen = llama(how), list[Tensor]()
+    hook = model.model.layers[0].self_attn.o_proj.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    with torch.no_grad():
+        model(TOKENS)
+        with headwise.edit(model, edits.ablate("layers.0", heads=1)):
+            model(TOKENS)
+    hook.remove()
+    plain, ablated = (x.unflatten(-1, (4, 8)) for x in seen)
+    assert not bool(ablated[:, :, 1].any())
+    assert torch.equal(ablated[:, :, [0, 2, 3]], plain[:, :, [0, 2, 3]])
+
+
+@pytest.mark.parametrize("how", ["sdpa", "eager"])
+def test_edits_inside_one_another(how: str) -> None:
+    model, both = llama(how), [EDIT, edits.ablate("*", heads=1)]
+    with torch.no_grad(), headwise.edit(model, both):
+        expected = model(TOKENS).logits
+    for first, second in (both, both[::-1]):
+        with torch.no_grad(), headwise.edit(model, first), headwise.edit(model, second):
+            torch.testing.assert_close(model(TOKENS).logits, expected)
+    with (
+        pytest.raises(EditRefused, match="topk inside of another edit"),
+        headwise.edit(model, EDIT),
+        headwise.edit(model, edits.topk("*", 2)),
+    ):
+        model(TOKENS)
+
+
+@pytest.mark.parametrize("edit", [EDIT, edits.head_mask("*", 0.5)], ids=["block", "head_mask"])
+def test_one_softmax_with_two_values(edit: Any) -> None:
+    class Twice(nn.Module):
+        def forward(self, q: Tensor) -> Tensor:
+            weights = (q @ q.mT).softmax(-1)
+            return weights @ q + weights @ q.flip(-1)
+
+    model, q = Twice(), torch.randn(1, 2, 4, 8)
+    with torch.no_grad(), headwise.edit(model, edit):
+        found = model(q)
+    scores = q @ q.mT
+    if edit is EDIT:
+        scores[:, :, 1:, 0] = -torch.inf
+    weights = scores.softmax(-1) * (1.0 if edit is EDIT else 0.5)
+    torch.testing.assert_close(found, weights @ q + weights @ q.flip(-1))
+
+
+def test_every_part_of_where_has_to_be_somewhere() -> None:
+    model = llama()
+    with (
+        pytest.raises(ArgumentError, match=r"where='layrs\.1': no attention was seen at 'layrs\.1'"),
+        headwise.edit(model, edits.ablate(["layers.0", "layrs.1"])),
+    ):
+        model(TOKENS)
+
+
+def test_queries_left_without_keys_in_a_causal_model() -> None:
+    model = llama()
+    with torch.no_grad(), headwise.edit(model, edits.block("layers.0", keys=0)) as changed:
+        model(TOKENS)
+    assert changed.emptied == 1  # the first, which has no other key; of all heads and examples alike
+
+
+def test_padding_on_the_right_is_not_edited_and_not_counted() -> None:
+    torch.manual_seed(0)
+    bert = transformers.BertModel(
+        transformers.BertConfig(
+            vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4
+        )
+    ).eval()
+    real = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    with torch.no_grad(), headwise.edit(bert, edits.block("*", queries=0, keys=-1)):
+        found = bert(TOKENS, attention_mask=real).last_hidden_state
+    with (
+        torch.no_grad(),
+        headwise.edit(
+            bert, [edits.block("*", queries=0, keys=2, examples=0), edits.block("*", queries=0, keys=4, examples=1)]
+        ),
+    ):
+        expected = bert(TOKENS, attention_mask=real).last_hidden_state
+    torch.testing.assert_close(found, expected)

@@ -190,7 +190,7 @@ def test_arguments_that_make_no_sense(make: Any, message: str) -> None:
 INSIDE: list[tuple[Edit | list[Edit], str]] = [
     (edits.ablate("*", heads=2), r"heads of \w+ are numbered 0 … 1\. Received: heads=2"),
     (edits.ablate("*", examples=[0, 3]), r"examples of \w+ are numbered 0 … 0"),
-    (edits.block("*", keys=2), r"the shortest example has 2 tokens, numbered 0 … 1\. Received: 2"),
+    (edits.block("*", keys=2), r"the longest example has 2 tokens, numbered 0 … 1\. Received: 2"),
     (edits.block("*", keys="animal"), r"the tokens are not known\. Received: 'animal'\. Pass tokens="),
     (edits.ablate("*", how="resample"), r"takes the next example of the batch"),
     (edits.head_mask("*", torch.ones(3)), r"expected a number, \[2\] or \[1, 2\]"),

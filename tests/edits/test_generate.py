@@ -114,3 +114,23 @@ def test_beams(how: str) -> None:
     tokens = out.sequences[:, 6:]
     found = logits[:, 5:-1].gather(-1, tokens[..., None])[..., 0].mean(-1)
     torch.testing.assert_close(out.sequences_scores, found, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_cross_attention_alone_knows_the_positions_of_its_queries(how: str, cache: bool) -> None:
+    since("transformers", "5.0")
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=60, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=1, pad_token_id=0,
+        eos_token_id=None,
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration._from_config(config, attn_implementation=how).eval()
+    edit = edits.block("*.EncDecAttention", queries=slice(2, None), keys=[0, 1])
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    with torch.no_grad(), headwise.edit(model, edit):
+        out = model.generate(
+            ids, max_new_tokens=NEW, do_sample=False, use_cache=cache, output_scores=True, return_dict_in_generate=True
+        )
+    with torch.no_grad(), headwise.edit(model, edit):
+        logits = model(ids, decoder_input_ids=out.sequences[:, :-1]).logits
+    torch.testing.assert_close(torch.stack(out.scores, 1), logits, rtol=1e-4, atol=1e-4)

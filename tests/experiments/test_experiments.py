@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import headwise
 from headwise import edits
 from headwise.errors import ArgumentError, ShapeError
-from headwise.experiments import knockout, patching
+from headwise.experiments import ablation, knockout, patching
 
 
 class Carrier(nn.Module):
@@ -115,6 +115,24 @@ def test_knockout_finds_the_layers_through_which_the_number_flows() -> None:
     both = knockout(Chain(), CLEAN, last, queries="c", keys="b", window=3, tokens=[["a", "b", "c"]] * 2)
     torch.testing.assert_close(both.changes, torch.tensor([0.5, 0.5]))
     assert str(both).splitlines() == ["metric: 2; blocked in a window around", "first   +0.5", "second  +0.5"]
+
+
+def test_ablation_finds_the_heads_that_are_needed() -> None:
+    model = Chain()
+    found = ablation(model, CLEAN, last)
+    torch.testing.assert_close(found.changes, torch.tensor([[0.0, -2.0], [-2.0, 0.0]]))
+    assert found.plain == 2.0
+    assert str(found).splitlines()[:2] == ["metric: 2", "-2 without head 1 of first"]
+    by_position = ablation(model, CLEAN, last, over="positions").changes
+    assert by_position.flatten().nonzero().flatten().tolist() == [
+        4,
+        8,
+    ]  # layer 0, head 1, token 1; layer 1, head 0, token 2
+    means = {"first": torch.tensor([[0.0], [1.0]]), "second": torch.zeros(2, 1)}
+    changed = ablation(model, CLEAN, last, means=means).changes
+    torch.testing.assert_close(changed, torch.tensor([[0.0, 0.0], [-2.0, 0.0]]))  # 1 arrives twice
+    with pytest.raises(ArgumentError, match=r"expected a mean \[2, 1\] of second in means"):
+        ablation(model, CLEAN, last, means={"first": torch.zeros(2, 1)})
 
 
 def test_what_does_not_fit() -> None:

@@ -1,0 +1,81 @@
+"""Head ablation: what the metric loses without each head (Michel et al. 2019, Voita et al. 2019)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from headwise.edits.means import means_of
+from headwise.errors import ArgumentError
+from headwise.experiments.running import Inputs, Metric, batch_of
+from headwise.experiments.sweeping import Over, outputs_of, strongest, sweep
+from headwise.records import Seen
+from headwise.records.names import Choice
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablation:
+    """How the metric changes without each head, averaged over the examples.
+
+    Attributes:
+        layers: the paths of the layers, in the order in which they ran.
+        changes: [L, H], or [L, H, Q] over positions: m(without) - m(plain). NaN for heads that a layer does not have.
+        plain: the metric with all heads, averaged.
+    """
+
+    layers: tuple[str, ...]
+    changes: Tensor
+    plain: float
+
+    def strongest(self, count: int = 10) -> list[tuple[float, str, int, int | None]]:
+        """The largest changes in either direction: (change, layer, head, position)."""
+        found = strongest(self.changes.abs(), self.layers, count)
+        rows = {name: i for i, name in enumerate(self.layers)}
+        return [
+            (float(self.changes[(rows[layer], head) if at is None else (rows[layer], head, at)]), layer, head, at)
+            for _, layer, head, at in found
+        ]
+
+    def __str__(self) -> str:
+        lines = [f"metric: {self.plain:.4g}"]
+        for change, layer, head, at in self.strongest():
+            lines.append(f"{change:+.4g} without head {head} of {layer}{'' if at is None else f', position {at}'}")
+        return "\n".join(lines)
+
+
+def ablation(
+    model: nn.Module,
+    inputs: Inputs,
+    metric: Metric,
+    *,
+    means: Mapping[str, Tensor] | Seen | None = None,
+    over: Over = "heads",
+    where: Choice = "*",
+    batch: int = 32,
+    progress: bool = False,
+) -> Ablation:
+    """Switch each head off, one at a time.
+
+    Args:
+        model, inputs, metric, over, where, batch, progress: as for `patching`.
+        means: the mean outputs of a data set (`headwise.edits.mean_outputs`) in the place of 0, which may be far from
+            anything that the model has seen.
+
+    Raises ArgumentError for a layer without a mean of its shape.
+    """
+    with torch.no_grad():
+        outputs, plain = outputs_of(model, inputs, metric, where, batch_of(inputs))
+    given = None if means is None else means_of(means)
+    instead = {}
+    for name, x in outputs.items():
+        if given is None:
+            instead[name] = torch.zeros_like(x)
+        elif name in given and given[name].shape == (x.shape[1], x.shape[3]):
+            instead[name] = given[name].to(x)[:, None].expand_as(x)
+        else:
+            raise ArgumentError(f"ablation: expected a mean [{x.shape[1]}, {x.shape[3]}] of {name} in means")
+    found = sweep(model, inputs, metric, instead, over=over, where=where, batch=batch, progress=progress)
+    return Ablation(tuple(outputs), (found - plain.cpu()).mean(-1), float(plain.mean()))

@@ -1,0 +1,106 @@
+"""Runs a model with another output of one head at a time, many heads in one pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import torch
+from rich.progress import track
+from torch import Tensor, nn
+
+from headwise.edits import Edit, Where, output
+from headwise.edits.context import edit
+from headwise.errors import ArgumentError
+from headwise.experiments.running import Inputs, Metric, batch_of, copies, measured, run
+from headwise.records.names import Choice
+
+Over = Literal["heads", "positions"]
+Place = tuple[int, ...]  # (layer, head) or (layer, head, query)
+
+
+def sweep(
+    model: nn.Module,
+    inputs: Inputs,
+    metric: Metric,
+    outputs: Mapping[str, Tensor],
+    *,
+    over: Over,
+    where: Choice,
+    batch: int,
+    progress: bool,
+) -> Tensor:
+    """The metric of each example where one head has another output: [L, H, B], or [L, H, Q, B] over positions.
+
+    `outputs` [B, H, Q, E] are these outputs, by layer. NaN for heads and positions that a layer does not have.
+    """
+    if over not in ("heads", "positions"):
+        raise ArgumentError(f'over must be "heads" or "positions". Received: over={over!r}')
+    examples, names = batch_of(inputs), tuple(outputs)
+    sizes = [max(x.shape[dim] for x in outputs.values()) for dim in ((1,) if over == "heads" else (1, 2))]
+    found = torch.full((len(names), *sizes, examples), torch.nan)
+    per_pass, places = max(1, batch // examples), [*_places(names, outputs, over)]
+    parts = [places[i : i + per_pass] for i in range(0, len(places), per_pass)]
+    with torch.no_grad():
+        for part in track(parts, "heads", disable=not progress):
+            with edit(model, _Replace(where, outputs=outputs, names=names, patches=part, each=examples)):
+                measures = measured(metric, run(model, copies(inputs, len(part))), len(part) * examples)
+            for place, values in zip(part, measures.view(len(part), examples), strict=True):
+                found[place] = values.float().cpu()
+    return found
+
+
+def _places(names: Sequence[str], outputs: Mapping[str, Tensor], over: Over) -> Iterator[Place]:
+    for layer, name in enumerate(names):
+        _, heads, rows, _ = outputs[name].shape
+        for head in range(heads):
+            if over == "heads":
+                yield layer, head
+            else:
+                yield from ((layer, head, row) for row in range(rows))
+
+
+def outputs_of(
+    model: nn.Module, inputs: Inputs, metric: Metric, where: Choice, examples: int
+) -> tuple[dict[str, Tensor], Tensor]:
+    """(the output [B, H, Q, E] of each layer, the metric [B])."""
+    found: dict[str, Tensor] = {}
+
+    def keep(out: Tensor, at: Where) -> Tensor:
+        found[at.site] = out.detach()
+        return out
+
+    with edit(model, output(where, keep)):
+        measures = measured(metric, run(model, inputs), examples)
+    return found, measures.detach()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Replace(Edit):
+    """Each copy of the examples gets one patch."""
+
+    outputs: Mapping[str, Tensor] = dataclasses.field(kw_only=True)
+    names: Sequence[str] = dataclasses.field(kw_only=True)
+    patches: Sequence[Place] = dataclasses.field(kw_only=True)
+    each: int = dataclasses.field(kw_only=True)  # how many examples a copy has
+
+    def output(self, out: Tensor, at: Where) -> Tensor:
+        """The output with the patches of this layer."""
+        out = out.clone()
+        for copy, (layer, head, *row) in enumerate(self.patches):
+            if self.names[layer] == at.site:
+                rows = slice(None) if not row else slice(row[0], row[0] + 1)
+                some = slice(copy * self.each, (copy + 1) * self.each)
+                out[some, head, rows] = self.outputs[at.site][:, head, rows].to(out.dtype)
+        return out
+
+
+def strongest(effects: Tensor, layers: Sequence[str], count: int) -> list[tuple[float, str, int, int | None]]:
+    """The largest of [L, H] or [L, H, Q]: (effect, layer, head, position)."""
+    flat = effects.nan_to_num(-torch.inf).flatten()
+    found = []
+    for place in flat.topk(min(count, flat.numel())).indices.tolist():
+        layer, head, *position = (int(each) for each in torch.unravel_index(torch.tensor(place), effects.shape))
+        found.append((float(flat[place]), layers[layer], head, position[0] if position else None))
+    return found
