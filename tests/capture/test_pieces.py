@@ -345,7 +345,7 @@ def test_values_are_refused_in_blocks() -> None:
         model(ids())
     (site,) = seen.coverage()
     assert site.status == "refused"
-    assert "without values" in site.how
+    assert "not put together for values=True" in site.how
 
 
 def test_a_second_generation_has_its_blocks_too() -> None:
