@@ -31,6 +31,8 @@ ZOO: dict[str, Callable[[int, int, int, int], Mask]] = {
     "prefix": lambda B, H, Q, K: masks.prefix(K // 3),
     "prefix, by example": lambda B, H, Q, K: masks.prefix([min(K, 2 * b) for b in range(B)]),
     "global tokens": lambda B, H, Q, K: masks.global_tokens([0, K // 2]),
+    "knockout": lambda B, H, Q, K: masks.knockout(_random(Q), _random(K)),
+    "knockout, by example and head": lambda B, H, Q, K: masks.knockout(_random(B, Q), _random(K), _random(B, H)),
     "dilated": lambda B, H, Q, K: masks.dilated(3),
     "strided": lambda B, H, Q, K: masks.strided(4),
     "big bird": lambda B, H, Q, K: masks.big_bird(K, block_size=4, random_blocks=1, global_blocks=1),

@@ -25,12 +25,12 @@ ROOT = Path(__file__).parents[1]
 # The public names of each package.
 PINNED = {
     "headwise": (
-        "AttentionRecord Bert Int8 Seen __version__ analyses attention capture diagnose doctor errors keras load masks "
-        "models nn plan plot tasks testing view watch worksheet"
+        "AttentionRecord Bert Int8 Seen __version__ analyses attention capture diagnose doctor edit edits errors "
+        "experiments keras load masks models nn plan plot tasks testing view watch worksheet"
     ),
     "headwise.masks": (
         "Extent Mask big_bird bits block_sparse causal dilated documents from_predicate from_tensor global_tokens "
-        "lengths padding prefix recognise recognise_additive runs strided window"
+        "knockout lengths padding prefix recognise recognise_additive runs strided window"
     ),
     "headwise.nn": (
         "Cache Decoder DecoderLayer DropPath Encoder EncoderLayer FeedForward LatentAttention MultiHeadAttention "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,50 +11,8 @@ from headwise.call import AttentionCall
 from headwise.edits.edit import Edit, Examples, Heads, Steps
 from headwise.edits.positions import Positions, check_positions, keys_of, queries_of
 from headwise.edits.where import Where
-from headwise.masks import Mask
-from headwise.masks.extent import Rectangles, extent_of
-from headwise.masks.tables import counts, look_up
+from headwise.masks import knockout
 from headwise.records.names import Choice
-
-
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Knockout(Mask):
-    """All pairs but those of a blocked query and a blocked key in a chosen head. Its rectangles are exact."""
-
-    chosen: Tensor  # bool [B, H]: in which examples and heads
-    queries: Tensor  # bool [B, Q]
-    keys: Tensor  # bool [B, K]
-
-    @property
-    def batch(self) -> int | None:
-        """B, or None where all examples share the answer."""
-        size = max(map(len, (self.chosen, self.queries, self.keys)))
-        return size if size > 1 else None
-
-    @property
-    def heads(self) -> int | None:
-        """H, or None where all heads share it."""
-        return self.chosen.shape[1] if self.chosen.shape[1] > 1 else None
-
-    @property
-    def fixed_lengths(self) -> tuple[int | None, int | None]:
-        """(Q, K)"""
-        return self.queries.shape[1], self.keys.shape[1]
-
-    def allows(self, b: Any, h: Any, q: Any, k: Any) -> Any:
-        """Whether the pair is not blocked."""
-        blocked = look_up(self.chosen, b, h) & look_up(self.queries, b, q) & look_up(self.keys, b, k)
-        return not blocked if isinstance(blocked, bool) else ~blocked
-
-    def extents(self, r: Rectangles) -> Tensor:
-        """NONE where all queries and all keys of a rectangle are blocked, ALL where no query or no key is."""
-        of_queries, of_keys = self.remember(("counts",), lambda: (counts(self.queries), counts(self.keys)))
-        queries, rows = of_queries[:, r.q_hi] - of_queries[:, r.q_lo], r.q_hi - r.q_lo
-        keys, cols = of_keys[:, r.k_hi] - of_keys[:, r.k_lo], r.k_hi - r.k_lo
-        cells = self.chosen.cpu().view(*self.chosen.shape, *[1] * r.q_lo.ndim)
-        some = cells & ((queries > 0) & (keys > 0))[:, None]
-        every = cells & ((queries == rows) & (keys == cols))[:, None]
-        return extent_of(~every, ~some)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,8 +39,8 @@ class Block(Edit):
         cells = self.cells(at)
         if not bool(((queries.any(1) & keys.any(1))[:, None] & cells).any()):
             return call
-        knockout = Knockout(_shared(cells, (0, 1)), _shared(queries), _shared(keys)).aligned(*call.shape[2:])
-        return dataclasses.replace(call, mask=knockout if call.mask is None else call.mask & knockout)
+        blocked = knockout(_shared(queries), _shared(keys), _shared(cells, (0, 1))).aligned(*call.shape[2:])
+        return dataclasses.replace(call, mask=blocked if call.mask is None else call.mask & blocked)
 
 
 def block(

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from headwise import masks
 from headwise.call import AttentionCall
-from headwise.edits.block import Knockout
 from headwise.edits.edit import Edit, Examples, Heads, Steps
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError
@@ -91,9 +90,8 @@ class Window(Edit):
             found = found | masks.padding(keys)
         found = found.aligned(q_len, k_len)
         if not self.everywhere(at):
-            cells = self.cells(at)
-            every = torch.ones((1, q_len), dtype=torch.bool), torch.ones((1, k_len), dtype=torch.bool)
-            found = found | Knockout(cells, every[0].to(at.device), every[1].to(at.device)).aligned(q_len, k_len)
+            queries, keys = (torch.ones(n, dtype=torch.bool, device=at.device) for n in (q_len, k_len))
+            found = found | masks.knockout(queries, keys, self.cells(at)).aligned(q_len, k_len)
         return dataclasses.replace(call, mask=found if call.mask is None else call.mask & found)
 
 

@@ -13,6 +13,7 @@ from headwise.masks.dilated import dilated, strided
 from headwise.masks.documents import documents
 from headwise.masks.extent import Extent
 from headwise.masks.global_tokens import global_tokens
+from headwise.masks.knockout import knockout
 from headwise.masks.mask import Mask
 from headwise.masks.padding import lengths, padding
 from headwise.masks.prefix import prefix
@@ -31,6 +32,7 @@ __all__ = [
     "from_predicate",
     "from_tensor",
     "global_tokens",
+    "knockout",
     "lengths",
     "padding",
     "prefix",
