@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from headwise.options import OptionArguments
 
-Listener = Callable[[AttentionCall, Tensor], object]
+Listener = Callable[..., object]  # of a call, its output, and the weights that were used, if they are not the call's
 Editor = Callable[[AttentionCall], "Tensor | None"]  # the output of a call that it changes; None = it does not
 
 _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("headwise_listeners", default=())
@@ -179,6 +179,14 @@ def listening(listener: Listener, *, traced: bool = False) -> Iterator[None]:
         if traced_token is not None:
             _traced.reset(traced_token)
         _listeners.reset(token)
+
+
+def tell(call: AttentionCall, out: Tensor, used: Callable[[], Tensor]) -> None:
+    """Hand a call to the listeners whose weights [B, H, Q, K] an edit changed before they met the values."""
+    listeners = _listeners.get()
+    weights = used() if listeners else None
+    for listener in listeners:
+        listener(call, out, weights)
 
 
 def _edited(call: AttentionCall) -> Tensor | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,6 +47,7 @@ class Generating:
         self.run: int | None = None
         self.in_steps = False  # whether its steps of one token have begun
         self.depth = 0  # how many calls of `generate` run inside one another: the inner ones write drafts
+        self.inputs: Mapping[str, Any] = {}  # what the outermost call was given
         self._runs = 0
 
     @property
@@ -55,18 +56,18 @@ class Generating:
         return self.depth > 1
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[bool]:
-        """Inside this context `generate` runs; gives whether it was not running before."""
+    def running(self, inputs: Mapping[str, Any]) -> Iterator[bool]:
+        """Inside this context `generate` runs with these arguments; gives whether it was not running before."""
         outermost = self.run is None
         if outermost:
-            self.run, self._runs, self.in_steps = self._runs, self._runs + 1, False
+            self.run, self._runs, self.in_steps, self.inputs = self._runs, self._runs + 1, False, inputs
         self.depth += 1
         try:
             yield outermost
         finally:
             self.depth -= 1
             if outermost:
-                self.run, self.in_steps = None, False
+                self.run, self.in_steps, self.inputs = None, False, {}
 
     def fate(self, before: Entry | None, call: AttentionCall, keeper: Keeper, *, cross: bool) -> Fate:
         """What becomes of a call after the entry `before`, which it does not continue."""

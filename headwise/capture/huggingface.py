@@ -152,7 +152,8 @@ def _generating(model: nn.Module, watcher: Watcher) -> Iterator[None]:
 
         if not watcher.is_watching():
             return original(*args, **kwargs)
-        with watcher.generating.running() as outermost, contextlib.ExitStack() as stack:
+        inputs = {**kwargs, **dict(zip(("inputs",), args, strict=False))}
+        with watcher.generating.running(inputs) as outermost, contextlib.ExitStack() as stack:
             if (assistant := kwargs.get("assistant_model")) is not None:
                 stack.enter_context(_drafting(assistant, model, watcher))
             beams, drafts = asked("num_beams") or 1, any(asked(name) for name in _DRAFTS)

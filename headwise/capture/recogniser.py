@@ -98,10 +98,16 @@ class Recogniser:
         before = self.heard
         yield lambda: self.heard != before
 
-    def told(self, call: AttentionCall, out: Tensor) -> None:
-        """headwise's own attention was called."""
+    def told(self, call: AttentionCall, out: Tensor, used: Tensor | None = None) -> None:
+        """headwise's own attention was called, or an edit changed its weights to `used` [B, H, Q, K]."""
         how = "headwise.attention"
-        self.hear(how, lambda place: self._found(place, call, out, lambda x: x, how))
+
+        def read(place: Place) -> None:
+            if used is not None:
+                self._check_used("an edit changed its weights")
+            self._found(place, call, out, lambda x: x, how, used)
+
+        self.hear(how, read)
 
     def opaque(
         self, name: str, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, result: Any, *args: Any, **kwargs: Any
@@ -272,6 +278,12 @@ class Recogniser:
             raise RecordError(wrong)
         return call, how
 
+    def _check_used(self, reason: str) -> None:
+        """RecordError where used weights cannot be kept beside the call."""
+        if self._watcher.values or self._watcher.generating.run is not None:
+            when = self._watcher.asks if self._watcher.values else "model.generate"
+            raise RecordError(f"{reason}, which is not supported with {when}")
+
     def _changed(self, place: Place, out: Tensor, met: Met, heads: int | None) -> None:
         """Weights that were changed after the softmax, and are none of a softmax any more: they are kept beside it."""
         found = met.trail
@@ -279,9 +291,7 @@ class Recogniser:
         used = products.as_used(met) if found.problem else at_home(found, met.weights)
         if used is None or not _fits(used, found.intact or found) or (found.problem and found.intact is None):
             raise RecordError(reason)
-        if self._watcher.values or self._watcher.generating.run is not None:
-            when = self._watcher.asks if self._watcher.values else "model.generate"
-            raise RecordError(f"{reason}, which is not supported with {when}")
+        self._check_used(reason)
         used = read_layout(tuple(used.shape[:-2]), heads).fold(used)
         for trail in (found.intact or found, *found.also):
             layout = layout_of(trail, heads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,8 +12,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils import checkpoint
 
 _CALL = nn.Module._call_impl.__code__
+_CHECKPOINT = inspect.unwrap(checkpoint.checkpoint).__code__
 # Names of arguments with the sequence of the keys, where it is not that of the queries.
 _OTHER_SEQUENCE = ("encoder_hidden_states", "key_value_states", "key_value", "context", "memory", "key", "inputs", "kv")
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "no_heads", "heads", "h")
@@ -110,6 +113,24 @@ def find_place(names: Mapping[int, str]) -> Place | None:
     for module, arguments, keywords in reversed(found):
         place = Place(names[id(module)], module, arguments, keywords, place)
     return place
+
+
+def is_running(module: nn.Module) -> bool:
+    """Whether this thread is inside of a call of the module."""
+    return any(frame.f_code is _CALL and frame.f_locals["self"] is module for frame in _frames())
+
+
+def is_checkpointed() -> bool:
+    """Whether this thread is inside of gradient checkpointing, which runs the same again in the backward pass."""
+    return any(frame.f_code is _CHECKPOINT for frame in _frames())
+
+
+def _frames() -> Iterator[FrameType]:
+    """The frames of this thread's stack, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def module_names(model: nn.Module) -> dict[int, str]:

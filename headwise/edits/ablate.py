@@ -111,10 +111,10 @@ def head_mask(
 
 def _mean_so_far(out: Tensor, at: Where) -> Tensor:
     """The mean of the output over the queries up to each one, without padding."""
-    if at.step:
+    if at.step or at.shift > 0:
         raise ArgumentError(
-            'ablate: how="mean" is the mean over the queries of one pass, and a step of a generation has one query. '
-            f'Received: step {at.step} at {at.site}. Edit the prompt alone: steps="prompt"'
+            'ablate: how="mean" is the mean over the queries of one pass, and this pass goes on with a sequence. '
+            f'Received: step {at.step} at {at.site}. Edit a prompt in one pass alone, steps="prompt", or give means='
         )
     real = (at.queries >= 0)[:, None, :, None].to(out.dtype)
     return ((out * real).cumsum(2) / real.cumsum(2).clamp(min=1)).to(out.dtype)

@@ -14,6 +14,7 @@ from headwise.call import AttentionCall
 from headwise.capture import huggingface
 from headwise.edits.edit import Edit
 from headwise.edits.editor import EditFunctions, Editor, EditWatcher
+from headwise.edits.inputs import Inputs
 from headwise.edits.naming import Naming
 from headwise.errors import ArgumentError, DtypeError, EditRefused
 from headwise.functional import editing
@@ -110,7 +111,8 @@ class Editing:
         watcher = EditWatcher(self._model, self._edits)
         functions = EditFunctions(watcher, Editor)
         editor = functions.recogniser
-        editor.start(self._naming)
+        inputs = Inputs(self._model, watcher.generating)
+        editor.start(self._naming, inputs)
         for site in watcher._closed():
             if watcher.may_edit(site.name) and watcher.at(site.name):
                 raise EditRefused(f"{site.name} cannot be edited: {site.how}")
@@ -119,7 +121,7 @@ class Editing:
             watcher.start()
             if "torch._dynamo" in sys.modules:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
-            stack.callback(self._model.register_forward_pre_hook(self._naming.read, with_kwargs=True).remove)
+            stack.enter_context(inputs.reading())
             for module in self._model.modules():
                 stack.callback(module.register_forward_hook(_returned(editor)).remove)
             stack.callback(self._model.register_forward_hook(lambda *_: editor.forget(), always_call=True).remove)
@@ -134,8 +136,11 @@ class Editing:
         stack, self._stack = self._stack, None
         if stack is not None:
             stack.close()
-        if kind is None and self._watcher is not None:
-            unmatched = self._watcher.unmatched()
+        if kind is None and self._watcher is not None and self._editor is not None:
+            if self._watcher.elsewhere is not None:
+                raise self._watcher.elsewhere
+            self._editor.check_recomputed()
+            unmatched = [*self._watcher.unmatched(), *self._editor.unmatched()]
             if unmatched:
                 raise ArgumentError(f"edit: {unmatched[0]}")
 

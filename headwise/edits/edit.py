@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -27,7 +28,9 @@ class Edit:
         where: which layers, as for `watch(only=)`: a path or part of it, a pattern, a number from 0, or several.
         heads: which query heads; None = all.
         examples: which examples of the batch; None = all.
-        steps: "prompt" = the first pass of a sequence, "decode" = those after it, or a range of passes; None = all.
+        steps: "prompt" = the passes over the prompt, which are step 0; "decode" = those after it, from step 1; or a
+            range of steps; None = all. The prompt is what `generate` was given; without `generate`, all that a pass
+            with several tokens ends with.
     """
 
     where: Choice
@@ -93,11 +96,9 @@ class Edit:
         found = torch.zeros(count, dtype=torch.bool, device=at.device)
         if choice is None:
             return ~found
-        try:
-            numbers = [choice] if isinstance(choice, int) else [int(each) for each in choice]
-        except (TypeError, ValueError):
-            numbers = []
-        if not numbers or not all(-count <= each < count for each in numbers):
+        parts = [choice] if isinstance(choice, int) else [*choice]
+        numbers = [int(each) for each in parts if hasattr(each, "__index__") and not isinstance(each, bool)]
+        if not numbers or len(numbers) < len(parts) or not all(-count <= each < count for each in numbers):
             raise ArgumentError(
                 f"{self.name}: {name} of {at.site} are numbered 0 … {count - 1}. Received: {name}={brief(choice)}"
             )
@@ -111,3 +112,10 @@ class Edit:
     def everywhere(self, at: Where) -> bool:
         """Whether it means all examples and heads."""
         return bool(self.cells(at).all())
+
+
+def check_factor(what: str, value: object, hint: str = "") -> None:
+    """ArgumentError unless it is a finite number above 0, or a tensor of one."""
+    number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not (number > 0 and math.isfinite(number)):
+        raise ArgumentError(f"{what} must be a finite number above 0{hint}. Received: {brief(value)}")

@@ -17,16 +17,17 @@ from headwise.capture.layout import Layout
 from headwise.capture.ledger import Softmax
 from headwise.capture.products import PRODUCTS, Met
 from headwise.capture.recogniser import AS_IS, Arrange, Recogniser, layout_of
-from headwise.capture.sites import Place
+from headwise.capture.sites import Place, is_checkpointed, is_running
 from headwise.capture.trail import Trail, at_home
-from headwise.capture.watcher import Entry, Watcher
+from headwise.capture.watcher import Entry, Watcher, in_backward
 from headwise.edits.edit import Edit
+from headwise.edits.inputs import Inputs
 from headwise.edits.naming import Naming
 from headwise.edits.progress import Progress
 from headwise.edits.run import run, weights_of
 from headwise.edits.where import Where
-from headwise.errors import ArgumentError, EditRefused
-from headwise.functional import editors, running
+from headwise.errors import ArgumentError, EditRefused, brief
+from headwise.functional import editors, running, tell
 from headwise.records.coverage import Status
 from headwise.records.names import check_choice, select
 
@@ -50,7 +51,32 @@ class EditWatcher(Watcher):
     def __init__(self, model: nn.Module, edits: Sequence[Edit]) -> None:
         super().__init__(model, _KEEPING)
         self.edits = edits
+        self.elsewhere: EditRefused | None = None  # a layer that ran in another thread
+        self._depth = 0  # how often the model runs in this thread
         self.sites: list[str] = []  # in the order in which they were seen first
+
+    def start(self) -> None:
+        """Notice layers that the model runs in other threads."""
+        begin = self._model.register_forward_pre_hook(lambda *_: self._count(1))
+        end = self._model.register_forward_hook(lambda *_: self._count(-1), always_call=True)
+        self._hooks.callback(begin.remove)
+        self._hooks.callback(end.remove)
+        super().start()
+
+    def _count(self, more: int) -> None:
+        if self.is_watching():
+            self._depth += more
+
+    def _check_thread(self, module: nn.Module, *_: Any) -> None:
+        """EditRefused for a layer in another thread, unless that thread runs the whole model for itself."""
+        if self.is_watching() or not self._depth or is_running(self._model) or in_backward():
+            return
+        name = self._names.get(id(module), type(module).__name__)
+        if any(self.may_edit(each) for each in self._names.values() if f"{each}.".startswith(f"{name}.")):
+            self.elsewhere = EditRefused(
+                f"{name} cannot be edited: it ran in another thread, and only that which entered the edit is edited"
+            )
+            raise self.elsewhere
 
     def at(self, name: str) -> list[Edit]:
         """The edits of a site."""
@@ -102,17 +128,34 @@ class Editor(Recogniser):
     _watcher: EditWatcher
     changes = True
 
-    def start(self, naming: Naming) -> None:
+    def start(self, naming: Naming, inputs: Inputs) -> None:
         """Begin with no sequence known."""
-        self._progress = Progress(self._watcher.generating, naming)
+        self._progress = Progress(self._watcher.generating, naming, inputs)
+        self._applied: set[int] = set()  # the ids of the edits that were made
         self._pending: tuple[Place, AttentionCall, Tensor, Arrange] | None = None
         self._new: Tensor | None = None
         self._met: tuple[Met, Trail] | None = None
         self._done: dict[int, _Edited] = {}  # by the id of the softmax
         self._busy = False  # an edited call runs
+        self._recomputed = 0  # passes inside of gradient checkpointing that the backward pass has still to run again
         self.replaced = False  # whether the last output that was read was given another value
         self.emptied = 0  # queries that were left without keys
         self.plans: list[tuple[str, AttentionCall, list[Edit]]] | None = None  # while plan() runs
+
+    def check_recomputed(self) -> None:
+        """EditRefused if a backward pass will run edited layers again, when they are edited no more."""
+        if self._recomputed > 0:
+            raise EditRefused(
+                "the model recomputes its activations in backward() (gradient checkpointing), which did not run inside "
+                "of the edit, or runs in another thread: gradients would be those of the layers unedited. Call "
+                "backward() inside of the edit, or switch checkpointing off"
+            )
+
+    def unmatched(self) -> list[str]:
+        """A message for each step that was not reached, and for each position that there was not."""
+        late = [each for each in self._watcher.edits if id(each) not in self._applied]
+        steps = [f"{each.name}: no pass was among its steps. Received: steps={brief(each.steps)}" for each in late]
+        return [*steps, *self._progress.met.missing()]
 
     # What is recognised waits until it was read; then the edits run, and their errors are the caller's.
 
@@ -153,7 +196,19 @@ class Editor(Recogniser):
         self, place: Place, name: str, call: AttentionCall, edits: Sequence[Edit], out: Tensor | None = None
     ) -> tuple[Tensor | None, Callable[[], Tensor]]:
         at = self._progress.where(place, name, call)
+        if at.drafts and any(each.steps is not None for each in edits):
+            raise EditRefused(
+                f"{name} cannot be edited in some steps: this pass reads the prompt and drafts of later tokens together"
+            )
+        if at.heads == 1 and not _has_batch(place, at.batch):
+            chosen = [each for each in edits if each.heads is not None or each.examples is not None]
+            if chosen:
+                raise EditRefused(
+                    f"{name} cannot be edited by heads or examples: its {at.batch} rows may be both, and the module "
+                    f"does not say how many heads it has (num_heads). Received: {chosen[0].name}"
+                )
         edits = [each for each in edits if each.applies(at)]
+        self._applied.update(map(id, edits))
         if not edits:
             return None, lambda: call.weights()
         _check_overlaps(edits, at)
@@ -163,9 +218,12 @@ class Editor(Recogniser):
                 f"{name} cannot be edited: {names} inside of another edit, which would not see its call. Put all edits "
                 "into one headwise.edit"
             )
+        self._recomputed += -1 if in_backward() else is_checkpointed()
         self._busy = True
         try:
             changed, new = run(call, edits, at, out)
+            if any(each.needs_weights for each in edits):
+                tell(changed, new, lambda: weights_of(changed, edits, at))
         finally:
             self._busy = False
         if changed.mask is not call.mask and self.plans is None:
@@ -287,6 +345,12 @@ def _put_back(new: Tensor, like: Tensor, arrange: Arrange) -> Tensor:
         return new.reshape(like.shape)
     flat = new.new_empty(like.numel())
     return flat.index_put((places.flatten(),), new.flatten()).view(like.shape)
+
+
+def _has_batch(place: Place, batch: int) -> bool:
+    """Whether the inputs of a module have this batch size."""
+    inputs = [x for x in (*place.arguments, *place.keywords.values()) if isinstance(x, Tensor)]
+    return not inputs or any(batch in x.shape[:2] for x in inputs)
 
 
 def _given(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str) -> Any:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
-
+from headwise.edits.inputs import Inputs
 from headwise.errors import ArgumentError
 from headwise.text import Tokens, as_tokens
 
-_SOURCE = ("input_ids", "inputs_ids", "ids")
-_TARGET = ("decoder_input_ids",)
+UNKNOWN = -1  # the id of a token that was read before the edits began
 
 
 class Naming:
-    """Names from what `tokens=` was given: a tokenizer, which then reads the model's own ids, or names.
+    """Names from what `tokens=` was given: a tokenizer, which then reads the ids that modules are given, or names.
 
     Args:
         tokens: an object with `convert_ids_to_tokens`; what `headwise.text.as_tokens` takes; {"source": ..., "target":
@@ -23,52 +21,58 @@ class Naming:
     """
 
     def __init__(self, tokens: Any) -> None:
-        self._convert: Callable[[list[int]], list[str]] | None = getattr(tokens, "convert_ids_to_tokens", None)
-        self._source: list[Tokens] | None = None
-        self._target: list[Tokens] | None = None
-        self._ids: dict[str, Tensor] = {}
-        if tokens is None or self._convert is not None:
+        self._tokenizer: Any = tokens if hasattr(tokens, "convert_ids_to_tokens") else None
+        self._given: dict[str, list[Tokens]] = {}
+        self._last: tuple[list[list[int]], list[Tokens]] | None = None  # the layers of a model read the same
+        if tokens is None or self._tokenizer is not None:
             return
-        if isinstance(tokens, dict) and set(tokens) <= {"source", "target"}:
-            self._source, self._target = (
-                None if (x := tokens.get(name)) is None else as_tokens(x) for name in ("source", "target")
-            )
+        if isinstance(tokens, dict) and tokens.keys() <= {"source", "target"}:
+            self._given = {side: as_tokens(x) for side, x in tokens.items() if x is not None}
         else:
-            self._source = as_tokens(tokens)
+            self._given = {"source": as_tokens(tokens)}
 
-    def read(self, module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """A forward pre-hook of the model: remember its ids."""
-        if self._convert is None:
-            return
-        found = {
-            "source": next((kwargs[name] for name in _SOURCE if isinstance(kwargs.get(name), Tensor)), None),
-            "target": next((kwargs[name] for name in _TARGET if isinstance(kwargs.get(name), Tensor)), None),
-        }
-        if found["source"] is None and args and isinstance(args[0], Tensor) and not args[0].is_floating_point():
-            found["source"] = args[0]
-        self._ids.update({name: ids for name, ids in found.items() if ids is not None and ids.ndim == 2})
+    @property
+    def reads_ids(self) -> bool:
+        """Whether names are made of ids."""
+        return self._tokenizer is not None
 
-    def of_sequence(self, site: str, padding: Sequence[int]) -> list[Tokens] | None:
-        """The tokens of the sequence that a layer with self-attention reads, from the first real one."""
-        decodes = any("decoder" in part for part in site.split("."))
-        has_target = self._target is not None or "target" in self._ids
-        return self._cut("target" if decodes and has_target else "source", padding)
+    def names(self, rows: list[list[int]]) -> list[Tokens]:
+        """The tokens of these ids."""
+        if self._last is not None and self._last[0] == rows:
+            return self._last[1]
+        named = []
+        for row in rows:
+            known = iter(self._tokenizer.convert_ids_to_tokens([i for i in row if i != UNKNOWN]))
+            named.append(["…" if i == UNKNOWN else str(next(known)) for i in row])
+        self._last = rows, as_tokens(named)
+        return self._last[1]
 
-    def of_source(self, padding: Sequence[int]) -> list[Tokens] | None:
-        """Those of the keys of cross-attention."""
-        return self._cut("source", padding)
+    def normal(self, text: str) -> str:
+        """A text as the tokenizer reads it, without capitals or accents where it drops them."""
+        normalizer = getattr(getattr(self._tokenizer, "backend_tokenizer", None), "normalizer", None)
+        return text if normalizer is None else str(normalizer.normalize_str(text))
 
-    def _cut(self, side: str, padding: Sequence[int]) -> list[Tokens] | None:
-        if self._convert is not None:
-            ids = self._ids.get(side)
-            if ids is None or len(ids) != len(padding):
-                return None
-            rows = [row[start:] for row, start in zip(ids.tolist(), padding, strict=True)]
-            return as_tokens([[str(name) for name in self._convert(row)] for row in rows])
-        given = self._source if side == "source" else self._target
+    def given(
+        self, decodes: bool, padding: Sequence[int], lengths: Sequence[int], total: int, inputs: Inputs
+    ) -> list[Tokens] | None:
+        """The names that were given for one side, from the first real token of each example."""
+        given = self._given.get("target" if decodes else "source")
         if given is None:
             return None
-        if len(padding) % len(given):
+        if len(given) != len(padding) and (len(padding) % len(given) or not (inputs.repeats or len(given) == 1)):
             raise ArgumentError(f"tokens: the batch has {len(padding)} examples. Received: tokens of {len(given)}")
-        times = len(padding) // len(given)
-        return [given[b // times].take(range(start, len(given[b // times].ids))) for b, start in enumerate(padding)]
+        found = []
+        for b, (one, start, length) in enumerate(zip(repeated(given, len(padding)), padding, lengths, strict=True)):
+            count = len(one.ids)
+            if count not in {total, length}:
+                raise ArgumentError(
+                    f"tokens: example {b} has {length} tokens, with padding {total}. Received: {count} names. A "
+                    "tokenizer as tokens= reads the ids that the model is given"
+                )
+            found.append(one if count == length else one.take(range(start, count)))
+        return found
+
+
+def repeated(rows: Sequence[Any], batch: int) -> list[Any]:
+    """The rows for beams, or for several sequences of one prompt."""
+    return [rows[b * len(rows) // batch] for b in range(batch)]

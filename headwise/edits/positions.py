@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headwise.edits.texts import nearest, places_of
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError, brief
 from headwise.text import Tokens
@@ -28,12 +29,17 @@ def keys_of(choice: Positions, at: Where, what: str) -> Tensor:
 
 def check_positions(choice: Positions, what: str) -> None:
     """Raise ArgumentError for a choice that cannot mean positions."""
-    for each in _parts(choice):
+    parts = _parts(choice)
+    for each in parts:
         if isinstance(each, bool) or not (each is None or isinstance(each, (int, str, slice, range)) or callable(each)):
             raise ArgumentError(
                 f"{what} must be a position, a text, a slice, a range, a function (label, position) -> bool, a list of "
                 f"these, or None for all. Received: {brief(each)}"
             )
+        if isinstance(each, (slice, range)) and (each.step or 1) < 1:
+            raise ArgumentError(f"{what}: the step of a slice must be at least 1. Received: {each}")
+    if not parts or "" in parts:
+        raise ArgumentError(f"{what}: expected at least one position. Received: {choice!r}")
 
 
 def _parts(choice: Positions) -> list[Any]:
@@ -48,27 +54,29 @@ def _flags(
     found = torch.zeros_like(places, dtype=torch.bool)
     for each in _parts(choice):
         if isinstance(each, str) or callable(each):
-            found |= _named(each, places, tokens, what)
-        else:
-            found |= _numbered(each, places, lengths, what, at)
+            found |= _named(each, places, tokens, what, at)
+            continue
+        flags = _numbered(each, places, lengths)
+        found |= flags
+        longest = int(lengths.max())
+        at.met.note(
+            what, brief(each), bool(flags.any()),
+            functools.partial(_out_of_range, what, at.site, longest, each),
+        )  # fmt: skip
     return found
 
 
-def _numbered(each: Any, places: Tensor, lengths: Tensor, what: str, at: Where) -> Tensor:
+def _out_of_range(what: str, site: str, longest: int, each: Any) -> str:
+    return f"{what}: the longest prompt of {site} has {longest} tokens, numbered 0 … {longest - 1}. Received: {each}"
+
+
+def _numbered(each: Any, places: Tensor, lengths: Tensor) -> Tensor:
     if isinstance(each, int):
-        longest = int(lengths.max())
-        if at.step == 0 and not -longest <= each < longest:
-            raise ArgumentError(
-                f"{what}: the longest example has {longest} tokens, numbered 0 … {longest - 1}. Received: {each}"
-            )
-        return places == (each if each >= 0 else lengths[:, None] + each)
+        return (places >= 0) & (places == (each if each >= 0 else lengths[:, None] + each))
     first = _bound(each.start, 0, lengths)
     last = torch.full_like(lengths, 2**40) if each.stop is None else _bound(each.stop, 0, lengths)
-    step = each.step or 1
-    if step < 1:
-        raise ArgumentError(f"{what}: the step of a slice must be at least 1. Received: {each}")
     inside = (places >= first[:, None]) & (places < last[:, None]) & (places >= 0)
-    return inside & ((places - first[:, None]) % step == 0)
+    return inside & ((places - first[:, None]) % (each.step or 1) == 0)
 
 
 def _bound(bound: int | None, default: int, lengths: Tensor) -> Tensor:
@@ -77,52 +85,20 @@ def _bound(bound: int | None, default: int, lengths: Tensor) -> Tensor:
     return (lengths + bound).clamp(min=0) if bound < 0 else torch.full_like(lengths, bound)
 
 
-def _named(each: Any, places: Tensor, tokens: Sequence[Tokens] | None, what: str) -> Tensor:
+def _named(each: Any, places: Tensor, tokens: Sequence[Tokens] | None, what: str, at: Where) -> Tensor:
     if tokens is None:
         raise ArgumentError(
-            f"{what}: the tokens are not known. Received: {brief(each)}. Pass tokens= to headwise.edit: a tokenizer, "
-            "or what it returned"
+            f"{what}: the tokens that {at.site} reads are not known. Received: {brief(each)}. Pass tokens= to "
+            'headwise.edit: a tokenizer, names, or {"source": ..., "target": ...} for an encoder-decoder'
         )
-    if len(tokens) != len(places) and len(places) % len(tokens):
-        raise ArgumentError(f"{what}: the batch has {len(places)} examples. Received: tokens of {len(tokens)}")
-    times = len(places) // len(tokens)  # beams, or sequences of one prompt
-    rows = [_places_of(each, one) for one in tokens]
-    if not any(rows):
-        raise ArgumentError(f"{what}: {brief(each)} is not among the tokens. {_nearest(each, tokens)}")
     found = torch.zeros_like(places, dtype=torch.bool)
-    for b in range(len(places)):
-        wanted = rows[b // times]
+    some = False
+    for b, one in enumerate(tokens):
+        wanted = places_of(each, one, at.normal)
+        some = some or bool(wanted)
         if wanted:
             found[b] = torch.isin(places[b], torch.tensor(wanted, device=places.device))
+    at.met.note(
+        what, brief(each), some, lambda: f"{what}: {brief(each)} is not among the tokens. {nearest(each, tokens)}"
+    )
     return found
-
-
-def _places_of(each: Any, tokens: Tokens) -> list[int]:
-    """The tokens of one example that a text or a predicate means."""
-    if callable(each):
-        return [i for i, label in enumerate(tokens.labels) if each(label, i)]
-    text, spans, start = tokens.text, [], 0
-    while text and (at := text.find(each, start)) >= 0:
-        start = at + max(1, len(each))
-        whole = (at == 0 or not _joins(text[at - 1], each[0])) and (
-            start >= len(text) or not _joins(each[-1], text[start])
-        )
-        if whole:
-            spans.append((at, at + len(each)))
-    by_text = [
-        i for i, (a, b) in enumerate(tokens.offsets) if b > a and any(a < end and b > begin for begin, end in spans)
-    ]
-    return by_text or [i for i, label in enumerate(tokens.labels) if label == each]
-
-
-def _joins(left: str, right: str) -> bool:
-    """Whether two characters are inside of one word."""
-    return left.isalnum() and right.isalnum()
-
-
-def _nearest(each: Any, tokens: Sequence[Tokens]) -> str:
-    if not isinstance(each, str):
-        return "It is true of none of them"
-    words = dict.fromkeys(word for one in tokens for word in (*one.text.split(), *one.labels))
-    near = difflib.get_close_matches(each, list(words), n=3, cutoff=0.3)
-    return f"The nearest: {', '.join(map(repr, near))}" if near else f"There is: {brief(tokens[0].text)}"

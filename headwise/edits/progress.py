@@ -13,8 +13,9 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.capture.generating import Generating, used_keys
 from headwise.capture.sites import Place, kind_of
-from headwise.edits.naming import Naming
-from headwise.edits.where import Where
+from headwise.edits.inputs import Inputs
+from headwise.edits.naming import UNKNOWN, Naming, repeated
+from headwise.edits.where import Met, Where
 from headwise.records.site import is_causal
 from headwise.text import Tokens
 
@@ -27,18 +28,27 @@ class _Sequence:
     run: int | None  # which call of `generate` reads it
     total: int  # tokens so far, padding included
     padding: Tensor  # [B], how many of them stand before the first real token
-    lengths: Tensor  # [B], real tokens of the first pass
+    lengths: Tensor  # [B], real tokens of the prompt
+    ends: Tensor  # [B], where the padding behind the last real token begins
+    prompt: int | None = None  # how many columns `generate` was given
     step: int = 0
+    ids: list[list[int]] | None = None  # of the prompt, padding included
     tokens: Sequence[Tokens] | None = None
+
+    def go_on(self, total: int) -> None:
+        """The next pass ends at `total`."""
+        self.step = 0 if self.prompt is not None and total <= self.prompt else self.step + 1
+        self.total, self.ends = total, torch.full_like(self.ends, total)
 
 
 class Progress:
     """The positions of one edit's calls."""
 
-    def __init__(self, generating: Generating, naming: Naming) -> None:
-        self._generating, self._naming = generating, naming
+    def __init__(self, generating: Generating, naming: Naming, inputs: Inputs) -> None:
+        self._generating, self._naming, self._inputs = generating, naming, inputs
         self._sequences: dict[str, _Sequence] = {}
         self._last: _Sequence | None = None  # of the last self-attention: the queries of cross-attention are its own
+        self.met = Met()
 
     def where(self, place: Place, name: str, call: AttentionCall) -> Where:
         """Where a call is made, which is the next pass of its layer."""
@@ -49,20 +59,22 @@ class Progress:
         if kind == "cross":
             first, last = _extent(call)
             keys = _positions(cols, first, last)
-            target = self._target(place, name, batch, q_len, first)
-            queries = _positions(rows + (target.total - q_len), target.padding)
-            names = self._naming.of_source(first.tolist())
-            shift, both = k_len - q_len, (target.lengths, last - first)
-            return Where(name, kind, target.step, batch, heads, queries, keys, shift, *both, target.tokens, names)
-        sequence = self._sequence(place, name, call)
-        self._last = sequence
-        end = sequence.total if sequence.step else sequence.padding + sequence.lengths  # behind it is padding
-        queries = _positions(rows + (sequence.total - q_len), sequence.padding, end)
-        # A cache that slides has the last keys; one of a fixed size begins with the first.
-        keys = _positions(cols + max(0, sequence.total - k_len), sequence.padding, end)
-        shift = sequence.total - q_len - max(0, sequence.total - k_len)
-        lengths, tokens = sequence.lengths, sequence.tokens
-        return Where(name, kind, sequence.step, batch, heads, queries, keys, shift, lengths, lengths, tokens, tokens)
+            of = self._target(place, name, batch, q_len, first)
+            queries = _positions(rows + (of.total - q_len), of.padding, of.ends)
+            names = self._names_of_source(name, first, last - first, k_len)
+            shift, key_lengths = k_len - q_len, last - first
+        else:
+            of = self._last = self._sequence(place, name, call)
+            queries = _positions(rows + (of.total - q_len), of.padding, of.ends)
+            # A cache that slides has the last keys; one of a fixed size begins with the first.
+            keys = _positions(cols + max(0, of.total - k_len), of.padding, of.ends)
+            shift = of.total - q_len - max(0, of.total - k_len)
+            names, key_lengths = of.tokens, of.lengths
+        drafts = of.prompt is not None and of.total - q_len < of.prompt < of.total
+        return Where(
+            name, kind, of.step, batch, heads, queries, keys, shift, of.lengths, key_lengths, drafts, of.tokens, names,
+            self.met, self._naming.normal,
+        )  # fmt: skip
 
     def _target(self, place: Place, name: str, batch: int, q_len: int, like: Tensor) -> _Sequence:
         """The sequence of the queries of cross-attention: that of the self-attention before it, if this is edited."""
@@ -75,14 +87,14 @@ class Progress:
             and len(last.padding) == batch
             and _stack(last.name) == _stack(name)
         ):
+            self._sequences[name] = dataclasses.replace(last, name=name)  # it may not be seen in every pass
             return last
         before = self._sequences.get(name)
         if before is not None and before.run == run and len(before.padding) == batch and total > before.total:
-            before.total, before.step = total, before.step + 1
+            before.go_on(total)
             return before
         none = torch.zeros_like(like)
-        made = self._sequences[name] = _Sequence(name, run, total, none, none + total)
-        return made
+        return self._begin(name, batch, q_len, total, (none, none + total), None)
 
     def _sequence(self, place: Place, name: str, call: AttentionCall) -> _Sequence:
         batch, _, q_len, k_len = call.shape
@@ -99,18 +111,70 @@ class Progress:
             total = q_len if q_len == k_len else total
         again = before is not None and before.run == run is not None and len(before.padding) == batch
         if again and before is not None and q_len == k_len == total > before.total:  # no cache: all rows again
-            before.total, before.step = total, before.step + 1
+            before.go_on(total)
             return before
         if goes_on and before is not None and total > q_len:
-            before.total, before.step = total, before.step + 1
+            before.go_on(total)
+            if run is None and q_len > 1:  # a prompt in several parts, or another turn
+                before.step, before.prompt = 0, None
+                before.padding, before.ends = self._extent(name, batch, total, (before.padding, before.ends))
+                before.lengths = before.ends - before.padding
+                self._name(before, batch, q_len, None)
             return before
         first, last = _extent(call)
-        whole = total == q_len  # else the cache has tokens that were not seen here
-        names = self._naming.of_sequence(name, first.tolist()) if whole else None
-        end = last if whole and q_len == k_len else torch.full_like(last, total)
-        made = _Sequence(name, run, total, first, end - first, tokens=names)
+        if not total == q_len == k_len:  # of the keys that a window hides it is not known whether they are padding
+            first, last = (first if total == q_len else torch.zeros_like(first)), torch.full_like(last, total)
+        prompt = self._inputs.prompt(name, total, batch, has_cache=known is not None)
+        return self._begin(name, batch, q_len, total, (first, last), prompt)
+
+    def _begin(
+        self, name: str, batch: int, q_len: int, total: int, extent: tuple[Tensor, Tensor], prompt: Tensor | None
+    ) -> _Sequence:
+        """The first pass over a sequence that is seen."""
+        columns = total if prompt is None else prompt.shape[1]
+        first, last = self._extent(name, batch, columns, extent)
+        ends = last if columns == total else torch.full_like(last, total)
+        lengths = (last if columns == total or last is not extent[1] else torch.full_like(last, columns)) - first
+        made = _Sequence(name, self._generating.run, total, first, lengths, ends, None if prompt is None else columns)
         self._sequences[name] = made
+        self._name(made, batch, q_len, prompt)
         return made
+
+    def _extent(self, name: str, batch: int, length: int, otherwise: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """The first real token of each example, and one more than the last: by the mask that the model was given."""
+        real = self._inputs.real(name, length, batch)
+        if real is None:
+            return otherwise
+        real = real.to(otherwise[0].device, torch.uint8)
+        return real.argmax(-1), length - real.flip(-1).argmax(-1)
+
+    def _name(self, sequence: _Sequence, batch: int, q_len: int, prompt: Tensor | None) -> None:
+        """Name the tokens of a prompt, or of its next part."""
+        name, padding, lengths = sequence.name, sequence.padding.tolist(), sequence.lengths.tolist()
+        if not self._naming.reads_ids:
+            total, decodes = sequence.prompt or sequence.total, self._inputs.decodes(name)
+            if sequence.tokens is None:
+                sequence.tokens = self._naming.given(decodes, padding, lengths, total, self._inputs)
+            return
+        now = self._inputs.ids(name, q_len) if prompt is None else prompt
+        if now is not None and batch % len(now) == 0:
+            before = sequence.ids if sequence.ids is not None and prompt is None else [[]] * batch
+            gap = 0 if prompt is not None else sequence.total - q_len - len(before[0])
+            rows = zip(before, repeated(now.tolist(), batch), strict=True)
+            sequence.ids = [[*a, *[UNKNOWN] * gap, *b] for a, b in rows]
+            real = zip(sequence.ids, padding, strict=True)
+            sequence.tokens = self._naming.names([row[start:] for row, start in real])
+
+    def _names_of_source(self, name: str, first: Tensor, lengths: Tensor, k_len: int) -> Sequence[Tokens] | None:
+        """The tokens of the keys of cross-attention."""
+        padding = first.tolist()
+        if not self._naming.reads_ids:
+            return self._naming.given(False, padding, lengths.tolist(), k_len, self._inputs)
+        ids = self._inputs.source_ids(name, k_len)
+        if ids is None or len(padding) % len(ids):
+            return None
+        rows = zip(repeated(ids.tolist(), len(padding)), padding, strict=True)
+        return self._naming.names([row[start:] for row, start in rows])
 
 
 def _stack(name: str) -> str:
@@ -131,13 +195,10 @@ def _extent(call: AttentionCall) -> tuple[Tensor, Tensor]:
     return first.masked_fill(empty, 0), last.masked_fill(empty, k_len)
 
 
-def _positions(places: Tensor, padding: Tensor, total: int | Tensor | None = None) -> Tensor:
-    """[B, N]: places less the padding; -1 for padding, and for places from `total` on."""
+def _positions(places: Tensor, padding: Tensor, ends: Tensor) -> Tensor:
+    """[B, N]: places less the padding; -1 for padding, before and behind."""
     found = places[None] - padding[:, None]
-    if total is not None:
-        end = total if isinstance(total, int) else total[:, None]
-        found = found.masked_fill(places[None] >= end, -1)
-    return found.clamp(min=-1)
+    return found.masked_fill(places[None] >= ends[:, None], -1).clamp(min=-1)
 
 
 def _cache_length(place: Place) -> int | None:

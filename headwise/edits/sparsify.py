@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise import masks
 from headwise.call import AttentionCall
-from headwise.edits.edit import Edit, Examples, Heads, Steps
+from headwise.edits.edit import Edit, Examples, Heads, Steps, check_factor
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
@@ -99,8 +99,9 @@ def temperature(
     where: Choice, t: float, *, heads: Heads = None, examples: Examples = None, steps: Steps = None
 ) -> Temperature:
     """Divide the scores by `t`, biases and sinks too: above 1 the weights become more even, below 1 sharper."""
-    if not t > 0:
-        raise ArgumentError(f"temperature: t must be above 0. Received: t={t!r}")
+    check_factor("temperature: t", t)
+    if isinstance(t, Tensor):
+        raise ArgumentError("temperature: t must be a number. Received: a tensor")
     return Temperature(where, t=float(t), heads=heads, examples=examples, steps=steps)
 
 

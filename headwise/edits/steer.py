@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.edits.edit import Edit, Examples, Heads, Steps
+from headwise.edits.edit import Edit, Examples, Heads, Steps, check_factor
 from headwise.edits.positions import Positions, check_positions, keys_of, queries_of
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError
@@ -88,12 +87,11 @@ def steer(
         raise ArgumentError(f"steer: give either by= (a factor) or to= (a share). Received: by={by!r}, to={to!r}")
     common: dict[str, Any] = {"keys": keys, "queries": queries, "heads": heads, "examples": examples, "steps": steps}
     if to is not None:
-        if not 0 <= to <= 1:
-            raise ArgumentError(f"steer: to must be between 0 and 1. Received: to={to!r}")
+        if isinstance(to, Tensor) or not 0 <= to <= 1:
+            raise ArgumentError(f"steer: to must be a number between 0 and 1. Received: to={to!r}")
         return Share(where, to=float(to), **common)
     assert by is not None
-    if not isinstance(by, Tensor) and not (by > 0 and math.isfinite(by)):
-        raise ArgumentError(f"steer: by must be above 0; to forbid keys use block. Received: by={by!r}")
+    check_factor("steer: by", by, "; to forbid keys use block")
     return Steer(where, by=by, **common)
 
 

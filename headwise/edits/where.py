@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from headwise.text import Tokens
+
+
+class Met:
+    """Which of the positions that edits mean were in some call. The others are an error at the end."""
+
+    def __init__(self) -> None:
+        self._missing: dict[tuple[str, str], str] = {}  # what means them -> the message
+        self._met: set[tuple[str, str]] = set()
+
+    def note(self, what: str, choice: str, met: bool, message: Callable[[], str]) -> None:
+        """One call has, or has not, what an edit means."""
+        if met:
+            self._met.add((what, choice))
+            self._missing.pop((what, choice), None)
+        elif (what, choice) not in self._met:
+            self._missing[what, choice] = message()
+
+    def missing(self) -> list[str]:
+        """The messages for all that was in no call."""
+        return list(self._missing.values())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,16 +42,19 @@ class Where:
 
     site: str  # the path of the module
     kind: Literal["self", "cross"]
-    step: int  # 0 for the first pass of a sequence
+    step: int  # 0 for the passes over the prompt, then one more each
     batch: int
     heads: int  # of the queries
     queries: Tensor  # [B, Q], the position of each query
     keys: Tensor  # [B, K], the position of each key
     shift: int  # the place of the first query among the keys
-    lengths: Tensor  # [B], how many tokens the first pass of the sequence had; of cross-attention the target
+    lengths: Tensor  # [B], how many tokens the prompt has; of cross-attention that of the target
     key_lengths: Tensor  # [B], the same of the keys' sequence
+    drafts: bool = False  # whether this pass reads tokens behind the prompt too, which may be rejected
     tokens: Sequence[Tokens] | None = None  # of each example, from its first real token, where they are known
     key_tokens: Sequence[Tokens] | None = None
+    met: Met = dataclasses.field(default_factory=lambda: Met())
+    normal: Callable[[str], str] = str  # a text as the tokenizer reads it
 
     @property
     def device(self) -> torch.device:

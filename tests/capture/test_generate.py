@@ -451,7 +451,7 @@ def test_several_images_in_one_generation_are_several_records() -> None:
 
     x, y, latents = torch.randn(1, 5, 8), torch.randn(1, 7, 8), torch.randn(1, 3, 8)
     model = nn.ModuleDict({"tower": Reads(), "cross": Reads()})
-    with headwise.watch(model) as seen, seen._watcher.generating.running():  # type: ignore[attr-defined]
+    with headwise.watch(model) as seen, seen._watcher.generating.running({}):  # type: ignore[attr-defined]
         for image in (x, y):
             model["tower"](image, image)
             model["cross"](latents, image)

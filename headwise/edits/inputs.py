@@ -1,0 +1,104 @@
+"""What a model and its parts are given while it is edited: ids, and which of them are padding."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from headwise.capture.generating import Generating
+from headwise.capture.sites import clean
+
+_IDS = ("input_ids", "inputs_ids", "ids", "inputs")
+
+
+class Inputs:
+    """The ids and the mask of padding that each module was given last."""
+
+    def __init__(self, model: nn.Module, generating: Generating) -> None:
+        self._model, self._generating = model, generating
+        self._ids: dict[str, Tensor] = {}  # by the path of the module; the model's own is ""
+        self._real: dict[str, Tensor] = {}  # [B, N], of the model: 1 = a real token
+        parts = {part for name, _ in model.named_modules() for part in name.split(".")}
+        self._has_both = any("encoder" in part for part in parts) and any("decoder" in part for part in parts)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Inside this context it is remembered what modules are given."""
+        with contextlib.ExitStack() as stack:
+            for path, module in self._model.named_modules():
+                if not path or "input_ids" in inspect.signature(type(module).forward).parameters:
+                    hook = module.register_forward_pre_hook(self._reader(clean(path)), with_kwargs=True)
+                    stack.callback(hook.remove)
+            yield
+
+    def _reader(self, path: str) -> Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], None]:
+        def read(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+            found = _ids_of(kwargs, args)
+            self._ids.pop(path, None)
+            if found is not None:
+                self._ids[path] = found
+            if not path:
+                self._real = {name: x for name, x in kwargs.items() if name.endswith("attention_mask") and _is_rows(x)}
+
+        return read
+
+    def decodes(self, site: str) -> bool:
+        """Whether a layer is in the decoder of an encoder-decoder."""
+        return self._has_both and any("decoder" in part for part in site.split("."))
+
+    def ids(self, site: str, length: int) -> Tensor | None:
+        """The ids [B, N] of this length that the nearest module around a layer was given."""
+        path = site
+        while path:
+            path = path.rpartition(".")[0]
+            found = self._ids.get(path)
+            if found is not None and found.shape[1] == length:
+                return found
+        return None
+
+    def source_ids(self, site: str, length: int) -> Tensor | None:
+        """Those of the keys of cross-attention: the model's own only if no part of it was given ids of this length."""
+        paths = sorted(self._ids, key=lambda path: (not path, site.startswith(f"{path}.")))
+        return next((self._ids[path] for path in paths if self._ids[path].shape[1] == length), None)
+
+    def prompt(self, site: str, total: int, batch: int, *, has_cache: bool) -> Tensor | None:
+        """The ids [B, N] that `generate` was given, if a layer with so many tokens so far reads them."""
+        ids = _ids_of(self._generating.inputs)
+        if ids is None or self._has_both or batch % len(ids):
+            return None
+        return ids if has_cache or total == ids.shape[1] else None
+
+    def real(self, site: str, length: int, batch: int) -> Tensor | None:
+        """Which of this many tokens are none of padding, bool [B, length]; None if the model was not told."""
+        name = "decoder_attention_mask" if self.decodes(site) else "attention_mask"
+        for found in (self._generating.inputs.get(name), self._real.get(name)):
+            if (
+                isinstance(found, Tensor)
+                and found.ndim == 2
+                and found.shape[1] == length
+                and batch % len(found) == 0
+                and bool(found.any(1).all())
+            ):
+                return found.bool().repeat_interleave(batch // len(found), 0)
+        return None
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a batch may hold beams, or several sequences of one prompt."""
+        return self._generating.run is not None
+
+
+def _ids_of(kwargs: Mapping[str, Any], args: Sequence[Any] = ()) -> Tensor | None:
+    for x in (*(kwargs.get(name) for name in _IDS), *args[:1]):
+        if _is_rows(x) and not x.is_floating_point():
+            found: Tensor = x
+            return found
+    return None
+
+
+def _is_rows(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.ndim == 2
