@@ -5,6 +5,7 @@
     │   ├── ShapeError                      its shape does not fit the other arguments
     │   └── MaskError                       a mask is invalid, or does not fit the lengths of a call
     ├── DtypeError      (TypeError)         an argument has the wrong dtype, device or class
+    ├── ProjectionError (RuntimeError)      weights of an attention cannot be found in its model
     ├── KernelRefused   (RuntimeError)      the requested kernel does not support this call
     ├── EditRefused     (RuntimeError)      an attention that an edit means cannot be edited
     ├── CacheError      (ValueError)        a cache is full, or belongs to another module or batch
@@ -59,6 +60,10 @@ class DtypeError(HeadwiseError, TypeError):
 
 class EditRefused(HeadwiseError, RuntimeError):  # noqa: N818 (a refusal, not a failure)
     """An attention that an edit means cannot be edited; the message says which and why."""
+
+
+class ProjectionError(HeadwiseError, RuntimeError):
+    """The weights that an experiment needs cannot be found in the model; the message says which."""
 
 
 class KernelRefused(HeadwiseError, RuntimeError):  # noqa: N818 (a refusal, not a failure)

@@ -45,6 +45,11 @@ PINNED = {
         "ImageText ImageTextConfig LatentEncoder LatentEncoderConfig MaskedLanguageModel PatchForecaster "
         "PatchForecasterConfig SmallEncoder SmallEncoderConfig SpanReader TextClassifier"
     ),
+    "headwise.experiments": (
+        "Ablation Circuits Composition HeadScores Knockout LogitAttribution Massive Patching Projections Retrieval "
+        "ablation circuits composition direct_logit_attribution head_scores knockout massive_activations patching "
+        "projections retrieval_scores"
+    ),
     "headwise.doctor": ("Comparison Diagnosis Finding Gradients Spec Where compare diagnose diagnose_model gradcheck"),
     "headwise.worksheet": ("Axis Matrix Step Worksheet make write"),
     "headwise.testing": ("assert_healthy"),
@@ -70,6 +75,7 @@ def test_every_error_is_also_the_built_in_that_a_caller_expects() -> None:
         errors.TrainingError: RuntimeError,
         errors.TrainingInterrupted: RuntimeError,
         errors.DoctorError: RuntimeError,
+        errors.ProjectionError: RuntimeError,
         errors.WorksheetError: ValueError,
         errors.RecordError: ValueError,
         errors.CheckpointError: ValueError,

@@ -22,7 +22,7 @@ from headwise.capture.ledger import Softmax, where
 from headwise.capture.pieces import Cells
 from headwise.capture.recogniser import AS_IS, UNREADABLE, Recogniser
 from headwise.capture.tape import Tape
-from headwise.capture.trail import Trails, is_learned, is_parameter
+from headwise.capture.trail import COPIES, Trails, copied, is_learned, is_parameter
 from headwise.functional import running
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ class Functions(TorchFunctionMode):
         if handler is not None:
             return handler(func, name, args, kwargs or {})
         out = func(*args, **kwargs) if kwargs else func(*args)
+        if name in COPIES:
+            copied(name, args, out)
         if self._known or self._unprojected or not self._generating.in_steps:
             name = name if name != "__get__" else func.__self__.__name__  # type: ignore[attr-defined]
             if not running():

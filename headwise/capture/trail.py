@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -112,9 +113,22 @@ def is_learned(trail: Trail) -> bool:
     return any(x is not None and is_parameter(x) for x in (trail.q, trail.k))
 
 
+# Operations that may copy their first argument, without a change to its numbers.
+COPIES = frozenset(("reshape", "contiguous", "clone", "flatten", "to", "float", "half", "bfloat16", "type"))
+_COPY = "_headwise_copy_of_a_parameter"
+
+
 def is_parameter(x: Tensor) -> bool:
-    """Whether a tensor is a parameter, or a view of one."""
-    return isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter)
+    """Whether a tensor is a parameter, a view of one, or one that was arranged anew (`copied`)."""
+    return any(isinstance(each, nn.Parameter) or hasattr(each, _COPY) for each in (x, x._base) if each is not None)
+
+
+def copied(name: str, args: Sequence[Any], out: Any) -> None:
+    """Mark what an operation made of a parameter, if it has the same numbers: W [H, M, D] as [H · D, M]."""
+    if name not in COPIES or not args or not isinstance(args[0], Tensor) or not isinstance(out, Tensor):
+        return
+    if is_parameter(args[0]) and not is_parameter(out):
+        setattr(out, _COPY, True)
 
 
 class Trails:

@@ -1,11 +1,52 @@
-"""What heads do, found out by changing them: experiments on whole models with `headwise.edit`.
+"""What heads do, found out: experiments on whole models, by changing them with `headwise.edit`, or from their weights.
 
-patching      which heads carry what differs between two inputs (activation patching, and its approximation)
-knockout      through which layers information flows from some tokens to others
+By changing:
+    patching             which heads, positions or edges carry what differs between two inputs
+    ablation             what the model loses without each head
+    knockout             through which layers information flows from some tokens to others
+
+By what they add and attend to:
+    direct_logit_attribution    what each head adds to a logit by itself
+    head_scores                 induction, previous-token and duplicate-token heads
+    retrieval_scores            heads that attend to what is copied from far back
+    massive_activations         hidden states that are far larger than others, and attention sinks
+
+From their weights:
+    projections          W_Q, W_K, W_V and W_O of each head, found by trial in any model
+    circuits             eigenvalues of the QK and OV circuits: which heads copy
+    composition          which heads read what others write
 """
 
 from headwise.experiments.ablation import Ablation, ablation
+from headwise.experiments.circuits import Circuits, circuits
+from headwise.experiments.composition import Composition, composition
 from headwise.experiments.knockout import Knockout, knockout
+from headwise.experiments.logits import LogitAttribution, direct_logit_attribution
+from headwise.experiments.massive import Massive, massive_activations
 from headwise.experiments.patching import Patching, patching
+from headwise.experiments.projections import Projections, projections
+from headwise.experiments.retrieval import Retrieval, retrieval_scores
+from headwise.experiments.scores import HeadScores, head_scores
 
-__all__ = ["Ablation", "Knockout", "Patching", "ablation", "knockout", "patching"]
+__all__ = [
+    "Ablation",
+    "Circuits",
+    "Composition",
+    "HeadScores",
+    "Knockout",
+    "LogitAttribution",
+    "Massive",
+    "Patching",
+    "Projections",
+    "Retrieval",
+    "ablation",
+    "circuits",
+    "composition",
+    "direct_logit_attribution",
+    "head_scores",
+    "knockout",
+    "massive_activations",
+    "patching",
+    "projections",
+    "retrieval_scores",
+]

@@ -1,9 +1,9 @@
-"""Runs a model with another output of one head at a time, many heads in one pass."""
+"""Runs a model with another output of one head at a time, or another weight, many of them in one pass."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -17,7 +17,7 @@ from headwise.experiments.running import Inputs, Metric, batch_of, copies, measu
 from headwise.records.names import Choice
 
 Over = Literal["heads", "positions"]
-Place = tuple[int, ...]  # (layer, head) or (layer, head, query)
+Place = tuple[int, ...]  # (layer, head), (layer, head, query) or (layer, head, query, key)
 
 
 def sweep(
@@ -40,11 +40,36 @@ def sweep(
     examples, names = batch_of(inputs), tuple(outputs)
     sizes = [max(x.shape[dim] for x in outputs.values()) for dim in ((1,) if over == "heads" else (1, 2))]
     found = torch.full((len(names), *sizes, examples), torch.nan)
-    per_pass, places = max(1, batch // examples), [*_places(names, outputs, over)]
+
+    def replace(part: Sequence[Place]) -> Edit:
+        return _Replace(where, outputs=outputs, names=names, patches=part, each=examples)
+
+    return measure_each(
+        model, inputs, metric, replace, [*_places(names, outputs, over)], found, batch=batch, progress=progress
+    )
+
+
+def measure_each(
+    model: nn.Module,
+    inputs: Inputs,
+    metric: Metric,
+    replace: Callable[[Sequence[Place]], Edit],
+    places: Sequence[Place],
+    found: Tensor,
+    *,
+    batch: int,
+    progress: bool,
+) -> Tensor:
+    """Write the metric of each example, with the replacement of each place, to `found` [..., B]; and return it.
+
+    `replace(places)` is the edit that gives each copy of the examples one replacement.
+    """
+    examples = batch_of(inputs)
+    per_pass = max(1, batch // examples)
     parts = [places[i : i + per_pass] for i in range(0, len(places), per_pass)]
     with torch.no_grad():
-        for part in track(parts, "heads", disable=not progress):
-            with edit(model, _Replace(where, outputs=outputs, names=names, patches=part, each=examples)):
+        for part in track(parts, "patches", disable=not progress):
+            with edit(model, replace(part)):
                 measures = measured(metric, run(model, copies(inputs, len(part))), len(part) * examples)
             for place, values in zip(part, measures.view(len(part), examples), strict=True):
                 found[place] = values.float().cpu()
@@ -98,9 +123,18 @@ class _Replace(Edit):
 
 def strongest(effects: Tensor, layers: Sequence[str], count: int) -> list[tuple[float, str, int, int | None]]:
     """The largest of [L, H] or [L, H, Q]: (effect, layer, head, position)."""
-    flat = effects.nan_to_num(-torch.inf).flatten()
     found = []
-    for place in flat.topk(min(count, flat.numel())).indices.tolist():
-        layer, head, *position = (int(each) for each in torch.unravel_index(torch.tensor(place), effects.shape))
-        found.append((float(flat[place]), layers[layer], head, position[0] if position else None))
+    for effect, (layer, head, *position) in largest(effects, count):
+        found.append((effect, layers[layer], head, position[0] if position else None))
+    return found
+
+
+def largest(effects: Tensor, count: int) -> list[tuple[float, Place]]:
+    """The largest numbers and their places, without NaN."""
+    flat = effects.nan_to_num(-torch.inf).flatten()
+    count = min(count, int((flat > -torch.inf).sum()))
+    found = []
+    for place in flat.argsort(descending=True, stable=True)[:count].tolist():
+        at = torch.unravel_index(torch.tensor(place), effects.shape)
+        found.append((float(flat[place]), tuple(int(each) for each in at)))
     return found

@@ -137,14 +137,18 @@ def test_ablation_finds_the_heads_that_are_needed() -> None:
 
 def test_what_does_not_fit() -> None:
     model = Chain()
+    with pytest.raises(ArgumentError, match=r'over must be "heads", "positions" or "edges"\. Received: over=\'mlps\''):
+        patching(model, CLEAN, OTHER, last, over="mlps")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r'over must be "heads" or "positions"\. Received: over=\'edges\''):
-        patching(model, CLEAN, OTHER, last, over="edges")  # type: ignore[arg-type]
+        ablation(model, CLEAN, last, over="edges")  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match=r"the weights of first are \[2, 2, 3, 3\]"):
+        patching(model, CLEAN, torch.zeros(2, 4), last, over="edges")
     with pytest.raises(ArgumentError, match="the metric is the same for both inputs"):
         patching(model, CLEAN, CLEAN, last)
     with pytest.raises(ShapeError, match=r"metric: expected a number for each example, \[2\]\. Received: \[2, 3\]"):
         patching(model, CLEAN, OTHER, lambda out: out)
     with pytest.raises(
-        ShapeError, match=r"the output of first is \[2, 2, 3, 1\] in the clean run\. Received: \[2, 2, 4, 1\]"
+        ShapeError, match=r"the outputs of first are \[2, 2, 3, 1\] in the clean run\. Received: \[2, 2, 4, 1\]"
     ):
         patching(model, CLEAN, torch.zeros(2, 4), last)
     with pytest.raises(ArgumentError, match="window must be an odd number of layers"):

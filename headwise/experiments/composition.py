@@ -1,0 +1,123 @@
+"""How much each head reads what an earlier head writes: Q-, K- and V-composition (Elhage et al. 2021).
+
+    Q: |W_OV¹ W_QK²| / (|W_OV¹| |W_QK²|),   K: |W_OV¹ W_QK²ᵀ| / (…),   V: |W_OV¹ W_OV²| / (|W_OV¹| |W_OV²|)
+
+with W_OV = W_V W_O and W_QK = W_Q W_Kᵀ of the earlier head 1 and the later head 2, and Frobenius' norm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import ArgumentError
+from headwise.experiments.circuits import layers_of
+from headwise.experiments.observing import observe
+from headwise.experiments.projections import Projections
+from headwise.experiments.running import Inputs
+from headwise.experiments.sweeping import largest
+from headwise.records.names import Choice
+
+Kind = Literal["q", "k", "v"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Composition:
+    """The composition of each pair of heads.
+
+    Attributes:
+        layers: the paths of the layers.
+        scores: [L, H, L, H], of the earlier head (layer, head) and the later one. NaN where the second is not in a
+            later layer than the first, or there is no such head.
+        baseline: the mean score of random matrices of these shapes, with which a score is to be compared.
+    """
+
+    layers: tuple[str, ...]
+    scores: Tensor
+    baseline: float
+    kind: Kind
+
+    def strongest(self, count: int = 10) -> list[tuple[float, tuple[str, int], tuple[str, int]]]:
+        """The pairs that compose most: (score, (layer, head) of the earlier, of the later)."""
+        found = []
+        for score, (one, head, two, other) in largest(self.scores, count):
+            found.append((score, (self.layers[one], head), (self.layers[two], other)))
+        return found
+
+    def __str__(self) -> str:
+        lines = [f"{self.kind.upper()}-composition (random weights: {self.baseline:.3f})"]
+        for score, (one, head), (two, other) in self.strongest():
+            lines.append(f"{score:7.3f}  {one}, head {head} -> {two}, head {other}")
+        return "\n".join(lines)
+
+
+def composition(
+    model: nn.Module, inputs: Inputs, kind: Kind = "k", *, where: Choice = "*", folded: bool = True
+) -> Composition:
+    """How much the queries, keys or values of each head depend on what each earlier head writes, by their weights.
+
+    Args:
+        model, inputs, where: as for `projections`. The layers are those of one residual stream, in their order: of an
+            encoder-decoder choose one, where="decoder".
+        kind: "q", "k" or "v". An induction head composes by its keys with a previous-token head.
+        folded: with the gains of the norms before W_Q, W_K and W_V.
+
+    Positions (RoPE) do not count: the weights are those before them. What MLPs between the two do does not either.
+
+    Raises:
+        ArgumentError: another kind.
+        ProjectionError: weights that were not found, as of q and k that are normalised.
+    """
+    if kind not in ("q", "k", "v"):
+        raise ArgumentError(f'composition: kind must be "q", "k" or "v". Received: kind={kind!r}')
+    layers = layers_of(observe(model, inputs, where))
+    most = max(p.heads for p in layers)
+    scores = torch.full((len(layers), most, len(layers), most), torch.nan, dtype=torch.float64)
+    readers = [_reader(p, kind, folded) for p in layers]
+    writers = [_writer(p.weight("v", folded=folded), p.weight("o")) for p in layers]
+    for i, one in enumerate(writers):
+        for j in range(i + 1, len(layers)):
+            found = _composed(one, readers[j])
+            scores[i, : found.shape[0], j, : found.shape[1]] = found
+    return Composition(tuple(p.site for p in layers), scores, _baseline(layers[0], kind), kind)
+
+
+# Lengths stay where an orthogonal matrix is left out: of A B = Q R B on the left, of C D = C Rᵀ Qᵀ on the right.
+
+
+def _writer(a: Tensor, b: Tensor) -> Tensor:
+    """What has the lengths of A B, of [H, M, E] and [H, E, M]: R B [H, E, M]."""
+    return torch.linalg.qr(a, mode="r").R @ b
+
+
+def _reader(p: Projections, kind: Kind, folded: bool) -> Tensor:
+    """What has the lengths of the later head's circuit C D, where C is what it reads by: C Rᵀ [H, M, D]."""
+    read = p.weight(kind, folded=folded)
+    other = p.weight("o") if kind == "v" else p.weight("k" if kind == "q" else "q", folded=folded).mT
+    return _reading(read, other)
+
+
+def _reading(c: Tensor, d: Tensor) -> Tensor:
+    return c @ torch.linalg.qr(d.mT, mode="r").R.mT
+
+
+def _composed(one: Tensor, two: Tensor) -> Tensor:
+    """|A B C D| / (|A B| |C D|) of each pair of a writer [H, E, M] and a reader [G, M, D]: [H, G]."""
+    product = one.flatten(0, 1) @ two.movedim(1, 0).flatten(1)  # [H · E, G · D]
+    lengths = product.unflatten(0, one.shape[:2]).unflatten(2, two.shape[::2]).square().sum((1, 3)).sqrt()
+    return lengths / (one.norm(dim=(1, 2))[:, None] * two.norm(dim=(1, 2))).clamp(min=1e-30)
+
+
+def _baseline(p: Projections, kind: Kind) -> float:
+    """The mean score of 20 pairs of random matrices of the sizes of a layer."""
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(x: Tensor) -> Tensor:
+        return torch.randn(20, *x.shape[1:], generator=generator, dtype=torch.float64)
+
+    v, o, read = p.weight("v"), p.weight("o"), p.weight(kind)
+    other = drawn(o) if kind == "v" else drawn(read).mT
+    return float(_composed(_writer(drawn(v), drawn(o)), _reading(drawn(read), other)).diagonal().mean())

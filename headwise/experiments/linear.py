@@ -1,0 +1,164 @@
+"""Finds by trial which weights of a model gave some vectors: columns of a product that equal those of the vectors.
+
+A column is found whatever holds its weights: a Linear or a Conv1D, weights of q, k and v in one matrix, in any order,
+one head beside another, a parameter [H, M, D].
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from headwise.experiments.observing import Event
+
+CLOSE = 1e-4  # of the largest number: what may be rounded in float32
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Map:
+    """A matrix of a module, and what it may have been multiplied by."""
+
+    name: str
+    x: Tensor  # as the module got it
+    rows: Tensor  # [n, M], the same, one row for each token
+    weight: Tensor  # [M, C]
+    biases: Sequence[Tensor]  # [C], those that it may have
+
+    @property
+    def product(self) -> Tensor:
+        """[n, C], without a bias, in float64."""
+        return self.rows.double() @ self.weight.double()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fit:
+    """target = factor · (x W + b) for each head; rotated by positions afterwards, if `rotated`."""
+
+    weight: Tensor  # [H, M, D], in the dtype of the parameter
+    bias: Tensor  # [H, D], float64
+    factor: float
+    rotated: int  # how many of the D numbers
+    source: Map
+
+
+def maps(event: Event, called: Sequence[Event], count: int, batch: int) -> Iterator[Map]:
+    """Each matrix of a module with each of its inputs that has `count` rows.
+
+    A module whose parameters another one uses has no inputs: then those of the modules around it (`called`).
+    """
+    parameters = event.parameters
+    for name, p in parameters.items():
+        for x in event.inputs or [x for e in called for x in e.inputs]:
+            if not x.is_floating_point() or p.ndim not in (2, 3):
+                continue
+            for axis in range(p.ndim):
+                if p.shape[axis] != x.shape[-1]:
+                    continue
+                weight = p.movedim(axis, 0).flatten(1)
+                biases = [b.flatten() for b in parameters.values() if b is not p and b.numel() == weight.shape[1]]
+                for rows in in_rows(x, count, batch):
+                    yield Map(f"{event.name}.{name}".lstrip("."), x, rows, weight, biases)
+
+
+def in_rows(x: Tensor, count: int, batch: int) -> Iterator[Tensor]:
+    """[B, N, M] as [B · N, M] = [count, M], also where it is [N, B, M]."""
+    if x.shape[:-1].numel() != count:
+        return
+    if x.ndim == 3 and x.shape[1] == batch and x.shape[0] != batch:
+        yield x.transpose(0, 1).flatten(0, 1)
+    else:
+        yield x.reshape(count, x.shape[-1])
+        if x.ndim == 3 and x.shape[0] == x.shape[1]:
+            yield x.transpose(0, 1).flatten(0, 1)
+
+
+def fit(target: Tensor, source: Map) -> Fit | None:
+    """The columns of a map that are those of `target` [n, H, D] up to one factor and a bias; None if one lacks."""
+    y, z, dtype = source.product, target.double().flatten(1), coarsest(target, source.rows)
+    columns = _columns(z, y, target.shape[2], dtype)
+    if columns is None:
+        return None
+    weight, product = source.weight[:, columns], y[:, columns]
+    zc, yc = z - z.mean(0), product - product.mean(0)
+    whole = float((yc * yc).sum())
+    factor = float((zc * yc).sum()) / whole if whole > 0 else 1.0
+    if factor <= 0 or not close(zc, factor * yc, z, dtype):
+        return None
+    factor = as_one(factor, dtype)
+    measured = (z - factor * product).mean(0) / factor
+    bias = _bias(measured, [b.double()[columns] for b in source.biases], product, dtype)
+    heads = target.shape[1:]
+    return Fit(weight.unflatten(1, heads).movedim(0, 1), bias.unflatten(0, heads), factor, 0, source)
+
+
+def coarsest(*tensors: Tensor) -> torch.dtype:
+    """The dtype with the fewest digits: a model in half precision may compute scores in float32."""
+    return max((x.dtype for x in tensors), key=lambda dtype: torch.finfo(dtype).eps)
+
+
+def as_one(factor: float, dtype: torch.dtype) -> float:
+    """1 where a factor is 1 but for rounding."""
+    return 1.0 if abs(factor - 1) < max(1e-5, torch.finfo(dtype).eps) else factor
+
+
+def _bias(measured: Tensor, candidates: Sequence[Tensor], like: Tensor, dtype: torch.dtype) -> Tensor:
+    """The parameter that a measured bias is; 0 where it is nothing but rounding."""
+    fitting = [each for each in [*candidates, torch.zeros_like(measured)] if close(each, measured, like, dtype)]
+    return min(fitting, key=lambda each: float((each - measured).abs().max()), default=measured)
+
+
+def close(one: Tensor, two: Tensor, like: Tensor, dtype: torch.dtype) -> bool:
+    """Whether two tensors are equal but for rounding to a dtype, measured by the largest number of `like`."""
+    bound = max(CLOSE, 8 * torch.finfo(dtype).eps)
+    if not one.numel():
+        return True
+    return bool((one - two).abs().max() <= bound * like.abs().max().clamp(min=1e-12))
+
+
+def alike(z: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """For each column of z the column of y that it is a multiple of, once both are centred: (index, whether it is)."""
+    zc, yc = z - z.mean(0), y - y.mean(0)
+    norms = zc.norm(dim=0), yc.norm(dim=0)
+    cosines = (zc.mT @ yc) / (norms[0][:, None] * norms[1]).clamp(min=1e-30)
+    best, index = cosines.max(1)
+    return index, (best > 1 - max(1e-6, 8 * torch.finfo(dtype).eps ** 2)) & ~_constant(z)
+
+
+def _constant(x: Tensor) -> Tensor:
+    """Which columns are the same in all rows, as of a head whose weights are 0."""
+    return (x - x.mean(0)).abs().amax(0) <= 1e-6 * x.abs().max().clamp(min=1e-12)
+
+
+def _columns(z: Tensor, y: Tensor, width: int, dtype: torch.dtype) -> Tensor | None:
+    """For each column of z [n, H · D] the one of y; None where there is none."""
+    index, sure = alike(z, y, dtype)
+    still, silent = _constant(z), _constant(y)
+    if not bool((sure | still).all()):
+        return None
+    if not bool(still.any()):
+        return index
+    # A column that tells nothing stands where its neighbours say.
+    known = sure.nonzero().flatten().tolist()
+    for at in still.nonzero().flatten().tolist():
+        near = min(known, key=lambda j: (j // width != at // width, abs(j - at)), default=None)
+        guess = at if near is None else int(index[near]) + at - near
+        if near is not None and near // width != at // width:  # of another head: as far as these are from each other
+            guess = _extrapolated(index, known, at, width, guess)
+        if not 0 <= guess < y.shape[1] or not bool(silent[guess]):
+            return None
+        index[at] = guess
+    return index
+
+
+def _extrapolated(index: Tensor, known: Sequence[int], at: int, width: int, guess: int) -> int:
+    """The place of a column by the distance between two other heads."""
+    same = [j for j in known if j % width == at % width] or list(known)
+    first, last = same[0], same[-1]
+    heads = last // width - first // width
+    if not heads:
+        return guess
+    stride = (int(index[last]) - last % width - int(index[first]) + first % width) // heads
+    return int(index[first]) - first % width + (at // width - first // width) * stride + at % width

@@ -1,0 +1,76 @@
+"""Reads by trial what a normalisation of a model did in a run: LayerNorm, RMSNorm, with their gains.
+
+    y = s (x - mean x) · g + b        LayerNorm (Ba et al. 2016), s = 1 / σ of each token
+    y = s x · g                       RMSNorm (Zhang & Sennrich 2019)
+
+With s of the run a normalisation is linear, so that it can be folded into the weights that read it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from headwise.experiments.linear import close, coarsest
+from headwise.experiments.observing import Event, Observed
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Norm:
+    """What one normalisation did in a run."""
+
+    name: str
+    x: Tensor  # [B, N, M], what it read
+    scale: Tensor  # [B, N, 1], s
+    gain: Tensor  # [M], g
+    bias: Tensor  # [M], b
+    centred: bool  # whether it subtracts the mean
+
+    def folded(self, weight: Tensor) -> Tensor:
+        """A weight [..., M, C] that reads y, as one that reads s x."""
+        weight = self.gain[:, None] * weight
+        return weight - weight.mean(-2, keepdim=True) if self.centred else weight
+
+    def apply(self, part: Tensor) -> Tensor:
+        """What a part [B, N, M] of x becomes in y, without the bias."""
+        part = part - part.mean(-1, keepdim=True) if self.centred else part
+        return self.scale * part * self.gain
+
+
+def norm_of(observed: Observed, y: Tensor) -> Norm | None:
+    """The normalisation, a module, that gave `y` [B, N, M] or what `y` is a multiple of; None if none did."""
+    for given, factor in observed.sums.multiples(y):
+        for event in observed.makers(given):
+            for x in event.inputs:
+                found = _read(event, x, given) if x.shape == given.shape and x is not given else None
+                if found is not None:
+                    return dataclasses.replace(found, gain=factor * found.gain, bias=factor * found.bias)
+    return None
+
+
+def _read(event: Event, x: Tensor, y: Tensor) -> Norm | None:
+    x64, y64 = x.double(), y.double()
+    for gain, bias in _parameters(event, x64):
+        for centred in (True, False):
+            rest = x64 - x64.mean(-1, keepdim=True) if centred else x64
+            shape = rest * gain
+            scale = ((y64 - bias) * shape).sum(-1, keepdim=True) / (shape * shape).sum(-1, keepdim=True).clamp(
+                min=1e-30
+            )
+            if bool(((scale > 0) | ~shape.any(-1, keepdim=True)).all()) and close(
+                y64, scale * shape + bias, y64, coarsest(x, y)
+            ):
+                return Norm(event.name, x, scale, gain, bias, centred)
+    return None
+
+
+def _parameters(event: Event, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The gains and biases that a module may have: its vectors, 1 + its vector (Gemma), or none."""
+    vectors = [p.double() for p in event.parameters.values() if p.shape == x.shape[-1:]]
+    one, none = torch.ones(x.shape[-1]).to(x), torch.zeros(x.shape[-1]).to(x)
+    for gain in [*vectors, *(1 + p for p in vectors), one]:
+        for bias in [*(p for p in vectors if p is not gain), none]:
+            yield gain, bias

@@ -1,0 +1,127 @@
+"""One run of a model as the searches for weights need it: calls of attention, what modules got and gave, and sums."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.call import AttentionCall
+from headwise.edits.context import edit
+from headwise.edits.edit import Edit
+from headwise.edits.where import Where
+from headwise.experiments.running import Inputs, run
+from headwise.experiments.sums import Sums
+from headwise.records.names import Choice
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Event:
+    """One call of a module."""
+
+    name: str
+    module: nn.Module
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+
+    @property
+    def parameters(self) -> Mapping[str, Tensor]:
+        """Those of the module itself, detached."""
+        return {name: p.detach() for name, p in self.module._parameters.items() if p is not None}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Computed:
+    """The attention of one layer: its call, and the output [B, H, Q, E] of its heads."""
+
+    site: str
+    call: AttentionCall
+    out: Tensor
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Observed:
+    """What a run showed."""
+
+    model: nn.Module
+    result: Any
+    calls: Mapping[str, Computed]  # by the paths of the layers, in their order; of several calls the first
+    events: Sequence[Event]
+    sums: Sums
+
+    def around(self, site: str) -> Iterator[list[Event]]:
+        """The events inside of a module, then of those around it that no other attention is in, each once."""
+        done: set[int] = set()
+        parts = site.split(".")
+        for end in range(len(parts), -1, -1):
+            path = ".".join(parts[:end])
+            inside = [e for e in self.events if not path or e.name == path or e.name.startswith(f"{path}.")]
+            found = [e for e in inside if id(e) not in done]
+            others = any(each != site and (not path or each.startswith(f"{path}.")) for each in self.calls)
+            if others and done:
+                return  # here are the weights of another attention
+            done.update(map(id, found))
+            if found:
+                yield found
+
+    def makers(self, x: Tensor) -> list[Event]:
+        """The calls of modules that gave this tensor, from the innermost to the outermost."""
+        return [e for e in self.events if any(y is x for y in e.outputs)]
+
+
+def observe(model: nn.Module, inputs: Inputs, where: Choice = "*") -> Observed:
+    """Run the model once, without gradients; nothing is copied, so that this takes the memory of all activations."""
+    events: list[Event] = []
+    keep = _Keep(where)
+    sums = Sums()
+    names = {id(module): name for name, module in model.named_modules()}
+
+    def hook(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        given, gave = [*tensors_in(args), *tensors_in(kwargs)], tensors_in(out)
+        events.append(Event(names[id(module)], module, given, gave))
+
+    handles: list[Any] = [m.register_forward_hook(hook, with_kwargs=True) for m in model.modules()]
+    try:
+        with torch.no_grad(), edit(model, keep), sums:
+            result = run(model, inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    called = {event.name for event in events}  # the parameters of others are used by the modules around them
+    events += [Event(name, m, (), ()) for name, m in model.named_modules() if name not in called and m._parameters]
+    return Observed(model, result, keep.found(), events, sums)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in nested tuples, lists and dicts."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [x for each in value.values() for x in tensors_in(each)]
+    return [x for each in value for x in tensors_in(each)] if isinstance(value, (tuple, list)) else []
+
+
+class _Keep(Edit):
+    """Changes nothing, and keeps the calls and outputs."""
+
+    def __init__(self, where: Choice) -> None:
+        super().__init__(where)
+        object.__setattr__(self, "_calls", {})
+        object.__setattr__(self, "_outs", {})
+
+    _calls: dict[str, AttentionCall]
+    _outs: dict[str, Tensor]
+
+    def call(self, call: AttentionCall, at: Where) -> AttentionCall:
+        self._calls.setdefault(at.site, call)
+        return call
+
+    def output(self, out: Tensor, at: Where) -> Tensor:
+        self._outs.setdefault(at.site, out)
+        return out
+
+    def found(self) -> dict[str, Computed]:
+        return {site: Computed(site, call, self._outs[site]) for site, call in self._calls.items()}

@@ -1,0 +1,167 @@
+"""Finds the projections of each head, W_Q, W_K, W_V and W_O, in any model, by trial.
+
+    q = x W_Q + b_Q,   k = x' W_K + b_K,   v = x' W_V + b_V,   Σ_h out_h W_O[h] = what is added to the residual stream
+
+The model runs once. Every matrix of the attention module, then of the modules around it, is multiplied by what its
+module was given; weights count as found where columns of the product equal the q, k and v of that run. No names are
+read, so that it does not matter whether weights are separate, fused, shared by heads (GQA) or parameters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from headwise.errors import ArgumentError, ProjectionError
+from headwise.experiments.linear import Fit, fit, maps
+from headwise.experiments.norms import Norm, norm_of
+from headwise.experiments.observing import Computed, Event, Observed, observe
+from headwise.experiments.outward import output_projection
+from headwise.experiments.rotations import fit_rotated
+from headwise.experiments.running import Inputs
+from headwise.records.names import Choice
+
+# With fewer tokens columns could be equal by chance.
+FEWEST = 8
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Projections:
+    """The projections of one layer: H query heads, G key heads, M the width of the model.
+
+    Attributes:
+        site: the path of the layer.
+        heads: H.
+        weights: "q" -> W_Q [H, M, D], "k" -> W_K [G, M, D], "v" -> W_V [G, M, E], "o" -> W_O [H, E, M], as far as they
+            were found; those of q and k before rotary positions.
+        biases: "q" -> [H, D], "k" -> [G, D], "v" -> [G, E], "o" -> [M]; 0 where there is none.
+        scale: of the scores q kᵀ of these weights.
+        rotated: how many of the D numbers of q and k are rotated to their positions (RoPE); 0 = none.
+        sources: "q", "k", "v", "o" -> the parameter, "c_attn.weight".
+        problems: "q", "k", "v", "o" -> why it was not found.
+        norms: "q", "k", "v" -> the normalisation that x went through, if it did.
+        added: what the module with W_O gave.
+    """
+
+    site: str
+    heads: int
+    weights: Mapping[str, Tensor]
+    biases: Mapping[str, Tensor]
+    scale: float
+    rotated: int
+    sources: Mapping[str, str]
+    problems: Mapping[str, str]
+    norms: Mapping[str, Norm | None]
+    added: Tensor | None
+
+    def weight(self, role: str, *, folded: bool = False) -> Tensor:
+        """W_Q, W_K, W_V or W_O by "q", "k", "v" or "o"; each query head has its own: [H, M, D] or [H, E, M], float64.
+
+        `folded`: times the gain of the normalisation before it, less the mean if that subtracts it, as `fold_ln` of
+        TransformerLens. ProjectionError if it was not found.
+        """
+        if role not in self.weights:
+            raise ProjectionError(f"{self.site}: W_{role.upper()} was not found: {self.problems[role]}")
+        found = self.weights[role].double()
+        found = found.repeat_interleave(self.heads // len(found), 0)
+        norm = self.norms.get(role) if folded else None
+        return found if norm is None else norm.folded(found)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        lines = [self.site]
+        for role in "qkvo":
+            about = f"not found: {self.problems.get(role)}"
+            if role in self.weights:
+                shape = list(self.weights[role].shape)
+                turned = f", {self.rotated} of {shape[2]} rotated" if self.rotated and role in "qk" else ""
+                about = f"{shape} of {self.sources[role]}{turned}"
+            lines.append(f"  W_{role.upper()}  {about}")
+        return "\n".join(lines)
+
+
+def projections(model: nn.Module, inputs: Inputs, *, where: Choice = "*") -> dict[str, Projections]:
+    """The projections of each layer, by its path.
+
+    Args:
+        model: any module that `headwise.edit` can edit, in eval mode.
+        inputs: what the model is given, of at least 8 tokens, and better more: as for `patching`.
+        where: which layers, as for every edit.
+
+    What is not found has its reason in `problems`: q and k that are normalised after their projection, weights that are
+    no parameters (quantised, adapters), outputs that are gated before W_O.
+
+    Raises ArgumentError for too few tokens.
+    """
+    observed = observe(model, inputs, where)
+    return {site: find(observed, computed) for site, computed in observed.calls.items()}
+
+
+def find(observed: Observed, computed: Computed, roles: str = "qkvo") -> Projections:
+    """The projections of one layer of a run; those that are not among `roles` are not looked for."""
+    call = computed.call
+    fits: dict[str, Fit] = {}
+    problems: dict[str, str] = {}
+    for role, target in (("q", call.q), ("k", call.k), ("v", call.v)):
+        if role not in roles:
+            problems[role] = "it was not looked for"
+            continue
+        found = _located(observed, computed.site, target, role != "v")
+        if found is None:
+            changed = ", nor their rotation: they may be normalised or changed after it" if role != "v" else ""
+            problems[role] = f"no parameter times what its module was given is the {role} of this run{changed}"
+        else:
+            fits[role] = found
+    if "v" in fits:  # a factor of q or k is one of the scores; that of v is part of W_V
+        v = fits["v"]
+        fits["v"] = dataclasses.replace(v, weight=v.factor * v.weight, bias=v.factor * v.bias, factor=1.0)
+    weights = {role: each.weight for role, each in fits.items()}
+    biases = {role: each.bias for role, each in fits.items()}
+    sources = {role: each.source.name for role, each in fits.items()}
+    merged, added = output_projection(observed, computed), None
+    if merged is None:
+        problems["o"] = (
+            "no parameter times the output of the heads is what a module gave: it may be gated or normalised before"
+        )
+    else:
+        weights["o"], biases["o"], added, sources["o"] = merged
+    turning = [each for role, each in fits.items() if role != "v"]
+    return Projections(
+        computed.site,
+        computed.out.shape[1],
+        weights,
+        biases,
+        scale=call.scale * math.prod(each.factor for each in turning),
+        rotated=max((each.rotated for each in turning), default=0),
+        sources=sources,
+        problems=problems,
+        norms={role: norm_of(observed, each.source.x) for role, each in fits.items()},
+        added=added,
+    )
+
+
+def _located(observed: Observed, site: str, target: Tensor, may_turn: bool) -> Fit | None:
+    """The weights of q, k or v [B, H, N, D]."""
+    batch, count = target.shape[0], target.shape[0] * target.shape[2]
+    if count < FEWEST:
+        raise ArgumentError(f"projections: expected at least {FEWEST} tokens at {site}. Received: {count}")
+    vectors = target.transpose(1, 2).flatten(0, 1)  # [n, H, D]
+    around: list[Event] = []
+    for events in observed.around(site):
+        around += events
+        scaled = None  # v of one matrix may be a multiple of another's q: what needs no factor comes first
+        for event in events:
+            called = [e for e in around if e.inputs and (not e.name or event.name.startswith(f"{e.name}."))]
+            for source in maps(event, called, count, batch):
+                found = fit(vectors, source) or (fit_rotated(vectors, source) if may_turn else None)
+                if found is not None and found.factor == 1:
+                    return found
+                scaled = scaled or found
+        if scaled is not None:
+            return scaled
+    return None

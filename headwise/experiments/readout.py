@@ -1,0 +1,163 @@
+"""Finds by trial how a language model reads its residual stream: the terms of the stream, the last norm, W_U, W_E.
+
+logits = (norm(Σ terms)) W_U + b_U,        terms: embeddings, what each attention and each MLP added
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from headwise.errors import ProjectionError
+from headwise.experiments.linear import close, in_rows
+from headwise.experiments.norms import Norm, norm_of
+from headwise.experiments.observing import Observed, tensors_in
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Term:
+    """One tensor that is added to the residual stream."""
+
+    name: str  # of the module that gave it, or of a parameter
+    x: Tensor  # as the module gave it
+    factor: float
+    value: Tensor  # [B, N, M], times the factor, float64
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Readout:
+    """From the residual stream to the logits of one run, in float64."""
+
+    logits: Tensor  # [B, N, V]
+    unembedding: Tensor  # W_U [M, V], as the model has it
+    bias: Tensor  # b_U [V]
+    norm: Norm | None
+    terms: Sequence[Term]
+    dtype: torch.dtype  # of the model's own logits
+
+    @property
+    def folded(self) -> Tensor:
+        """W_U [M, V] with the gain of the last norm, less its mean if it subtracts one."""
+        return self.unembedding if self.norm is None else self.norm.folded(self.unembedding)
+
+    def direct(self, part: Tensor) -> Tensor:
+        """What a part [B, N, M] of the residual stream is when W_U reads it: divided by the norm's σ of this run."""
+        return part if self.norm is None else self.norm.apply(part)
+
+    @property
+    def constant(self) -> Tensor:
+        """The logits [V] that come from no term: b_U, and the norm's bias through W_U."""
+        return self.bias if self.norm is None else self.bias + self.norm.bias @ self.unembedding
+
+
+def readout(observed: Observed, whole: Callable[[Tensor], bool] = lambda x: False) -> Readout:
+    """How the logits of a run were made; terms that are `whole` are not taken apart into what a module added up.
+
+    ProjectionError, which says what was not found.
+    """
+    logits = logits_of(observed.result)
+    (inner, scaling), *others = observed.sums.of(logits)  # some models multiply their logits by a number
+    found = None if others else _unembedding(observed, inner)
+    if found is None:
+        raise ProjectionError(
+            "expected logits [B, N, V] that are a parameter times what its module was given, plus a bias. Received: "
+            f"logits {list(logits.shape)} that no module gives so; they may be capped or scaled afterwards"
+        )
+    x, weight, bias = found[0], scaling * found[1], scaling * found[2]
+    norm = norm_of(observed, x)
+    named = [
+        Term(_name(observed, each), each, times, _value(each, times, x.shape))
+        for each, times in observed.sums.of(x if norm is None else norm.x, whole)
+    ]
+    return Readout(logits.double(), weight, bias, norm, named, logits.dtype)
+
+
+def logits_of(result: object) -> Tensor:
+    """The logits among what a model returned: `.logits`, or the first tensor [B, N, V]. ProjectionError without one."""
+    named = getattr(result, "logits", None)
+    for x in [named] if isinstance(named, Tensor) else tensors_in(result):
+        if x.ndim == 3 and x.is_floating_point():
+            return x
+    raise ProjectionError(f"expected a model that returns logits [B, N, V]. Received: {type(result).__name__}")
+
+
+def embedding(observed: Observed, size: int) -> Tensor:
+    """W_E [V, M] in float64: a parameter whose rows a module looked up by integers. ProjectionError without one."""
+    for event in observed.events:
+        for ids in (x for x in event.inputs if x.dtype in (torch.int64, torch.int32)):
+            for p in event.parameters.values():
+                if p.ndim != 2 or len(p) != size or not event.outputs:
+                    continue
+                y, row = event.outputs[0], p[ids.flatten().clamp(0, size - 1).long()].double()
+                if y.numel() == row.numel() and bool(row.any()):
+                    factor = float((y.double().flatten() * row.flatten()).sum() / (row * row).sum())
+                    if close(y.double().flatten(), factor * row.flatten(), y, y.dtype):
+                        return factor * p.double()
+    raise ProjectionError(f"expected a table [{size}, M] of embeddings that a module looks up. Received: none")
+
+
+def _unembedding(observed: Observed, logits: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """(what W_U was multiplied by, W_U [M, V], b_U [V])."""
+    vocabulary = logits.shape[-1]
+    rows = logits.double().flatten(0, 1)
+    for p, x, biases in _candidates(observed, logits):
+        for weight in (p.mT, p) if p.ndim == 2 else ():
+            if weight.shape != (x.shape[-1], vocabulary):
+                continue
+            added = [*(b.double() for b in biases if b.shape == (vocabulary,)), torch.zeros_like(rows[0])]
+            for given in in_rows(x, len(rows), len(logits)):
+                bias = _added(given, weight, rows, added, logits.dtype)
+                if bias is not None:
+                    return x, weight.double(), bias
+    return None
+
+
+def _added(x: Tensor, weight: Tensor, rows: Tensor, biases: Sequence[Tensor], dtype: torch.dtype) -> Tensor | None:
+    """The bias with which x W is `rows`; None if there is none. A few columns tell first what it is not."""
+    for some in (slice(64), slice(None)):
+        z = x.double() @ weight[:, some].double()
+        biases = [b for b in biases if close(rows[:, some], z + b[some], rows, dtype)]
+        if not biases:
+            return None
+    return biases[0]
+
+
+def _candidates(observed: Observed, logits: Tensor) -> Iterator[tuple[Tensor, Tensor, Sequence[Tensor]]]:
+    """A parameter, what it may have been multiplied by, and biases.
+
+    First those of the module that gave the logits; then, for a product that is written in a function of the model, any
+    parameter and what the last modules gave.
+    """
+    for event in reversed(observed.makers(logits)):
+        own = [*event.parameters.values()]
+        yield from ((p, x, own) for p in own for x in event.inputs)
+    given: dict[int, Tensor] = {}
+    for event in reversed(observed.events):
+        given |= {id(y): y for y in event.outputs if y.is_floating_point() and y is not logits}
+        if len(given) > 8:
+            break
+    own = [p.detach() for p in observed.model.parameters()]
+    yield from ((p, x, own) for p in own if logits.shape[-1] in p.shape for x in given.values())
+
+
+def _name(observed: Observed, x: Tensor) -> str:
+    """The module that made a tensor, or the outermost around it that gave it too: not a dropout after it.
+
+    Of a parameter, or a part of one, its own name.
+    """
+    makers = [event.name for event in observed.makers(x)]
+    around = [name for name in makers if makers[0] == name or makers[0].startswith(f"{name}.")]
+    if around:
+        return around[-1]
+    named = observed.model.named_parameters()
+    return next((name for name, p in named if p is x or p is x._base), "a tensor that no module gave")
+
+
+def _value(x: Tensor, factor: float, shape: Sequence[int]) -> Tensor:
+    """A term as [B, N, M]; tables of positions are the same in all examples."""
+    x = factor * x.detach().double()
+    return x.reshape(*shape) if x.numel() == math.prod(shape) else x.expand(*shape)

@@ -1,0 +1,85 @@
+"""Induction, previous-token and duplicate-token heads, on the input on which they are defined (Olsson et al. 2022)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from headwise.analyses import pattern_scores, repeated_block
+from headwise.capture.context import watch
+from headwise.errors import ArgumentError
+from headwise.experiments.running import run
+from headwise.experiments.sweeping import strongest
+from headwise.records import Seen
+from headwise.records.names import Choice
+
+Pattern = Literal["induction", "previous_token", "duplicate_token"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeadScores:
+    """The mean weight of each head on three diagonals, each [L, H] and in 0 … 1: `analyses.pattern_scores`."""
+
+    layers: tuple[str, ...]
+    induction: Tensor
+    previous_token: Tensor
+    duplicate_token: Tensor
+
+    def strongest(self, pattern: Pattern = "induction", count: int = 10) -> list[tuple[float, str, int]]:
+        """The heads with the largest scores: (score, layer, head)."""
+        found = strongest(getattr(self, pattern), self.layers, count)
+        return [(score, layer, head) for score, layer, head, _ in found]
+
+    def __str__(self) -> str:
+        lines = []
+        for pattern in ("induction", "previous_token", "duplicate_token"):
+            lines.append(pattern.replace("_", " "))
+            lines += [f"{score:7.3f}  {layer}, head {head}" for score, layer, head in self.strongest(pattern, 3)]
+        return "\n".join(lines)
+
+
+def head_scores(
+    model: nn.Module,
+    vocab_size: int | None = None,
+    *,
+    length: int = 25,
+    batch: int = 8,
+    bos: int | None = None,
+    exclude: Sequence[int] = (),
+    seed: int = 0,
+    where: Choice = "*",
+) -> HeadScores:
+    """How much each head attends to the token before, to the same token before, and to the one that followed that.
+
+    The model reads random tokens twice, where no head can know more than what stood before: `analyses.repeated_block`.
+    On text, heads that attend to whatever is near score too.
+
+    Args:
+        model: a model of token ids that `headwise.watch` sees, in eval mode; its decoder is not needed.
+        vocab_size: ids are drawn below it; None = the rows of the first nn.Embedding.
+        length: of the block; 25 in Olsson et al. 2022, who score induction as "prefix matching".
+        batch, bos, exclude, seed: as for `analyses.repeated_block`; `bos` as the model was trained.
+        where: which layers, of self-attention.
+
+    Raises ArgumentError where the size of the vocabulary is not known.
+    """
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    if vocab_size is None:
+        if not tables:
+            raise ArgumentError("head_scores: expected vocab_size=, for a model without nn.Embedding. Received: None")
+        vocab_size = tables[0].num_embeddings
+    ids = repeated_block(vocab_size, length, batch, seed=seed, bos=bos, exclude=exclude)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    with torch.no_grad(), watch(model, only=where) as seen:
+        run(model, ids.to(device))
+    found = pattern_scores(seen, length)
+    return HeadScores(names_of(seen), found.induction, found.previous_token, found.duplicate_token)
+
+
+def names_of(seen: Seen) -> tuple[str, ...]:
+    """The path of each record's layer."""
+    return tuple(f"record {i}" if record.site is None else record.site.name for i, record in enumerate(seen))
