@@ -92,6 +92,49 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+ANIMALS = (
+    *("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen", "ibis", "jay", "koala", "lynx", "mole", "newt", "owl"),
+    "pig",
+)
+
+
+@pytest.fixture(scope="session")
+def copying_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a Llama of two layers with two heads, and its tokenizer of 16 animals.
+
+    It learned, in three seconds, to go on with lists of different animals that begin again: "cat owl pig cat owl" ->
+    "pig". That takes two heads: one that looks at the token before, and one that looks at what followed (induction).
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    size = {"vocab_size": len(ANIMALS) + 2, "hidden_size": 48, "intermediate_size": 48, "max_position_embeddings": 64}
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(**size, **heads, bos_token_id=0, eos_token_id=0))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.98), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=400, pct_start=0.1)
+    for _ in range(400):
+        count = int(torch.randint(3, 9, ()))
+        lists = torch.rand(64, len(ANIMALS)).argsort(-1)[:, :count] + 2
+        ids = lists.repeat(1, 6)[:, :18]
+        logits = model(ids, use_cache=False).logits[:, count - 1 : -1]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, count:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    folder = tmp_path_factory.mktemp("checkpoints") / "copying"
+    model.save_pretrained(folder)
+    words = {word: number for number, word in enumerate(["<end>", "<unknown>", *ANIMALS])}
+    backend = Tokenizer(models.WordLevel(words, unk_token="<unknown>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unknown>", eos_token="<end>")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a BERT with random weights: 3 layers, 2 heads, 32 positions, and a vocabulary of a few words."""

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from headwise.errors import ArgumentError, CheckpointError, HeadwiseError
 from headwise.text import Tokenizer, Tokens, as_tokens
 
+_SPACES = ("\u0120", "\u2581")  # how byte-level BPE and SentencePiece write a space before a word
 PADDING = "[PAD]"  # the label of the positions that pad a shorter text
 
 
@@ -144,6 +145,24 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
             continues=not apart and _decodes(config),
             missing=missing,
         )
+
+
+def pieces_of(name: str) -> Callable[[int], str]:
+    """The text of single tokens of a model that was loaded, by their ids, with the space before a word.
+
+    A token that is part of a character has the name that its tokenizer gives it.
+    """
+    with _explained(f"cannot load the tokenizer of {name}"), _quiet():
+        tokenizer = _auto_tokenizer(name)
+
+    def piece(token: int) -> str:
+        (known,) = _names(tokenizer, [token])
+        text: str = tokenizer.decode([token])
+        if not text or "\ufffd" in text:
+            return known
+        return f" {text}" if known[:1] in _SPACES and not text[:1].isspace() else text
+
+    return piece
 
 
 def _batch(

@@ -13,6 +13,7 @@ import click
 
 from headwise.cli.files import NamedText, check_writable, read_texts, size, tell_cut
 from headwise.cli.layers import LayerRange, choose_layers, parse_layers
+from headwise.cli.live import is_bert, live_bert, live_causal, read_prompt, title_of
 from headwise.cli.looking import look, run_among
 from headwise.cli.output import Say, working
 from headwise.errors import ArgumentError, brief
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from headwise.records import Seen
     from headwise.text import Tokenizer
     from headwise.viewer import Input
+    from headwise.viewer.live import Live
 
 RECORDS = ".hw"  # what a file of records ends in
 PAGE = Path("attention.html")
@@ -37,6 +39,7 @@ class _Found:
     title: str
     made: str | None  # the Python code that produces it
     print_tables: Callable[[Console], None] = lambda _: None
+    live: Live | None = None  # the model, for a page on which prompts are typed
 
 
 @click.command()
@@ -45,12 +48,18 @@ class _Found:
     "--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="A UTF-8 text file to read."
 )
 @click.option(
-    "--model", metavar="ID_OR_FOLDER", help="A BERT: Hugging Face id or folder. Default: MiniLM from the extra demo."
+    "--model",
+    metavar="ID_OR_FOLDER",
+    help="A BERT, or with --serve any causal language model: Hugging Face id or folder. Default: MiniLM from the extra "
+    "demo.",
 )
 @click.option("--layers", metavar="LIST", help="The layers to show, such as 0,2-4. Default: all.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="PATH", help=f"The page to write.  [default: {PAGE}]")
 @click.option(
-    "--serve", is_flag=True, help="Serve the page until Ctrl-C instead of writing it; texts may be of any length."
+    "--serve",
+    is_flag=True,
+    help="Serve the page until Ctrl-C instead of writing it. Records may be of any length; with one text, or with a "
+    "causal --model, prompts are typed on the page, heads are switched off and edges blocked.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="The port of --serve. Default: a free port.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
@@ -69,8 +78,9 @@ def view(
 
     If the first argument is a folder RUN that headwise train wrote, show the attention of the trained task.
 
-    Writes one page with every layer and head, which needs no network; with --serve, serves the page instead. For texts,
-    also prints a table of the heads. Texts come from the command line, from files, or from standard input (-).
+    Writes one page with every layer and head, which needs no network; with --serve, serves the page instead. For texts
+    and a BERT, also prints a table of the heads. Texts come from the command line, from files, or from standard input
+    (-).
     """
     ranges = parse_layers(layers)
     run = run_among(texts, model)
@@ -79,13 +89,19 @@ def view(
     target = out or PAGE
     if not serve:
         check_writable(target, "--out")
+    if serve and model and not records and not is_bert(model):
+        prompt = read_prompt(texts, files)
+        with working("loading the model"):
+            found_live = live_causal(model, prompt, ranges)
+        _serve_live(found_live, prompt.text, port, open_page)
+        return
     named = [] if records else read_texts(texts[1:] if run else texts, files)
 
     with working("loading the records" if records else "loading the model") as say:
         if run:
             found = _look_at_run(run, named, ranges)
         else:
-            found = _load(records, ranges) if records else _read(named, model, ranges, say)
+            found = _load(records, ranges) if records else _read(named, model, ranges, say, live=serve)
         if not serve:
             from headwise.viewer import write_page
 
@@ -95,6 +111,9 @@ def view(
     from rich.console import Console
 
     found.print_tables(Console(highlight=False))
+    if found.live:
+        _serve_live(found.live, named[0].text, port, open_page)
+        return
     if serve:
         from headwise.viewer.server import serve as run_server
 
@@ -106,6 +125,12 @@ def view(
         f"Wrote {target} ({size(target.stat().st_size)}{_counts(found.inputs) if records or run else ''}): "
         "open it in a browser; it needs no network."
     )
+
+
+def _serve_live(live: Live, prompt: str, port: int | None, open_page: bool) -> None:
+    from headwise.viewer.server import serve_live
+
+    serve_live(live, prompt, port=port or 0, open_page=open_page)
 
 
 def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> list[Path]:
@@ -159,14 +184,21 @@ def _python(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _read(named: Sequence[NamedText], model: str | None, ranges: Sequence[LayerRange] | None, say: Say) -> _Found:
-    """The attention of a BERT on each text."""
+def _read(
+    named: Sequence[NamedText], model: str | None, ranges: Sequence[LayerRange] | None, say: Say, *, live: bool
+) -> _Found:
+    """The attention of a BERT on each text. `live`: with the model itself, if there is one text that fits."""
     from headwise.cli.heads import print_table, summarise
     from headwise.models.bert import Bert
     from headwise.models.checkpoint import default_model, resolve
     from headwise.text import Tokenizer
     from headwise.viewer import inputs_of
 
+    if model and not is_bert(model):
+        raise ArgumentError(
+            f"--model {model}: expected a BERT encoder. Add --serve for a page of a causal language model, or record "
+            "any model with headwise watch, then show the file: headwise view run.hw"
+        )
     folder = resolve(model) if model else default_model()
     bert, tokenizer = Bert.from_pretrained(folder), Tokenizer.from_pretrained(folder)
     shown = choose_layers(ranges, bert.config.num_layers)
@@ -183,7 +215,12 @@ def _read(named: Sequence[NamedText], model: str | None, ranges: Sequence[LayerR
             assert one.tokens is not None
             print_table(console, each.name, one.tokens[0].labels, table)
 
-    return _Found(inputs, " · ".join(each.title for each in named), None, print_tables)
+    title = " · ".join(each.title for each in named)
+    whole = len(named) == 1 and not any(each.cut for one in seen for each in one.tokens or ())
+    if not live or not whole:
+        return _Found(inputs, title, None, print_tables)
+    model_too = live_bert(bert, tokenizer, named[0], ranges, title=title_of(model or "MiniLM"))
+    return _Found(inputs, title, None, print_tables, model_too)
 
 
 def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText) -> Seen:

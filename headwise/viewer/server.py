@@ -23,6 +23,7 @@ from headwise.viewer.inputs import Input
 if TYPE_CHECKING:
     import uvicorn
 
+    from headwise.viewer.live import Live
     from headwise.viewer.site import Site
 
 ADDRESS = "127.0.0.1"
@@ -44,30 +45,63 @@ def serve(
         ArgumentError: an invalid port, or the packages of the extra `view` are not installed.
         FileError: the port is in use or not allowed.
     """
-    with _site(inputs, title, made, port) as (site, listener):
-        click.echo(f"Serving {_printable(title)} at {site.url} — Ctrl-C stops it")
-        if open_page:  # in a thread, because a browser in the terminal blocks until it is closed
-            threading.Thread(target=webbrowser.open, args=(site.url,), daemon=True).start()
-        with contextlib.suppress(KeyboardInterrupt):
-            _server(site).run([listener])
+    with _site(port, inputs=inputs, title=title, made=made) as (site, listener):
+        _run(site, listener, title, open_page)
+
+
+def serve_live(live: Live, prompt: str, *, port: int = 0, open_page: bool = False) -> None:
+    """Serve a page on which a person types prompts and edits a model's attention, until Ctrl-C.
+
+    `live`: the model. `prompt`: the first one. The rest, and errors: see `serve`; also those of `Live.facts`.
+    """
+    with _site(port, live=live, prompt=prompt) as (site, listener):
+        _run(site, listener, live.title, open_page)
 
 
 @contextlib.contextmanager
 def serving(inputs: Sequence[Input], *, title: str, made: str | None = None, port: int = 0) -> Iterator[str]:
     """The same server in a thread, as a context manager that returns the address. Arguments and errors: see `serve`."""
-    with _site(inputs, title, made, port) as (site, listener):
-        server = _server(site)
-        thread = threading.Thread(target=server.run, args=([listener],), name="headwise server", daemon=True)
-        thread.start()
-        try:
-            yield site.url
-        finally:
-            server.should_exit = True
-            thread.join()
+    with _site(port, inputs=inputs, title=title, made=made) as found, _in_a_thread(*found) as url:
+        yield url
 
 
 @contextlib.contextmanager
-def _site(inputs: Sequence[Input], title: str, made: str | None, port: int) -> Iterator[tuple[Site, socket.socket]]:
+def serving_live(live: Live, prompt: str, *, port: int = 0) -> Iterator[str]:
+    """That of `serve_live` in a thread, as a context manager that returns the address."""
+    with _site(port, live=live, prompt=prompt) as found, _in_a_thread(*found) as url:
+        yield url
+
+
+def _run(site: Site, listener: socket.socket, title: str, open_page: bool) -> None:
+    click.echo(f"Serving {_printable(title)} at {site.url} — Ctrl-C stops it")
+    if open_page:  # in a thread, because a browser in the terminal blocks until it is closed
+        threading.Thread(target=webbrowser.open, args=(site.url,), daemon=True).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        _server(site).run([listener])
+
+
+@contextlib.contextmanager
+def _in_a_thread(site: Site, listener: socket.socket) -> Iterator[str]:
+    server = _server(site)
+    thread = threading.Thread(target=server.run, args=([listener],), name="headwise server", daemon=True)
+    thread.start()
+    try:
+        yield site.url
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@contextlib.contextmanager
+def _site(
+    port: int,
+    *,
+    inputs: Sequence[Input] = (),
+    title: str = "",
+    made: str | None = None,
+    live: Live | None = None,
+    prompt: str = "",
+) -> Iterator[tuple[Site, socket.socket]]:
     try:
         import uvicorn  # noqa: F401
 
@@ -77,7 +111,8 @@ def _site(inputs: Sequence[Input], title: str, made: str | None, port: int) -> I
             'the live server needs the packages starlette and uvicorn: pip install "headwise[view]"'
         ) from error
     with _listener(port) as listener:
-        site = Site(inputs, title=title, made=made, port=listener.getsockname()[1])
+        number = listener.getsockname()[1]
+        site = Site(inputs, title=title, made=made, port=number, live=live, prompt=prompt)
         try:
             yield site, listener
         finally:

@@ -5,6 +5,9 @@
                         float32, little-endian, [height, width]; NaN = forbidden
     POST /TOKEN/mix?input=0&stack=0&layer=3       float32 [Q] in the body -> float32 [K]
     GET  /TOKEN/stats?input=0&stack=0&layer=3     JSON
+    POST /TOKEN/run        JSON, {"prompt": …, "edits": […], "position": …} -> the facts of that run, as JSON
+
+The last one is for a page with a model (`live.py`), whose other questions also name the run: tile?run=7&input=0&…
 
 An error is JSON, {"error": a sentence for the reader}.
 """
@@ -16,7 +19,7 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -25,14 +28,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from headwise.errors import ArgumentError, HeadwiseError
-from headwise.records import AttentionRecord
 from headwise.viewer.answers import Answer, Answers, How, Numbers, Part, Question
 from headwise.viewer.bundle import assemble, read
+from headwise.viewer.changes import Asked, read_asked
 from headwise.viewer.facts import QUICK_CELLS, facts_of
 from headwise.viewer.inputs import Input
+from headwise.viewer.live import Live
 from headwise.viewer.page import page_of, policy
-from headwise.viewer.statistics import Numbers as Statistics
-from headwise.viewer.statistics import cost, statistics_of
+from headwise.viewer.shown import Shown
+from headwise.viewer.statistics import cost
 from headwise.viewer.turns import Turns
 
 if TYPE_CHECKING:
@@ -42,6 +46,9 @@ T = TypeVar("T")
 
 # Size of the cache of recent answers.
 KEPT_BYTES = 2**28
+
+# The most bytes of a question to the model: a long prompt in UTF-8 with JSON's escapes, and its edits.
+ASKED_BYTES = 2**18
 
 # Statistics of longer layers are estimated from this many rows.
 ESTIMATED_ROWS = 256
@@ -67,19 +74,28 @@ class Refused(Exception):  # noqa: N818 (a refusal, not a failure)
 
 
 class Site:
-    """The application for a server that listens on `port` of 127.0.0.1."""
+    """The application for a server that listens on `port` of 127.0.0.1. It shows inputs, or a model and a prompt."""
 
-    def __init__(self, inputs: Sequence[Input], *, title: str, made: str | None, port: int) -> None:
-        self.inputs = inputs
+    def __init__(
+        self,
+        inputs: Sequence[Input],
+        *,
+        title: str,
+        made: str | None,
+        port: int,
+        live: Live | None = None,
+        prompt: str = "",
+    ) -> None:
+        self.live, self.first = live, Shown("", inputs)
         self.token = secrets.token_urlsafe(16)
         self.url = f"http://127.0.0.1:{port}/{self.token}/"
         self.hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
         self.origins = {None, *(f"http://{host}" for host in self.hosts)}
-        self.page = "".join(page_of(facts_of(inputs, title=title, made=made, quick=True)))
+        facts = live.facts(Asked(prompt)) if live else facts_of(inputs, title=title, made=made, quick=True)
+        self.page = "".join(page_of(facts))
         self.policy = f"{policy(assemble('page.js'), read('document.css'), embedded=False)}; {POLICY}"
-        self.layers: dict[tuple[int, int, int], Answers] = {}
         self.kept = Kept(KEPT_BYTES)
-        self.told: dict[AttentionRecord, dict[int, Statistics]] = {}
+        self.runs = ThreadPoolExecutor(1, "headwise model")  # one run at a time; it starts with the first question
         self.tiles = Turns("headwise tiles", torch.get_num_threads())
         self.statistics = Turns(
             "headwise statistics", 1
@@ -90,16 +106,20 @@ class Site:
             "mix": ("POST", self.give_mix),
             "stats": ("GET", self.give_statistics),
         }
+        if live:
+            self.routes["run"] = "POST", self.give_run
 
     def stop(self) -> None:
         """Cancel all pending work."""
         for turns in (self.tiles, self.statistics):
             turns.stop()
+        self.runs.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
         """Stop, and wait for the threads."""
         for turns in (self.tiles, self.statistics):
             turns.close()
+        self.runs.shutdown(cancel_futures=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -158,11 +178,7 @@ class Site:
         """The sum of the rows of a layer, weighted by the numbers in the body."""
         _, answers = self.layer(request)
         size = 4 * answers.record.shape[2]
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > size:
-                raise Refused(413, f"mix: expected {size} bytes, a float32 for each row. Received: more")
+        body = await _body(request, size, f"mix: expected {size} bytes, a float32 for each row. Received: more")
         if len(body) != size:
             raise ArgumentError(f"mix: expected {size} bytes, a float32 for each row. Received: {len(body)}")
         numbers = await _waited_for(request, self.tiles.ask(answers.mix(np.frombuffer(body, "<f4"))))
@@ -171,35 +187,39 @@ class Site:
     async def give_statistics(self, request: Request) -> Response:
         """The statistics of the heads of a layer, estimated from some rows for long inputs."""
         _, answers = self.layer(request)
-        record, example = answers.record, answers.example
+        shown, record, example = self.shown(request), answers.record, answers.example
         rows = ESTIMATED_ROWS if cost(record) > QUICK_CELLS else None
 
         def part() -> Part:
-            if record not in self.told:
-                self.told[record] = self.all_examples(record, rows)
+            shown.statistics(record, example, rows)
             yield
 
-        asked = Answer([part()], lambda: self.told[record][example], cost(record))
+        asked = Answer([part()], lambda: shown.statistics(record, example, rows), cost(record))
         numbers = await _waited_for(request, self.statistics.ask(asked))
         return JSONResponse({**numbers, "estimated": rows})
 
-    def all_examples(self, record: AttentionRecord, rows: int | None) -> dict[int, Statistics]:
-        """The statistics of all examples of a record."""
-        stacks = [stack for each in self.inputs for stack in each.stacks]
-        of = {layer.example: stack for stack in stacks for layer in stack.layers if layer.record is record}
-        tokens = {example: stack.cols.tokens for example, stack in of.items()}
-        return statistics_of(record, tokens, kind=next(iter(of.values())).kind, rows=rows)
+    async def give_run(self, request: Request) -> Response:
+        """The facts of a run of the model."""
+        assert self.live is not None
+        body = await _body(request, ASKED_BYTES, f"run: expected at most {ASKED_BYTES:,} bytes. Received: more")
+        asked = read_asked(bytes(body))
+        try:
+            run = self.runs.submit(self.live.facts, asked)
+        except RuntimeError:  # it was shut down
+            raise Refused(503, "The server was stopped.") from None
+        return JSONResponse(await _waited_for(request, run))
 
-    def layer(self, request: Request) -> tuple[tuple[int, int, int], Answers]:
+    def shown(self, request: Request) -> Shown:
+        """The inputs that the request means."""
+        return self.live.shown(_value(request, "run")) if self.live else self.first
+
+    def layer(self, request: Request) -> tuple[tuple[str, int, int, int], Answers]:
         """The requested layer and its position."""
-        number = _place(request, "input", len(self.inputs))
-        stack = _place(request, "stack", len(self.inputs[number].stacks))
-        layers = self.inputs[number].stacks[stack].layers
-        place = number, stack, _place(request, "layer", len(layers))
-        if place not in self.layers:
-            layer = layers[place[2]]
-            self.layers[place] = Answers(layer.record, layer.example)
-        return place, self.layers[place]
+        shown = self.shown(request)
+        number = _place(request, "input", len(shown.inputs))
+        stack = _place(request, "stack", len(shown.inputs[number].stacks))
+        place = number, stack, _place(request, "layer", len(shown.inputs[number].stacks[stack].layers))
+        return (shown.name, *place), shown.layer(place)
 
 
 class Kept:
@@ -237,6 +257,16 @@ async def _waited_for(request: Request, future: Future[T]) -> T:
     finally:
         answer.cancel()
         gone.cancel()
+
+
+async def _body(request: Request, most: int, why: str) -> bytearray:
+    """The body of a request, which is refused when it turns out to be longer."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise Refused(413, why)
+    return body
 
 
 async def _gone(request: Request) -> None:

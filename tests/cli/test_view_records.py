@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import torch
 import headwise
 from headwise.records import AttentionRecord, Seen, Site
 from headwise.viewer import Input
+from headwise.viewer.changes import Asked, Change
+from headwise.viewer.live import Live
 
 from .conftest import Run, contents, refused
 
@@ -100,7 +103,11 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def serve(inputs: Sequence[Input], *, title: str, made: str | None, port: int, open_page: bool) -> None:
         calls.append({"inputs": inputs, "title": title, "made": made, "port": port, "open_page": open_page})
 
+    def serve_live(live: Live, prompt: str, *, port: int, open_page: bool) -> None:
+        calls.append({"live": live, "prompt": prompt, "port": port, "open_page": open_page})
+
     monkeypatch.setattr("headwise.viewer.server.serve", serve)
+    monkeypatch.setattr("headwise.viewer.server.serve_live", serve_live)
     monkeypatch.setattr("webbrowser.open", lambda address: pytest.fail(f"{address}: the server opens its page itself"))
     return calls
 
@@ -118,7 +125,65 @@ def test_serve_shows_texts_too_and_takes_a_port(run: Run, tiny_bert: Path, serve
     result = run("view", "the cat", "--model", tiny_bert, "--serve", "--port", "8123", "--open")
     assert result.code == 0
     assert "TEXT · 4 tokens" in result.out  # the table of heads
-    assert (served[0]["port"], served[0]["open_page"], served[0]["made"]) == (8123, True, None)
+    assert (served[0]["port"], served[0]["open_page"], served[0]["prompt"]) == (8123, True, "the cat")
+    facts = served[0]["live"].facts(Asked("the mat"))  # a BERT, whose prompts are typed
+    assert (facts["title"], facts["live"]["predictions"]) == ("tiny-bert", None)
+
+
+@pytest.mark.parametrize("texts", [("the cat", "the mat"), ("the cat " * 20,)])
+def test_serve_shows_several_texts_and_long_ones_as_they_are(
+    run: Run, tiny_bert: Path, served: list[dict[str, Any]], texts: tuple[str, ...]
+) -> None:
+    """Without a field for the prompt: it is for one text that the model reads as a whole."""
+    assert run("view", *texts, "--model", tiny_bert, "--serve").code == 0
+    assert len(served[0]["inputs"]) == len(texts)
+
+
+def test_serve_takes_any_causal_language_model(
+    run: Run, copying_model: Path, tmp_path: Path, served: list[dict[str, Any]]
+) -> None:
+    result = run("view", "cat owl cat", "--model", copying_model, "--serve", "--layers", "1", "--port", "8123")
+    assert (result.code, result.out, result.err) == (0, "", "")
+    (call,) = served
+    facts = call["live"].facts(Asked(call["prompt"]))
+    assert (facts["title"], call["prompt"], call["port"]) == ("copying", "cat owl cat", 8123)
+    assert [layer["number"] for layer in facts["inputs"][0]["stacks"][0]["layers"]] == [1]
+    assert facts["live"]["predictions"]["tokens"][0]["text"] == "owl"
+    changed = call["live"].facts(Asked(call["prompt"], (Change("ablate", 0, None),)))  # a layer that is not shown
+    assert changed["live"]["predictions"]["distance"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_of_2018_is_a_bert(
+    run: Run, tiny_bert: Path, tmp_path: Path, served: list[dict[str, Any]]
+) -> None:
+    """Its config.json names no type of model."""
+    shutil.copytree(tiny_bert, tmp_path / "old")
+    config = json.loads((tmp_path / "old" / "config.json").read_text(encoding="utf-8"))
+    del config["model_type"]
+    (tmp_path / "old" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert run("view", "the cat", "--model", "./old", "--serve").code == 0
+    assert served[0]["live"].model.why.startswith("A BERT encodes a text")
+
+
+def test_serve_begins_with_an_example(run: Run, copying_model: Path, served: list[dict[str, Any]]) -> None:
+    assert run("view", "--model", copying_model, "--serve", stdin=None).code == 0
+    assert served[0]["prompt"].startswith("When Mary and John")
+
+
+def test_what_serve_cannot_take_is_one_line(
+    run: Run, copying_model: Path, tmp_path: Path, served: list[dict[str, Any]]
+) -> None:
+    serve = ("--model", copying_model, "--serve")
+    refused(run("view", "cat", "owl", *serve), "one prompt at a time", "Received: 2 texts")
+    refused(run("view", "cat " * 65, *serve), "at most 64 tokens. Received: 65")
+    refused(run("view", "cat", *serve, "--layers", "2"), "--layers", "Received: layer 2")
+    refused(run("view", "cat", "--model", copying_model), "Add --serve")
+    for folder, kind in (("vit", "vit"), ("t5", "t5"), ("roberta", "roberta")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text(json.dumps({"model_type": kind}), encoding="utf-8")
+        refused(run("view", "cat", "--model", f"./{folder}", "--serve"), folder)
+    assert served == []
 
 
 # --- Bad input: one line, exit code 2, nothing left behind ------------------------------------------------------------

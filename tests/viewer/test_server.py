@@ -24,6 +24,7 @@ from headwise import masks
 from headwise.errors import ArgumentError, FileError
 from headwise.records import AttentionRecord
 from headwise.viewer import answers, facts_of, inputs_of, site
+from headwise.viewer import shown as shown_module
 from headwise.viewer.answers import Answer, Answers, KnownHead, Question
 from headwise.viewer.server import serve, serving
 from headwise.viewer.site import Kept
@@ -158,13 +159,13 @@ def test_statistics_of_long_inputs_are_estimated_and_say_so(monkeypatch: pytest.
     inputs = inputs_of(seen)
     exact = facts_of(inputs, title="")
     looked = []
-    real = site.statistics_of
+    real = shown_module.statistics_of
 
     def counted(*args: Any, **options: Any) -> Any:
         looked.append(options["rows"])
         return real(*args, **options)
 
-    monkeypatch.setattr(site, "statistics_of", counted)
+    monkeypatch.setattr(shown_module, "statistics_of", counted)
     with serving(inputs, title="") as url:
         client = Client(url)
         for example in range(3):

@@ -9,6 +9,7 @@ import { element } from "./shell/element.js";
 import { Footer } from "./shell/footer.js";
 import { Header } from "./shell/header.js";
 import { Keys } from "./shell/keys.js";
+import { Live } from "./shell/live/live.js";
 import { watched } from "./shell/questions.js";
 import { Saving } from "./shell/saving.js";
 import { Search } from "./shell/search.js";
@@ -20,18 +21,20 @@ import { VIEWS } from "./views.js";
 
 const MANY = 64; // with more tokens most weights are small, so the page opens on the square root scale
 const KEEP_MS = 150; // delay until the address is written, so that a moving pointer does not write it all the time
+const CELL = ["row", "col", "pinRow", "pinCol", "sight"]; // fields of the state that name tokens
 const COLOURS = ["paper", "panel", "soft", "line", "ink", "faint", "accent", "accent-soft", "error"];
 
 export class App {
   // host: the element for the page, already in the document. page: the document is ours, so we use its keys, and its
-  // address stores the state.
-  constructor(host, source, { page = false } = {}) {
+  // address stores the state. base: the address of the server, of a live page; first: what such a page begins with if
+  // the address says nothing.
+  constructor(host, source, { page = false, base = "", first = source.live } = {}) {
     this.host = host;
     this.closing = new AbortController(); // its signal removes listeners outside of the host
     const { signal } = this.closing;
-    this.source = watched(source, { busy: (slow) => this.busy(slow), failed: (error) => this.fail(error) });
-    addEventListener("unhandledrejection", this.source.silence, { signal });
+    this.source = this.watch(source);
     this.state = new State({
+      ...(first ? Live.first(first) : {}),
       scale: this.source.inputs[0].stacks[0].cols.length > MANY ? "root" : "linear",
       stat: source.statistics[0]?.key ?? null,
     });
@@ -39,12 +42,13 @@ export class App {
     this.element = element;
     this.found = null; // the matches of the search: { rows: Set, cols: Set, query }
     this.root = host.attachShadow({ mode: "open" });
-    this.root.adoptedStyleSheets = [CSS, ...VIEWS.map((View) => View.css ?? "")].map((text) => {
+    this.root.adoptedStyleSheets = [CSS, ...VIEWS.map((View) => View.css ?? ""), Live.css].map((text) => {
       const sheet = new CSSStyleSheet();
       sheet.replaceSync(text);
       return sheet;
     });
     this.darkness = matchMedia("(prefers-color-scheme: dark)");
+    this.live = source.live ? new Live(this, base) : null;
     this.build(page);
     this.restyle();
     if (this.address) {
@@ -63,8 +67,38 @@ export class App {
     this.closing.abort();
     clearTimeout(this.keeping);
     this.thumbs.close();
+    this.live?.close();
     for (const { view } of this.views) view?.close?.();
     this.source.close?.();
+  }
+
+  // The same source; the page shows how long its answers take, and its errors.
+  watch(source) {
+    const found = watched(source, { busy: (slow) => this.busy(slow), failed: (error) => this.fail(error) });
+    addEventListener("unhandledrejection", found.silence, { signal: this.closing.signal });
+    return found;
+  }
+
+  // Another run of the same model: of another prompt, or with other edits. If its tokens are the same, the selection
+  // stays. Views that do not follow a new stack by themselves are made anew.
+  replace(source) {
+    const tile = this.root.activeElement?.closest?.(".tile");
+    const before = this.stack;
+    this.source = this.watch(source);
+    for (const axis of ["rows", "cols"]) keepAxis(before, this.stack, axis);
+    for (const known of this.views) {
+      if (!known.view || known.View.follows) continue;
+      known.view.hide?.();
+      known.view.close?.();
+      if (known === this.shown) this.shown = null;
+      known.view = null;
+    }
+    const found = this.within(this.state);
+    if (!sameTokens(before.rows, this.stack.rows)) for (const field of CELL) found[field] = null;
+    Object.assign(this.state, found);
+    this.update(this.everything());
+    const { layer, head } = tile?.dataset ?? {};
+    if (tile) this.root.querySelector(`.tile[data-layer="${layer}"][data-head="${head}"]`)?.focus();
   }
 
   // ---- the selection
@@ -99,6 +133,10 @@ export class App {
   }
 
   headName(layer, head) {
+    return `${this.plainHeadName(layer, head)}${this.live?.isOff(layer, head) ? " (off)" : ""}`;
+  }
+
+  plainHeadName(layer, head) {
     return `${this.layerName(layer)} · head ${head}`;
   }
 
@@ -113,7 +151,7 @@ export class App {
     const next = this.within({ ...this.state, ...given });
     const [now, then] = [this.stack, this.source.inputs[next.input].stacks[next.stack]];
     if (!sameTokens(now.rows, then.rows) || !sameTokens(now.cols, then.cols)) {
-      for (const field of ["row", "col", "pinRow", "pinCol", "sight"]) next[field] = given[field] ?? null;
+      for (const field of CELL) next[field] = given[field] ?? null;
     }
     this.state.set(next);
   }
@@ -169,10 +207,13 @@ export class App {
     this.progress.hidden = true;
     this.bar = element("div", { className: "bar" });
     this.panel = element("div", { className: "panel", role: "tabpanel", id: "panel", tabIndex: 0 });
-    const stage = element("div", { className: "stage" }, this.bar, this.panel);
-    const body = element("div", { className: "body" }, this.strip.element, stage);
+    const { live } = this;
+    const some = (...parts) => (live ? parts : []);
+    const stage = element("div", { className: "stage" }, ...some(live?.row.element), this.bar, this.panel);
+    const aside = some(live?.predictions.element);
+    const body = element("div", { className: "body" }, this.strip.element, stage, ...aside);
     const main = element(page ? "main" : "div", { className: "main" }, this.tabs.element, body);
-    const parts = [this.progress, this.header.element, main, this.footer.element, this.keys.help];
+    const parts = [this.progress, this.header.element, ...some(live?.prompt.element), main, this.footer.element, this.keys.help];
     this.frame = element("div", { className: "app" }, ...parts);
     this.root.append(this.frame);
   }
@@ -225,6 +266,7 @@ export class App {
     const why = known.View.why(this);
     if (changed.has("style") || changed.has("scale") || changed.has("sink")) this.thumbs.restyle();
     for (const part of [this.header, this.search, this.tabs, this.strip, this.footer]) part.update(changed);
+    this.live?.update(changed);
     if (this.shown !== known || why !== this.why) {
       this.show(known, why);
       changed = this.everything();
@@ -282,6 +324,11 @@ export class App {
 }
 
 const sameTokens = (one, other) => one === other || one.labels.join("\0") === other.labels.join("\0");
+
+// Let a stack have the axis of the one before, if its tokens are the same: maps then keep what they show of it.
+function keepAxis(before, stack, axis) {
+  if (sameTokens(before[axis], stack[axis])) stack[axis] = before[axis];
+}
 
 function hatch(fill, line) {
   const size = 6 * devicePixelRatio;

@@ -1,27 +1,40 @@
 // The entry point of a page: a self-contained file, or the page of the local server.
 
 import { App } from "./app.js";
+import { liveSource } from "./data/live.js";
 import { embeddedSource, serverSource } from "./data/source.js";
+import { Live } from "./shell/live/live.js";
+import { State } from "./state.js";
 
 const AGAIN = "Write it again with headwise view.";
 const place = document.getElementById("page");
 
-try {
-  const facts = factsOf(document.getElementById("facts"));
-  const base = location.pathname.replace(/[^/]*$/, "");
-  const source = facts.source === "server" ? serverSource(facts, base) : embeddedSource(facts, blockOf);
-  const host = document.createElement("div");
-  place.replaceChildren(host); // before the app, which reads colours from its style
-  const app = new App(host, source, { page: true });
-  const follow = () => (document.documentElement.style.colorScheme = app.state.theme === "auto" ? "" : app.state.theme);
-  app.state.on(follow); // for scroll bars and overscroll, which are outside of the host
-  follow();
-  window.headwise = { source, app, state: app.state }; // for tests and the console
-} catch (error) {
+open().catch((error) => {
   const sentence = document.createElement("p");
   sentence.setAttribute("role", "alert");
   sentence.textContent = `This page cannot be shown: ${error.message}`;
   place.replaceChildren(sentence);
+});
+
+async function open() {
+  const facts = factsOf(document.getElementById("facts"));
+  const base = location.pathname.replace(/[^/]*$/, "");
+  const known = facts.source === "server" ? serverSource(facts, base) : embeddedSource(facts, blockOf);
+  const source = known.live ? await asAddressed(known, base) : known;
+  const host = document.createElement("div");
+  place.replaceChildren(host); // before the app, which reads colours from its style
+  const app = new App(host, source, { page: true, base, first: known.live });
+  const follow = () => (document.documentElement.style.colorScheme = app.state.theme === "auto" ? "" : app.state.theme);
+  app.state.on(follow); // for scroll bars and overscroll, which are outside of the host
+  follow();
+  window.headwise = { source, app, state: app.state }; // for tests and the console
+}
+
+// The run of the prompt and the edits in the address, if there are any. If it is refused, the page itself says why.
+async function asAddressed(source, base) {
+  const { prompt, edits, after } = new State(Live.first(source.live)).read(location.hash);
+  if (JSON.stringify([prompt, edits, after]) === JSON.stringify(Object.values(Live.first(source.live)))) return source;
+  return liveSource(base, { prompt, edits, position: after }).catch(() => source);
 }
 
 function factsOf(block) {

@@ -1,5 +1,7 @@
 // The state of the page. Every view reads and sets it, and is told what changed; a page stores it in the address.
 
+import { read, written as writtenEdits } from "./data/edits.js";
+
 const FIELDS = {
   // field: [name in the address, initial value]
   view: ["view", "head"],
@@ -28,6 +30,9 @@ const FIELDS = {
   overlay: ["overlay", "cells"], // of the Image view
   bands: ["bands", "each"], // of the Flow view: one colour scale for each layer
   strip: ["strip", true], // the heads at the side
+  prompt: ["prompt", null], // of a live page; also the next two
+  edits: ["edits", []], // heads that are off and edges that are blocked (data/edits.js)
+  after: ["after", null], // the token after which the next one is predicted; null = the last
 };
 
 export const CHOICES = {
@@ -95,6 +100,7 @@ export class State {
 
 function written(field, value) {
   if (field === "heads") return value.map((pair) => pair.join(".")).join(",");
+  if (field === "edits") return writtenEdits(value);
   if (field === "sight" && value) return value.map((edge) => Number(edge.toFixed(2))).join(",");
   if (field === "other" && value) return [value.input, value.stack, value.layer, value.head].join(".");
   return String(value ?? "");
@@ -104,6 +110,8 @@ function written(field, value) {
 function parsed(field, text) {
   if (CHOICES[field]) return CHOICES[field].includes(text) ? text : undefined;
   if (field === "view" || field === "stat") return text; // the app knows which there are
+  if (field === "prompt") return text.trim() ? text : undefined;
+  if (field === "edits") return read(text);
   if (field === "sink" || field === "strip") return { true: true, false: false }[text];
   if (field === "heads") return text.split(",").map(places).filter((pair) => pair?.length === 2);
   if (field === "sight") {

@@ -36,11 +36,13 @@ export function embeddedSource(facts, blockOf) {
   return source;
 }
 
-// base: the address of the server's page, with its token.
+// base: the address of the server's page, with its token. `source.live`: of a model on which prompts are run, the run that
+// is shown (data/live.js); otherwise null.
 export function serverSource(facts, base) {
   const queue = new Queue(6); // the number of connections that browsers open to one host
   return sourceOf(facts, 1e6, (stack, layer) => {
-    const where = { input: stack.input, stack: stack.place, layer };
+    const run = facts.live ? { run: facts.live.run } : {};
+    const where = { ...run, input: stack.input, stack: stack.place, layer };
     return {
       tile: ([head, rows, cols, height, width, how], options = {}) => {
         const asked = { ...where, head, rows: rows.join("-"), cols: cols.join("-"), height, width, how };
@@ -71,8 +73,8 @@ function sourceOf(facts, cells, answersOf) {
     return stack;
   };
   const inputs = facts.inputs.map(({ name, stacks }, input) => ({ name, stacks: stacks.map(stackOf(input)) }));
-  const { title, made, tolerance, statistics, source: kind } = facts;
-  return { title, made, tolerance, statistics, kind, inputs };
+  const { title, made, tolerance, statistics, source: kind, live = null } = facts;
+  return { title, made, tolerance, statistics, kind, live, inputs };
 }
 
 // ---- in the page itself
@@ -174,7 +176,7 @@ function inSlices(blockOf) {
 
 // ---- on a server
 
-async function fetchFrom(base, path, asked, options) {
+export async function fetchFrom(base, path, asked, options) {
   let answer;
   try {
     answer = await fetch(`${base}${path}?${new URLSearchParams(asked)}`, options);

@@ -9,7 +9,8 @@
 //       tile(rows, cols, height, width, how, { signal }): as stack.tile, of one layer and head. cells: stack.cells.
 //       masked: whether there may be masked cells. signed: values from -1 to 1 (a difference), on the diverging ramp.
 //       name: for screen readers. If the axes are the same as before, zoom and marks stay.
-//   map.mark({ row, col, pinRow, pinCol, found })    the current cell, the pins (null = none), app.found
+//   map.mark({ row, col, pinRow, pinCol, found, blocked })    the current cell, the pins (null = none), app.found, and
+//                              the cells that edits block, [row, col]
 //   map.reveal(row, col)       pan until that cell is visible (for arrow keys; not for cells from onPoint)
 //   map.lookAt(sight)          null = the whole, or [row, pastRow, col, pastCol]
 //   map.closer(), map.wider(), map.fit()    for keys and buttons; they call onSight, as wheel, drag and pinch do

@@ -19,6 +19,7 @@ export function drawOver(context, map) {
   if (smaller >= GRID) drawGrid(context, map);
   if (smaller >= VALUES) drawValues(context, map);
   drawGenerated(context, map);
+  drawBlocked(context, map);
   drawPins(context, map);
   drawCross(context, map);
   context.restore();
@@ -72,6 +73,24 @@ function drawGenerated(context, { rows, cols, style, what }) {
   if (what.rows.generated) context.fillRect(cols.low, rows.place(what.rows.generated) - 0.5, cols.span, 1);
   if (what.cols.generated) context.fillRect(cols.place(what.cols.generated) - 0.5, rows.low, 1, rows.span);
   context.globalAlpha = 1;
+}
+
+// A cross over each blocked cell. It keeps a size that can be seen, however small the cell.
+function drawBlocked(context, { rows, cols, style, marks: { blocked = [] } }) {
+  for (const [row, col] of blocked) {
+    const [x, y] = [cols.place(col + 0.5), rows.place(row + 0.5)];
+    const reach = Math.max(4, Math.min(12, 0.3 * Math.min(rows.z, cols.z)));
+    context.beginPath();
+    for (const down of [reach, -reach]) {
+      context.moveTo(x - reach, y - down);
+      context.lineTo(x + reach, y + down);
+    }
+    for (const [width, colour] of [[5, style.paper], [2.5, style.error]]) {
+      context.strokeStyle = colour;
+      context.lineWidth = width;
+      context.stroke();
+    }
+  }
 }
 
 // Lines along both sides of the pinned row and column; their colours do not change.

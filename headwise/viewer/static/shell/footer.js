@@ -61,7 +61,10 @@ export class Footer {
       const masked = Number.isNaN(weight);
       cell.dataset.weight = masked ? 0 : weight;
       cell.dataset.cell = `${row},${col}`;
-      parts.unshift(element("b", { textContent: masked ? "masked" : app.digits(weight) }));
+      const { layer, head } = app.state;
+      const blocked = masked && app.live?.blockedIn(layer, head).some((cell) => cell[0] === row && cell[1] === col);
+      const said = blocked ? "blocked" : masked ? "masked" : app.digits(weight);
+      parts.unshift(element("b", { textContent: said }));
     } else if (row !== null && col !== null) parts.unshift(element("b", { textContent: "…" }));
     cell.replaceChildren(...parts, place);
   }

@@ -40,7 +40,8 @@ export class Keys {
   // place: the element with the listeners, the document or one host in a notebook.
   constructor(app, place) {
     this.app = app;
-    this.acts = new Map([...MOVING, ...SHOWING].flatMap(([keys, , act]) => keys.map((key) => [key, act])));
+    this.editing = app.live?.keys ?? [];
+    this.acts = new Map([...MOVING, ...SHOWING, ...this.editing].flatMap(([keys, , act]) => keys.map((key) => [key, act])));
     place.addEventListener("keydown", (event) => this.press(event), { signal: app.closing.signal });
     this.table = element("div", { className: "tables" });
     const title = element("h2", { textContent: "Keys", id: "help-title" });
@@ -73,6 +74,7 @@ export class Keys {
     const free = ([keys, does]) => [keys.filter((key) => !taken.has(key)), does];
     const left = (lines) => lines.map(free).filter(([keys]) => keys.length);
     const tables = [["Move", left(MOVING)], ["Show", left(SHOWING)]];
+    if (this.editing.length) tables.push(["Edit", left(this.editing)]);
     if (own.length) tables.push([`In ${this.app.shown.View.title}`, [...alike].map(([does, keys]) => [keys, does])]);
     this.table.replaceChildren(...tables.map(([name, lines]) => tableOf(name, lines)));
     this.help.showModal();

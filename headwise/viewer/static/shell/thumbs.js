@@ -166,8 +166,10 @@ export class HeadTiles {
   // The name of a tile, followed by `note`.
   name(tile, note = this.notes.get(tile)) {
     this.notes.set(tile, note);
-    const name = this.app.headName(tile.dataset.layer, tile.dataset.head);
+    const place = [Number(tile.dataset.layer), Number(tile.dataset.head)];
+    const name = this.app.headName(...place);
     const chosen = tile.classList.contains("chosen") ? "also chosen" : "";
+    tile.classList.toggle("off", Boolean(this.app.live?.isOff(...place)));
     tile.title = [name, note].filter(Boolean).join(" · ");
     tile.ariaLabel = [name.replace(" · ", ", "), note, chosen].filter(Boolean).join(", ");
   }

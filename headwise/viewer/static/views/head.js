@@ -14,6 +14,7 @@ export class HeadView {
   static id = "head";
   static title = "Head";
   static css = CSS;
+  static follows = true; // another stack
   static why = () => null;
 
   constructor(app) {
@@ -49,10 +50,12 @@ export class HeadView {
     );
     this.bar = new ColourBar();
     this.masked = element("span", { className: "masked" }, element("i", { className: "swatch-masked" }), "masked");
+    this.blocked = element("span", { className: "blocked-edge" }, element("b", { textContent: "✕" }), " blocked");
     this.generated = element("span", { className: "generated" }, element("i"), "generated");
+    this.signs = [this.masked, this.blocked, this.generated];
     this.hidden = element("span", { className: "hidden-sink" });
     this.note = element("span", { className: "note" });
-    this.legend = element("div", { className: "legend" }, this.bar.element, this.masked, this.generated, this.hidden);
+    this.legend = element("div", { className: "legend" }, this.bar.element, ...this.signs, this.hidden);
     return element("div", { className: "controls-head" }, this.scales, this.colours, this.sink, zoom, this.note);
   }
 
@@ -72,6 +75,7 @@ export class HeadView {
     this.colours.show(state.colours);
     this.sink.show(state.sink);
     this.masked.hidden = !layer.masked;
+    this.blocked.hidden = !map.marks.blocked?.length;
     this.generated.hidden = stack.rows.generated === null && stack.cols.generated === null;
     this.showLegend();
   }
@@ -81,8 +85,9 @@ export class HeadView {
     const { layer, head } = app.state;
     const { stack } = app;
     const shown = [app.state.input, app.state.stack, layer, head].join();
-    if (shown === this.shown) return;
-    this.shown = shown;
+    if (shown === this.shown && stack === this.stack) return;
+    [this.shown, this.stack] = [shown, stack];
+    this.map.mark({ blocked: app.live?.blockedIn(layer, head) ?? [] });
     const size = `${stack.rows.length} rows, ${stack.cols.length} columns`;
     this.map.show({
       rows: stack.rows,

@@ -18,6 +18,7 @@ export class ModelView {
   static id = "model";
   static title = "Model";
   static css = CSS;
+  static follows = true; // another stack
   static strip = false; // it shows all heads itself
   static hint = "Click a head, or press Enter, to open it";
   static why = () => null;

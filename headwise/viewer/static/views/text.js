@@ -24,6 +24,7 @@ export class TextView {
   static id = "text";
   static title = "Text";
   static css = CSS;
+  static follows = true; // another stack
 
   static why({ stack }) {
     if (stack.rows.patches && stack.cols.patches) return "The tokens are patches of an image: see the Image view.";
@@ -38,6 +39,7 @@ export class TextView {
     this.lines = new Lines({
       point: (side, token) => this.asking.pointing(() => this.asking.pointFrom(side, token)),
       pin: (side, token) => this.asking.pointing(() => this.asking.pinFrom(side, token, this[side].of)),
+      edge: (...edge) => this.pinEdge(...edge),
     });
     this.element = element("section", { className: "view-text", ariaLabel: "Text" }, this.caption.element, this.place);
     this.asks = new AskingControls(app);
@@ -87,6 +89,12 @@ export class TextView {
     if (most > LINES) return `Lines are for up to ${LINES} ${rows.level} per side. This text has ${most}.`;
     if (rows.of.length * cols.of.length > app.stack.cells) return "This text is too long for lines.";
     return null;
+  }
+
+  // A line: both of its tokens, and its head.
+  pinEdge(pinRow, pinCol, place) {
+    const [layer, head] = this.chosen[place];
+    this.app.go({ layer, head, pinRow, pinCol, heads: this.chosen.filter((_, at) => at !== place) });
   }
 
   hold() {
@@ -205,10 +213,12 @@ export class TextView {
     const probe = asking.probe === null ? null : others.of[asking.probe];
     this.caption.show({ ...found, sunk, probe, top, pinned });
     if (!matrices) return;
+    this.chosen = heads;
     const names = heads.map((pair) => app.headName(...pair));
     const at = group === null ? null : { side: askedSide, group, pinned };
     const sides = { rows: { groups: rows, axis: stack.rows }, cols: { groups: cols, axis: stack.cols } };
-    this.lines.show({ ...sides, matrices, names, at, sunk: found.sunk, style, scale });
+    const blocked = heads.map((pair) => (rows.level === "tokens" && app.live?.blockedIn(...pair)) || []);
+    this.lines.show({ ...sides, matrices, names, at, sunk: found.sunk, blocked, style, scale });
   }
 
   hide() {

@@ -10,6 +10,8 @@ const FONT = 13;
 const WIDEST = 720;
 const MARGIN = 12; // around a saved picture
 const HEADING = "looks from";
+const CROSS = 5; // half the size of the cross on a blocked edge
+const NEAR = 5; // pixels from a line within which a click means it
 const LEAST = 0.02; // below this place on the scale no line is drawn
 // Colours for all kinds of colour vision (Okabe & Ito), in order of use, on a light and on a dark page.
 const HEADS = {
@@ -18,7 +20,8 @@ const HEADS = {
 };
 
 export class Lines {
-  // on: { point(side, token), pin(side, token) }, with side "rows" or "cols".
+  // on: { point(side, token), pin(side, token) }, with side "rows" or "cols"; edge(row, col, head) with the tokens of a
+  // line between single tokens, and the place of its head among those shown.
   constructor(on) {
     this.canvas = element("canvas", { tabIndex: 0, role: "img", ariaLabel: "Lines between two columns" });
     this.element = element("div", { className: "lines" }, this.canvas);
@@ -34,7 +37,8 @@ export class Lines {
   }
 
   // rows, cols: { groups, axis }; matrices: of each head, by rows; names: of the heads; at: { side, group, pinned } or
-  // null; sunk: the column hidden as the sink, or null; style, scale: of the colours.
+  // null; sunk: the column hidden as the sink, or null; blocked: of each head the edges that edits block, [row, col]; style,
+  // scale: of the colours.
   show(shown) {
     const before = this.shown;
     const same = ["side", "group", "pinned"].every((key) => before?.at?.[key] === shown.at?.[key]);
@@ -107,7 +111,7 @@ export class Lines {
   }
 
   drawLines(context) {
-    const { rows, cols, matrices, scale } = this.shown;
+    const { rows, cols, matrices, scale, blocked } = this.shown;
     const across = cols.groups.labels.length;
     const lines = [];
     let top = 0; // of the visible lines
@@ -125,20 +129,35 @@ export class Lines {
     this.drawn = lines.filter(({ t }) => t >= LEAST);
     this.drawn.sort((a, b) => a.t - b.t); // the strongest on top
     const { left, right } = this.plot;
-    const middle = (left + right) / 2;
     for (const { head, row, col, t } of this.drawn) {
-      const apart = 2 * (head - (matrices.length - 1) / 2); // heads keep their order, so colour is not the only sign
-      const shift = Math.max(-LINE / 3, Math.min(LINE / 3, apart));
+      const shift = this.shiftOf(head);
       const [from, to] = [this.middleOf(row) + shift, this.middleOf(col) + shift];
       context.globalAlpha = 0.1 + 0.85 * t;
       context.strokeStyle = this.colour(head);
       context.lineWidth = 0.6 + 3.4 * t;
-      context.beginPath();
-      context.moveTo(left, from);
-      context.bezierCurveTo(middle, from, middle, to, right, to);
-      context.stroke();
+      curve(context, left, from, right, to);
     }
     context.globalAlpha = 1;
+    blocked.forEach((edges, head) => {
+      for (const [row, col] of edges) if (this.isInSight(row, col)) this.drawBlocked(context, row, col, head);
+    });
+  }
+
+  // A thin line with a cross where an edge is blocked.
+  drawBlocked(context, row, col, head) {
+    const { left, right } = this.plot;
+    const [from, to] = [row, col].map((group) => this.middleOf(group) + this.shiftOf(head));
+    const [x, y] = [(left + right) / 2, (from + to) / 2];
+    context.strokeStyle = this.shown.style.error;
+    context.lineWidth = 1;
+    curve(context, left, from, right, to);
+    context.lineWidth = 2.5;
+    context.beginPath();
+    for (const down of [CROSS, -CROSS]) {
+      context.moveTo(x - CROSS, y - down);
+      context.lineTo(x + CROSS, y + down);
+    }
+    context.stroke();
   }
 
   drawLabel(context, side, group, label, means) {
@@ -179,6 +198,12 @@ export class Lines {
     return { weights, top: largest(weights) };
   }
 
+  // Pixels by which the lines of a head are apart: heads keep their order, so colour is not the only sign.
+  shiftOf(head) {
+    const apart = 2 * (head - (this.shown.matrices.length - 1) / 2);
+    return Math.max(-LINE / 3, Math.min(LINE / 3, apart));
+  }
+
   isInSight(row, col) {
     return !this.inSight || this.inSight.group === (this.inSight.side === "rows" ? row : col);
   }
@@ -208,7 +233,22 @@ export class Lines {
 
   // ---- actions of the reader
 
-  listen({ point, pin }) {
+  // The line under the pointer, as an entry of `drawn`; null if there is none, or if it is not of single tokens.
+  lineAt({ offsetX, offsetY }) {
+    if (this.shown?.rows.groups.level !== "tokens") return null;
+    const { left, right } = this.plot;
+    const along = (offsetX - left) / (right - left);
+    if (!(along > 0.02 && along < 0.98)) return null;
+    const share = stepOf(along);
+    const far = ({ row, col, head }) => {
+      const shift = this.shiftOf(head);
+      return Math.abs(this.middleOf(row) * (1 - share) + this.middleOf(col) * share + shift - offsetY);
+    };
+    const near = this.drawn.filter((line) => far(line) <= NEAR).sort((a, b) => far(a) - far(b));
+    return near[0] ?? null;
+  }
+
+  listen({ point, pin, edge }) {
     const labelAt = ({ offsetX, offsetY }) => {
       if (!this.shown) return null;
       const side = offsetX < this.width / 2 ? "rows" : "cols";
@@ -219,7 +259,7 @@ export class Lines {
     };
     this.canvas.addEventListener("pointermove", (event) => {
       const label = labelAt(event);
-      this.canvas.style.cursor = label ? "pointer" : "default";
+      this.canvas.style.cursor = label || this.lineAt(event) ? "pointer" : "default";
       if (!label) return;
       const { at } = this.shown;
       if (at?.side === label.side && at.group === label.group && !this.inSight) this.lookAt(at); // the same as before
@@ -227,7 +267,9 @@ export class Lines {
     });
     this.canvas.addEventListener("click", (event) => {
       const label = labelAt(event);
-      if (label) pin(label.side, label.token);
+      if (label) return pin(label.side, label.token);
+      const line = this.lineAt(event);
+      if (line) edge(line.row, line.col, line.head);
     });
     this.canvas.addEventListener("pointerleave", () => {
       if (this.shown && !this.shown.at?.pinned) this.lookAt(null);
@@ -239,4 +281,24 @@ export class Lines {
     this.inSight = at;
     if (this.element.isConnected) this.draw();
   }
+}
+
+function curve(context, left, from, right, to) {
+  const middle = (left + right) / 2;
+  context.beginPath();
+  context.moveTo(left, from);
+  context.bezierCurveTo(middle, from, middle, to, right, to);
+  context.stroke();
+}
+
+// How far down a line is, as a share of its height, at a share of its width: `curve` has its control points in the
+// middle, so x = 1.5t(1 - t) + t³ and y = 3t² - 2t³, with t between 0 and 1.
+function stepOf(x) {
+  let [low, high] = [0, 1];
+  for (let i = 0; i < 24; i++) {
+    const t = (low + high) / 2;
+    if (1.5 * t * (1 - t) + t ** 3 < x) low = t;
+    else high = t;
+  }
+  return 3 * low ** 2 - 2 * low ** 3;
 }

@@ -1,0 +1,115 @@
+"""The model behind `headwise view --serve --model`: any causal language model, or a BERT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headwise.cli.files import NamedText, read_texts
+from headwise.cli.layers import LayerRange, choose_layers
+from headwise.errors import ArgumentError, CheckpointError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from headwise.models.bert import Bert
+    from headwise.text import Tokenizer
+    from headwise.viewer.live import Live, LiveModel
+
+PROMPT = "When Mary and John went to the store, John gave a drink to"
+
+NO_HEAD = (
+    "A BERT encodes a text: it predicts no next token. Its attention shows what the edits change. Probabilities are "
+    "for causal language models, such as --model gpt2."
+)
+
+
+def read_prompt(texts: Sequence[str], files: Sequence[Path]) -> NamedText:
+    """The first prompt of a page: the one given, else an example. ArgumentError for several."""
+    if not texts and not files:
+        return NamedText("TEXT", PROMPT, PROMPT)
+    first, *more = read_texts(texts, files)
+    if more:
+        raise ArgumentError(
+            f"--serve with a causal language model shows one prompt at a time, and others are typed on its page. "
+            f"Received: {1 + len(more)} texts. Give one"
+        )
+    return first
+
+
+def is_bert(model: str) -> bool:
+    """Whether a Hugging Face id or folder is a BERT encoder, which headwise reads itself."""
+    from headwise.models.checkpoint import located, read_config
+
+    name = located(model)
+    folder = Path(name)
+    if not folder.is_dir():
+        import huggingface_hub
+
+        folder = Path(huggingface_hub.hf_hub_download(name, "config.json")).parent
+    config = read_config(folder)
+    return config.get("model_type", "bert") == "bert" and not config.get("is_decoder")  # of 2018 it has no type
+
+
+def title_of(model: str) -> str:
+    """What a page calls a model: its id, or the name of its folder."""
+    folder = Path(model).expanduser()
+    return folder.resolve().name if folder.is_dir() else model
+
+
+def live_causal(model: str, prompt: NamedText, ranges: Sequence[LayerRange] | None) -> Live:
+    """A page of a causal language model by id or folder."""
+    from headwise.capture.pretrained import load_pretrained, pieces_of
+    from headwise.models.checkpoint import located
+    from headwise.viewer.live import LiveModel
+
+    name = located(model)
+    loaded = load_pretrained(name, generates=True)
+    if loaded.writes_apart:
+        raise CheckpointError(
+            f"{name} reads one sequence and writes another: --serve takes a causal language model. Record it with "
+            "headwise watch --generate N, then show the file: headwise view run.hw --serve"
+        )
+
+    def run(ids: Tensor) -> Tensor | None:
+        logits: Tensor = loaded.model(ids, use_cache=False).logits
+        return logits
+
+    return _live(
+        LiveModel(
+            loaded.model,
+            lambda text: loaded.encode(text, None),
+            run,
+            pieces_of(name),
+            loaded.max_length,
+        ),
+        title_of(name),
+        prompt,
+        ranges,
+    )
+
+
+def live_bert(
+    bert: Bert, tokenizer: Tokenizer, prompt: NamedText, ranges: Sequence[LayerRange] | None, *, title: str = "BERT"
+) -> Live:
+    """A page of a BERT, which shows how attention changes and predicts nothing."""
+    from headwise.viewer.live import LiveModel
+
+    def run(ids: Tensor) -> None:
+        bert(ids)
+
+    model = LiveModel(bert, tokenizer.encode, run, most_tokens=bert.config.max_positions, why=NO_HEAD)
+    return _live(model, title, prompt, ranges)
+
+
+def _live(model: LiveModel, title: str, prompt: NamedText, ranges: Sequence[LayerRange] | None) -> Live:
+    from headwise.viewer.changes import Asked
+    from headwise.viewer.live import Live
+
+    live = Live(model, title=title)
+    facts = live.facts(Asked(prompt.text))  # also the errors of the prompt, before the server starts
+    if ranges is not None:
+        layers = {layer["number"] for each in facts["inputs"] for stack in each["stacks"] for layer in stack["layers"]}
+        live = Live(model, title=title, layers=set(choose_layers(ranges, len(layers))))
+    return live

@@ -1,0 +1,155 @@
+"""What the live page asks of its model: a prompt, edits and a position, read from JSON and checked.
+
+{"prompt": "the cat", "position": null,
+ "edits": [{"kind": "ablate", "layer": 0, "heads": [1]},
+           {"kind": "block", "layer": "all", "heads": "all", "query": 5, "key": 2}]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headwise.edits import Edit, ablate, block
+from headwise.errors import ArgumentError, brief
+from headwise.files import parsed
+from headwise.records import AttentionRecord, Seen
+from headwise.records.names import name_of
+
+MOST_CHARACTERS = 20_000  # of a prompt
+MOST_EDITS = 100
+
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Change:
+    """Heads that are switched off, or an edge that is blocked."""
+
+    kind: Literal["ablate", "block"]
+    layer: int | None  # its number in `seen.layers`; None = all
+    heads: tuple[int, ...] | None  # None = all
+    query: int = 0
+    key: int = 0
+
+    def told(self) -> dict[str, Any]:
+        """The same as JSON."""
+        heads = ALL if self.heads is None else list(self.heads)
+        found = {"kind": self.kind, "layer": ALL if self.layer is None else self.layer, "heads": heads}
+        return found if self.kind == "ablate" else {**found, "query": self.query, "key": self.key}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question of the page."""
+
+    prompt: str
+    changes: tuple[Change, ...] = ()
+    position: int | None = None  # the token after which the next one is predicted; None = the last
+
+
+def read_asked(body: bytes) -> Asked:
+    """The question in a request. ArgumentError says what was expected."""
+    try:
+        told = parsed(json.loads, body.decode())
+    except ValueError as error:
+        raise ArgumentError(f"run: expected JSON. Received: {brief(body[:40])} ({error})") from None
+    if not isinstance(told, dict):
+        raise ArgumentError(f"run: expected a JSON object with a prompt. Received: {type(told).__name__}")
+    prompt, edits, position = told.get("prompt"), told.get("edits", []), told.get("position")
+    if not isinstance(prompt, str):
+        raise ArgumentError(f"prompt: expected a text. Received: {brief(prompt)}")
+    check_prompt(prompt)
+    if not isinstance(edits, list) or len(edits) > MOST_EDITS:
+        received = len(edits) if isinstance(edits, list) else brief(edits)
+        raise ArgumentError(f"edits: expected a list of at most {MOST_EDITS}. Received: {received}")
+    if position is not None:
+        position = _whole(position, "position")
+    return Asked(prompt, tuple(dict.fromkeys(_change(each) for each in edits)), position)
+
+
+def check_prompt(prompt: str) -> None:
+    """ArgumentError for a prompt without a word, or with too many characters."""
+    if not prompt.strip():
+        raise ArgumentError("The prompt is empty: expected at least one word.")
+    if len(prompt) > MOST_CHARACTERS:
+        raise ArgumentError(
+            f"The prompt is too long: expected at most {MOST_CHARACTERS:,} characters. Received: {len(prompt):,}"
+        )
+
+
+def edits_of(changes: Sequence[Change], seen: Seen) -> list[Edit]:
+    """The edits of `headwise.edits` that these changes are, for the model that made these records.
+
+    Raises ArgumentError for a layer, a head or a position that it does not have.
+    """
+    records = {name_of(record): record for record in seen}
+    off: dict[str, set[int]] = {}  # of each layer in one edit: two edits may not set the output of one head
+    blocks: list[Edit] = []
+    for each in changes:
+        heads = None if each.heads is None else list(each.heads)
+        names = _layers(each, records)
+        if each.kind == "ablate":
+            for name in names:
+                every = range(records[name].shape[1]) if heads is None else heads
+                off.setdefault(name, set()).update(every)
+        else:
+            where = "*" if each.layer is None else names[0]
+            blocks.append(block(where, queries=each.query, keys=each.key, heads=heads))
+    return [*(ablate(name, heads=sorted(heads)) for name, heads in off.items()), *blocks]
+
+
+def check_position(position: int, count: int, what: str) -> None:
+    """ArgumentError for a position outside of the prompt."""
+    if position >= count:
+        raise ArgumentError(
+            f"{what}: the prompt has {count} tokens, numbered 0 … {count - 1}. Received: {what}={position}"
+        )
+
+
+def _layers(change: Change, records: dict[str, AttentionRecord]) -> list[str]:
+    """The names of the layers that a change means, after checks of all its numbers."""
+    names = list(records)
+    if change.layer is not None:
+        if change.layer >= len(names):
+            raise ArgumentError(f"layer: layers are numbered 0 … {len(names) - 1}. Received: layer={change.layer}")
+        names = [names[change.layer]]
+    for name in names:
+        _, count, q_len, k_len = records[name].shape
+        for head in change.heads or ():
+            if head >= count:
+                raise ArgumentError(f"heads: heads of {name} are numbered 0 … {count - 1}. Received: {head}")
+        if change.kind == "block":
+            check_position(change.query, q_len, "query")
+            check_position(change.key, k_len, "key")
+    return names
+
+
+def _change(told: Any) -> Change:
+    if not isinstance(told, dict) or told.get("kind") not in ("ablate", "block"):
+        raise ArgumentError(f'edits: expected {{"kind": "ablate" or "block", …}}. Received: {brief(told)}')
+    layer: int | None = _read(told, "layer", _whole)
+    heads: tuple[int, ...] | None = _read(told, "heads", _heads)
+    if told["kind"] == "ablate":
+        return Change("ablate", layer, heads)
+    return Change("block", layer, heads, *(_whole(told.get(name), name) for name in ("query", "key")))
+
+
+def _read(told: dict[str, Any], name: str, read: Callable[[Any, str], Any]) -> Any:
+    """A value of an edit; None for all."""
+    return None if told.get(name) == ALL else read(told.get(name), name)
+
+
+def _heads(told: Any, name: str) -> tuple[int, ...]:
+    if not isinstance(told, list) or not told:
+        raise ArgumentError(f'{name}: expected a list of numbers, or "{ALL}". Received: {brief(told)}')
+    return tuple(sorted({_whole(each, name) for each in told}))
+
+
+def _whole(told: Any, name: str) -> int:
+    if isinstance(told, bool) or not isinstance(told, int) or told < 0:
+        also = f', or "{ALL}"' if name == "layer" else ""
+        raise ArgumentError(f"{name}: expected a whole number from 0{also}. Received: {brief(told)}")
+    return told

@@ -1,0 +1,126 @@
+// Live pages: a prompt and edits in the state become a run of the model, whose source then takes the page's place.
+
+import CSS from "./live.css" with { type: "text" };
+import { blockedIn, blocked, isOff, off, toggled, written } from "../../data/edits.js";
+import { liveSource } from "../../data/live.js";
+import { EditRow } from "./row.js";
+import { Predictions } from "./predictions.js";
+import { PromptField } from "./prompt.js";
+
+const SLOW_MS = 150; // a run that takes longer is shown as work in progress
+
+export class Live {
+  static css = CSS;
+
+  // The fields of the state that a run depends on, as the page begins with them.
+  static first({ prompt, edits, position }) {
+    return { prompt, edits, after: position };
+  }
+
+  // base: the address of the server's page.
+  constructor(app, base) {
+    this.app = app;
+    this.base = base;
+    this.prompt = new PromptField(app, (prompt) => this.ask(prompt));
+    this.row = new EditRow(app, this);
+    this.predictions = new Predictions(app);
+    this.running = null; // what is being asked, as a text
+    this.keys = [
+      [["o"], "switch this head off, or on again", () => this.switchHead()],
+      [["e"], "block the current cell in this head, or unblock it", () => this.blockEdge("head")],
+    ];
+  }
+
+  close() {
+    this.asking?.abort();
+  }
+
+  // What is shown: { prompt, edits, position, predictions, ... }.
+  get shown() {
+    return this.app.source.live;
+  }
+
+  isOff(layer, head) {
+    return isOff(this.shown.edits, this.app.stack.layers[layer].number, head);
+  }
+
+  // The blocked cells of a head, [row, col].
+  blockedIn(layer, head) {
+    return blockedIn(this.shown.edits, this.app.stack.layers[layer].number, head);
+  }
+
+  // ---- changes
+
+  // Another prompt. Edges name tokens of the old one, heads do not.
+  ask(prompt) {
+    const { state } = this.app;
+    if (prompt === state.prompt) return this.app.say("This prompt is shown already.");
+    const edits = state.edits.filter(({ kind }) => kind !== "block");
+    if (edits.length < state.edits.length) this.app.say("Blocked edges were dropped: they named tokens of the other prompt.");
+    state.set({ prompt, edits, after: null });
+  }
+
+  switchHead() {
+    const { state, layer } = this.app;
+    state.set({ edits: toggled(state.edits, off(layer.number, state.head)) });
+  }
+
+  blockEdge(scope) {
+    const { state, layer } = this.app;
+    const [query, key] = [state.pinRow ?? state.row, state.pinCol ?? state.col];
+    const why = this.whyNoEdge(query, key);
+    if (why) return this.app.say(why);
+    state.set({ edits: toggled(state.edits, blocked(scope, layer.number, state.head, query, key)) });
+  }
+
+  // Why a cell cannot be blocked; null if it can.
+  whyNoEdge(query, key) {
+    if (query === null || key === null) return "Pin a cell of the map, or a line between two tokens, to block that edge.";
+    if (this.shown.predictions && key > query) return "A token attends to no later token: there is no edge to block.";
+    return null;
+  }
+
+  // ---- runs
+
+  update(changed) {
+    for (const part of [this.prompt, this.row, this.predictions]) part.update(changed);
+    const { prompt, edits, after } = this.app.state;
+    const wanted = asText(prompt, edits, after);
+    if (wanted === this.running) return;
+    this.asking?.abort();
+    this.running = null;
+    this.busy(false);
+    if (wanted !== asText(this.shown.prompt, this.shown.edits, this.shown.position)) this.run(wanted);
+  }
+
+  async run(wanted) {
+    const { app } = this;
+    const { prompt, edits, after: position } = app.state;
+    const asking = (this.asking = new AbortController());
+    this.running = wanted;
+    const late = setTimeout(() => asking === this.asking && this.busy(true), SLOW_MS);
+    try {
+      const source = await liveSource(this.base, { prompt, edits, position }, { signal: asking.signal });
+      if (asking.signal.aborted) return;
+      if (source.live.run === this.shown.run) app.source.live = source.live; // only another position
+      else app.replace(source);
+      this.running = null;
+      for (const part of [this.prompt, this.row, this.predictions]) part.update(app.everything());
+    } catch (error) {
+      if (asking.signal.aborted) return;
+      app.fail(error); // and back to what is shown; the field keeps what was typed
+      this.running = null;
+      app.state.set(Live.first(this.shown));
+    } finally {
+      clearTimeout(late);
+      if (asking === this.asking) this.busy(false);
+    }
+  }
+
+  busy(slow) {
+    this.app.busy(slow);
+    this.prompt.busy(slow);
+  }
+}
+
+const asText = (prompt, edits, after) => JSON.stringify([prompt, written(edits), after]);

@@ -1,0 +1,81 @@
+// The next-token probabilities of the edited run beside those of the plain one: bars to both sides of each token.
+
+import { element } from "../element.js";
+
+const SMALL = 1e-4; // differences below are not written
+const VISIBLE = { " ": "␣", "\n": "⏎", "\t": "⇥" }; // white space of a token
+
+export class Predictions {
+  constructor(app) {
+    this.app = app;
+    this.select = element("select", { ariaLabel: "After which token" });
+    this.select.addEventListener("change", () => {
+      app.state.set({ after: this.select.value === "" ? null : Number(this.select.value) });
+    });
+    this.after = element("label", { className: "picker" }, element("span", { textContent: "after" }), this.select);
+    this.summary = element("p", { className: "summary", role: "status" });
+    this.body = element("tbody");
+    const heading = (textContent, className) => element("th", { textContent, className, scope: "col" });
+    const row = element("tr", {}, heading("plain", "plain-side"), heading("next token", "token"), heading("edited", "edited-side"));
+    this.table = element("table", {}, element("thead", {}, row), this.body);
+    this.why = element("p", { className: "none" });
+    const title = element("h2", { textContent: "Predictions", id: "predictions-title" });
+    const top = element("div", { className: "heading" }, title, this.after);
+    this.element = element("aside", { className: "predictions" }, top, this.summary, this.table, this.why);
+    this.element.setAttribute("aria-labelledby", "predictions-title");
+  }
+
+  update() {
+    const { live } = this.app.source;
+    if (live === this.shown) return;
+    this.shown = live;
+    const found = live.predictions;
+    for (const part of [this.after, this.summary, this.table]) part.hidden = !found;
+    this.why.hidden = Boolean(found);
+    this.why.textContent = live.why;
+    if (!found) return;
+    this.offer(live.position);
+    this.summary.textContent = this.said(found);
+    this.body.replaceChildren(...found.tokens.map((token) => this.line(token)));
+    this.element.dataset.run = live.run;
+  }
+
+  offer(position) {
+    const { labels } = this.app.stack.rows;
+    const last = labels.length - 1;
+    const options = labels.map((label, at) => element("option", { value: at, textContent: `${at} · ${label}` }));
+    options.pop();
+    this.select.replaceChildren(...options, element("option", { value: "", textContent: `${last} · ${labels[last]} (last)` }));
+    this.select.value = position === null || position === last ? "" : String(position);
+  }
+
+  // How far the runs are apart, in a sentence.
+  said({ distance, divergence }) {
+    const { edits, emptied } = this.app.source.live;
+    if (!edits.length) return "No edits: both runs are the same.";
+    const kl = divergence === null ? "infinite" : `${divergence.toPrecision(3)} nats`;
+    const left = emptied ? ` ${emptied} ${emptied === 1 ? "query was" : "queries were"} left without any key.` : "";
+    return `Total variation ${distance.toFixed(3)} · KL ${kl}.${left}`;
+  }
+
+  line({ id, text, plain, edited }) {
+    const side = (name, share) => {
+      const bar = element("i", { ariaHidden: "true" });
+      bar.style.setProperty("--share", share);
+      return element("td", { className: name }, element("b", { textContent: percent(share) }), bar);
+    };
+    const shown = text.replace(/^\s|\s$|[\n\t]/g, (space) => VISIBLE[space] ?? space);
+    const difference = Math.abs(edited - plain) < SMALL ? "" : `${edited > plain ? "+" : "−"}${percent(Math.abs(edited - plain))}`;
+    const name = element("th", { scope: "row", className: "token", title: `${shown} · token ${id}` });
+    name.append(element("bdi", { textContent: shown }), element("small", { textContent: difference || "\u00a0" }));
+    const line = element("tr", {}, side("plain-side", plain), name, side("edited-side", edited));
+    Object.assign(line.dataset, { token: id, plain, edited });
+    return line;
+  }
+}
+
+// A probability with the digits that tell small ones apart.
+function percent(share) {
+  const value = 100 * share;
+  return value >= 10 ? `${value.toFixed(1)}%` : value >= 0.01 ? `${value.toFixed(2)}%` : value > 0 ? "<0.01%" : "0%";
+}

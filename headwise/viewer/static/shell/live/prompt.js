@@ -1,0 +1,37 @@
+// The prompt: a field at the top of a live page. Enter runs it.
+
+import { element } from "../element.js";
+
+export class PromptField {
+  // ask(prompt): called with another prompt.
+  constructor(app, ask) {
+    this.app = app;
+    this.field = element("textarea", { rows: 1, spellcheck: false, dir: "auto", id: "prompt" });
+    this.field.title = "Enter runs the model on it, Shift+Enter begins a line";
+    this.button = element("button", { type: "submit", className: "toggle", textContent: "Run" });
+    const label = element("label", { textContent: "Prompt", htmlFor: "prompt" });
+    this.element = element("form", { className: "prompt" }, label, this.field, this.button);
+    this.element.addEventListener("submit", (event) => {
+      event.preventDefault();
+      ask(this.field.value);
+    });
+    this.field.addEventListener("keydown", (event) => {
+      if (event.isComposing) return;
+      if (event.key === "Enter" && !event.shiftKey) {
+        event.preventDefault();
+        this.element.requestSubmit();
+      } else if (event.key === "Escape") this.field.blur();
+    });
+  }
+
+  // Only another run writes into the field: what was typed and refused stays.
+  update() {
+    const { prompt } = this.app.source.live;
+    if (prompt === this.known) return;
+    this.known = this.field.value = prompt;
+  }
+
+  busy(slow) {
+    this.button.textContent = slow ? "Running …" : "Run";
+  }
+}

@@ -1,0 +1,93 @@
+// The row of edits: what can be done with the current head and the pinned cell, and what was done, as chips.
+
+import { ALL, SCOPES, blocked, has, isOff, toggled } from "../../data/edits.js";
+import { element, icon } from "../element.js";
+
+const SCOPE_TEXTS = { head: "in this head", layer: "in this layer", everywhere: "everywhere" };
+
+export class EditRow {
+  constructor(app, live) {
+    Object.assign(this, { app, live });
+    this.head = element("button", { type: "button", className: "toggle switch" });
+    this.head.addEventListener("click", () => live.switchHead());
+    this.hint = element("span", { className: "hint" });
+    this.edge = element("span", { className: "edge" });
+    this.scopes = element("span", { className: "choices", role: "group", ariaLabel: "Block this edge" });
+    for (const scope of SCOPES) {
+      const button = element("button", { type: "button", textContent: SCOPE_TEXTS[scope] });
+      button.dataset.scope = scope;
+      button.addEventListener("click", () => live.blockEdge(scope));
+      this.scopes.append(button);
+    }
+    this.block = element("span", { className: "block-edge" }, this.edge, this.scopes);
+    this.list = element("ul", { className: "chips", ariaLabel: "Edits" });
+    this.reset = element("button", { type: "button", className: "plain reset" }, element("span", { textContent: "Reset" }));
+    this.reset.title = "Take back all edits";
+    this.reset.addEventListener("click", () => {
+      this.head.focus(); // this button goes
+      app.state.set({ edits: [] });
+    });
+    this.done = element("div", { className: "done" }, this.list, this.reset);
+    const can = element("div", { className: "can" }, this.head, this.block, this.hint);
+    this.element = element("section", { className: "edits", ariaLabel: "Edits of attention" }, can, this.done);
+  }
+
+  update() {
+    const { app, live } = this;
+    const { state, layer } = app;
+    const { head, edits, pinRow, pinCol } = state;
+    const isHeadOff = isOff(edits, layer.number, head);
+    const verb = isHeadOff ? "Switch on" : "Switch off";
+    this.head.textContent = `${verb} ${app.plainHeadName(state.layer, head)}`;
+    this.head.title = `${verb} this head: ${isHeadOff ? "its output counts again" : "its output becomes 0"} (o)`;
+    this.head.classList.toggle("on", isHeadOff);
+    const why = live.whyNoEdge(pinRow, pinCol);
+    this.hint.hidden = !why;
+    this.hint.textContent = why ?? "";
+    this.block.hidden = Boolean(why);
+    if (!why) this.showEdge(edits, layer.number, head, pinRow, pinCol);
+    this.showChips(edits);
+  }
+
+  showEdge(edits, layer, head, query, key) {
+    const { rows, cols } = this.app.stack;
+    const name = (axis, place) => element("bdi", { textContent: axis.labels[place], title: `${axis.labels[place]} ${place}` });
+    this.edge.replaceChildren("Block ", name(rows, query), " → ", name(cols, key));
+    for (const button of this.scopes.children) {
+      const { scope } = button.dataset;
+      const there = has(edits, blocked(scope, layer, head, query, key));
+      button.ariaPressed = String(there);
+      button.title = `${there ? "Unblock" : "Block"} this edge ${SCOPE_TEXTS[scope]}${scope === "head" ? " (e)" : ""}`;
+    }
+  }
+
+  showChips(edits) {
+    this.done.hidden = !edits.length;
+    const key = JSON.stringify([edits, this.app.stack.rows.labels]);
+    if (key === this.listed) return; // so that the focus stays
+    const at = [...this.list.children].findIndex((chip) => chip.contains(this.app.root.activeElement));
+    this.listed = key;
+    this.list.replaceChildren(...edits.map((edit) => this.chip(edit)));
+    if (at < 0) return;
+    const next = this.list.children[Math.min(at, edits.length - 1)]?.querySelector("button") ?? this.head;
+    next.focus();
+  }
+
+  chip(edit) {
+    const { app } = this;
+    const name = this.nameOf(edit);
+    const remove = element("button", { type: "button", className: "plain", ariaLabel: `Remove: ${name}`, title: "Remove" }, icon("close"));
+    remove.addEventListener("click", () => app.state.set({ edits: toggled(app.state.edits, edit) }));
+    const chip = element("li", { className: `chip ${edit.kind}` }, element("span", { textContent: name, title: name }), remove);
+    return chip;
+  }
+
+  nameOf({ kind, layer, heads, query, key }) {
+    const place = layer === ALL ? "all layers" : `layer ${layer}`;
+    const of = heads === ALL ? (layer === ALL ? "" : " · all heads") : ` · head ${heads.join(", ")}`;
+    if (kind === "ablate") return `${place}${of || " · all heads"} off`;
+    const { rows, cols } = this.app.stack;
+    const label = (axis, at) => `${axis.labels[at] ?? "?"} ${at}`;
+    return `${label(rows, query)} ↛ ${label(cols, key)} · ${layer === ALL && heads === ALL ? "everywhere" : place + of}`;
+  }
+}

@@ -1,0 +1,430 @@
+"""The live page in a browser: a person types a prompt, edits attention, and sees the probabilities move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import headwise
+from headwise import edits, masks
+from headwise.cli.files import NamedText
+from headwise.cli.live import live_bert, live_causal
+from headwise.text import Tokenizer
+from headwise.viewer import inputs_of
+from headwise.viewer.live import Live
+from headwise.viewer.server import serving, serving_live
+
+from .browser import check_with_axe, kept_address
+from .conftest import look, record, write
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+pytestmark = pytest.mark.browser
+
+PROMPT = "cat owl pig ant fox cat owl pig"  # the model goes on with "ant"
+ANT, PIG = 3, 7
+ATTENTION = "model.layers.1.self_attn"
+
+
+@pytest.fixture(scope="module")
+def live(copying_model: Path) -> Live:
+    return live_causal(str(copying_model), NamedText("TEXT", PROMPT, PROMPT), None)
+
+
+@pytest.fixture(scope="module")
+def url(live: Live) -> Iterator[str]:
+    with serving_live(live, PROMPT) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def online(chromium: Browser) -> Iterator[BrowserContext]:
+    context = chromium.new_context(viewport={"width": 1280, "height": 860})
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(online: BrowserContext, url: str) -> Iterator[Page]:
+    """The page, opened; at its end nothing went wrong on the console, but for refusals that a test asks for."""
+    page, trouble = online.new_page(), []
+    page.on("console", lambda message: "status of 400" in message.text or trouble.append(message.text))
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.goto(url)
+    page.wait_for_selector(".predictions tbody tr")
+    yield page
+    page.close()
+    assert trouble == []
+
+
+@pytest.fixture(scope="module")
+def induction(live: Live) -> int:
+    """The head of the second layer that looks at what followed."""
+    weights = live.shown("0").inputs[0].stacks[0].layers[1].record.weights()[0, :, PIG, ANT]
+    return int(weights.argmax())
+
+
+@pytest.fixture(scope="module")
+def expected(copying_model: Path, induction: int) -> dict[str, torch.Tensor]:
+    """The probabilities of the model alone, and of `headwise.edit` in Python."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(copying_model).eval()
+    ids = AutoTokenizer.from_pretrained(copying_model)(PROMPT, return_tensors="pt")["input_ids"]
+    cases = {
+        "off": edits.ablate(ATTENTION, heads=[induction]),
+        "head": edits.block(ATTENTION, heads=[induction], queries=PIG, keys=ANT),
+        "layer": edits.block(ATTENTION, queries=PIG, keys=ANT),
+        "everywhere": edits.block("*", queries=PIG, keys=ANT),
+    }
+    with torch.no_grad():
+        found = {"plain": model(ids).logits[0]}
+        for name, each in cases.items():
+            with headwise.edit(model, each):
+                found[name] = model(ids).logits[0]
+    return {name: logits.double().softmax(-1) for name, logits in found.items()}
+
+
+def shares(page: Page, run: str) -> dict[int, float]:
+    """What the panel says of a run, by token."""
+    rows = page.locator(".predictions tbody tr").evaluate_all("(all) => all.map(({ dataset }) => ({ ...dataset }))")
+    return {int(row["token"]): float(row[run]) for row in rows}
+
+
+def settled(page: Page, *chips: str) -> None:
+    """Wait until the page shows the run with these edits."""
+    page.wait_for_function("(count) => headwise.app.source.live.edits.length === count", arg=len(chips))
+    page.wait_for_function("() => headwise.app.live.running === null")
+    assert page.locator(".chip span").all_inner_texts() == list(chips)
+
+
+def check(page: Page, plain: torch.Tensor, edited: torch.Tensor) -> None:
+    for run, numbers in (("plain", plain), ("edited", edited)):
+        for token, share in shares(page, run).items():
+            assert share == pytest.approx(float(numbers[token]), abs=1e-6)
+
+
+def click_cell(page: Page, row: int, col: int) -> None:
+    x, y = page.evaluate("([row, col]) => headwise.app.view.map.centreOf(row, col)", [row, col])
+    page.locator(".heat-map canvas").click(position={"x": x, "y": y})
+
+
+def choose_head(page: Page, layer: int, head: int) -> None:
+    page.locator(f'.strip .tile[data-layer="{layer}"][data-head="{head}"]').click()
+
+
+def test_a_head_is_switched_off_and_on(page: Page, expected: dict[str, torch.Tensor], induction: int) -> None:
+    plain = expected["plain"][-1]
+    assert page.locator(".predictions tbody tr").first.locator("bdi").inner_text() == "ant"
+    assert shares(page, "plain")[2] > 0.9
+    assert page.locator(".summary").inner_text() == "No edits: both runs are the same."
+    check(page, plain, plain)
+
+    choose_head(page, 1, induction)
+    page.get_by_role("button", name=f"Switch off layer 1 · head {induction}").click()
+    settled(page, f"layer 1 · head {induction} off")
+    check(page, plain, expected["off"][-1])
+    assert shares(page, "edited")[2] < 0.5
+    for run, numbers in (("plain", plain), ("edited", expected["off"][-1])):  # what a person reads: a number and a bar
+        side = page.locator(f'.predictions tr[data-token="2"] td.{run}-side')
+        share = 100 * float(numbers[2])
+        assert side.locator("b").inner_text() == f"{share:.{1 if share >= 10 else 2}f}%"
+        assert float(side.locator("i").evaluate("(bar) => bar.style.getPropertyValue('--share')")) == pytest.approx(
+            share / 100
+        )
+    distance = (plain - expected["off"][-1]).abs().sum() / 2
+    assert page.locator(".summary").inner_text().startswith(f"Total variation {distance:.3f} · KL ")
+    (off,) = page.locator(".strip .tile.off").all()
+    assert off.get_attribute("aria-label") == f"layer 1, head {induction} (off)"
+    assert f"head {induction} (off)" in page.locator("footer .place").inner_text()
+
+    page.get_by_role("button", name=f"Switch on layer 1 · head {induction}").click()
+    settled(page)
+    check(page, plain, plain)
+    assert page.locator(".tile.off").count() == 0
+
+
+@pytest.mark.parametrize("scope", ["head", "layer", "everywhere"])
+def test_an_edge_is_blocked(page: Page, expected: dict[str, torch.Tensor], induction: int, scope: str) -> None:
+    place = {"head": f"layer 1 · head {induction}", "layer": "layer 1 · all heads", "everywhere": "everywhere"}[scope]
+    choose_head(page, 1, induction)
+    assert page.locator(".edits .hint").inner_text().startswith("Pin a cell")
+    click_cell(page, PIG, ANT)
+    assert page.locator(".edits .edge").inner_text() == "Block pig → ant"
+    page.locator("#cell[data-weight]").wait_for()
+    assert float(page.locator("#cell").get_attribute("data-weight") or "nan") > 0.5
+    button = page.locator(f'.edits [data-scope="{scope}"]')
+    page.evaluate("window.axis = headwise.app.view.map.what.rows")
+    button.click()
+    settled(page, f"pig 7 ↛ ant 3 · {place}")
+    check(page, expected["plain"][-1], expected[scope][-1])
+    assert shares(page, "edited")[2] < 0.5
+
+    # The attention shown is that of the edited run, with a mark, at the same place of the map.
+    page.locator("#cell b", has_text="blocked").wait_for()
+    assert page.evaluate("headwise.app.view.map.marks.blocked") == [[PIG, ANT]]
+    assert page.evaluate("headwise.app.view.map.what.rows === window.axis")  # the same tokens: it shows what it showed
+    assert page.locator(".blocked-edge").is_visible()
+    assert button.get_attribute("aria-pressed") == "true"
+    other = page.evaluate("(head) => headwise.app.live.blockedIn(1, head)", 1 - induction)
+    assert other == ([] if scope == "head" else [[PIG, ANT]])
+    weights = page.evaluate(
+        "async (head) => Array.from(await headwise.app.stack.tile(1, head, [7, 8], [0, 8], 1, 8, 'max'))", induction
+    )
+    assert weights[ANT] is None or weights[ANT] != weights[ANT]  # NaN
+    assert sum(weight for weight in weights if weight and weight == weight) == pytest.approx(1, abs=1e-5)
+
+    button.click()  # once more takes it back
+    settled(page)
+    assert not page.locator(".blocked-edge").is_visible()
+
+
+def test_no_edge_leads_to_a_later_token(page: Page) -> None:
+    click_cell(page, 2, 5)
+    assert page.locator(".edits .hint").inner_text() == "A token attends to no later token: there is no edge to block."
+    assert page.locator(".edits .scopes, .edits [data-scope]").first.is_hidden()
+
+
+def test_edits_are_chips_that_go_one_by_one(page: Page, induction: int) -> None:
+    keys = page.keyboard
+    choose_head(page, 0, 0)
+    keys.press("o")
+    settled(page, "layer 0 · head 0 off")
+    assert page.evaluate("headwise.app.root.activeElement.title").startswith("layer 0 · head 0 (off)")  # still there
+    choose_head(page, 1, induction)
+    page.evaluate("headwise.state.set({ row: 7, col: 3 })")
+    keys.press("e")
+    block = f"pig 7 ↛ ant 3 · layer 1 · head {induction}"
+    settled(page, "layer 0 · head 0 off", block)
+    page.get_by_role("button", name="Remove: layer 0 · head 0 off").press("Enter")
+    settled(page, block)
+    assert page.evaluate("headwise.app.root.activeElement.ariaLabel") == f"Remove: {block}"
+    keys.press("o")
+    settled(page, block, f"layer 1 · head {induction} off")
+    page.get_by_role("button", name="Reset").click()
+    settled(page)
+    assert page.evaluate("headwise.app.root.activeElement.textContent").startswith("Switch off layer 1")
+    keys.press("?")
+    assert "switch this head off, or on again" in page.locator("dialog.help").inner_text()
+
+
+def test_a_prompt_is_typed(page: Page, expected: dict[str, torch.Tensor], induction: int) -> None:
+    choose_head(page, 1, induction)
+    click_cell(page, PIG, ANT)
+    page.keyboard.press("e")
+    page.keyboard.press("o")
+    settled(page, f"pig 7 ↛ ant 3 · layer 1 · head {induction}", f"layer 1 · head {induction} off")
+    field = page.get_by_label("Prompt")
+    field.fill("elk hen jay elk hen")
+    field.press("Enter")
+    settled(page, f"layer 1 · head {induction} off")  # the edge named tokens of the other prompt
+    assert "Blocked edges were dropped" in page.locator(".status").inner_text()
+    assert page.evaluate("headwise.app.stack.rows.labels") == ["elk", "hen", "jay", "elk", "hen"]
+    assert page.evaluate("[headwise.state.pinRow, headwise.state.pinCol]") == [None, None]
+    page.get_by_role("button", name="Reset").click()
+    settled(page)
+    assert page.locator(".predictions tbody tr").first.locator("bdi").inner_text() == "jay"
+
+
+def test_predictions_after_any_token(page: Page, expected: dict[str, torch.Tensor], induction: int) -> None:
+    choose_head(page, 1, induction)
+    page.keyboard.press("o")
+    settled(page, f"layer 1 · head {induction} off")
+    after = page.get_by_label("After which token")
+    assert after.locator("option").all_inner_texts()[5:] == ["5 · cat", "6 · owl", "7 · pig (last)"]
+    page.evaluate("window.inputs = headwise.app.source.inputs")
+    after.select_option("5 · cat")
+    page.wait_for_function("() => headwise.app.source.live.predictions.position === 5")
+    check(page, expected["plain"][5], expected["off"][5])
+    assert page.evaluate("headwise.app.source.inputs === window.inputs")  # the same run: nothing else is drawn anew
+    assert "after=5" in kept_address(page)
+
+
+def test_the_address_keeps_edits_prompt_and_position(page: Page, url: str, induction: int) -> None:
+    field = page.get_by_label("Prompt")
+    field.fill("elk hen jay owl elk hen")
+    field.press("Enter")
+    page.wait_for_function("() => headwise.app.stack.rows.length === 6")
+    choose_head(page, 1, induction)
+    page.keyboard.press("o")
+    page.evaluate("headwise.state.set({ pinRow: 5, pinCol: 2, after: 4 })")
+    page.locator('.edits [data-scope="everywhere"]').click()
+    chips = [f"layer 1 · head {induction} off", "hen 5 ↛ jay 2 · everywhere"]
+    settled(page, *chips)
+    page.wait_for_function("() => headwise.app.source.live.predictions.position === 4")
+    known = shares(page, "edited")
+    address = kept_address(page)
+    assert f"edits=off.1.{induction}%2Cblock.all.all.5.2" in address
+    page.reload()
+    page.wait_for_selector(".predictions tbody tr")
+    settled(page, *chips)
+    assert page.evaluate("[headwise.state.pinRow, headwise.state.pinCol, headwise.state.after]") == [5, 2, 4]
+    assert shares(page, "edited") == pytest.approx(known)
+    assert field.input_value() == "elk hen jay owl elk hen"
+    assert kept_address(page) == address
+
+
+REFUSED = {  # the address -> the sentence
+    "a head that there is not": ("edits=off.0.7", "are numbered 0 … 1. Received: 7"),
+    "a position outside": ("edits=block.0.0.9.1", "query: the prompt has 8 tokens, numbered 0 … 7"),
+    "a token that there is not": ("after=8", "position: the prompt has 8 tokens"),
+    "a prompt that is too long": (f"prompt={'ant+' * 65}", "at most 64 tokens"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_is_said_and_the_page_goes_on(page: Page, url: str, case: str) -> None:
+    address, sentence = REFUSED[case]
+    page.goto("about:blank")
+    page.goto(f"{url}#{address}")
+    page.locator("footer .alert", has_text=sentence).wait_for()
+    settled(page)
+    assert page.evaluate("headwise.app.source.live.prompt") == PROMPT
+    assert shares(page, "edited")[2] > 0.9
+
+
+def test_what_was_typed_and_refused_stays(page: Page) -> None:
+    field = page.get_by_label("Prompt")
+    field.fill("   ")
+    field.press("Enter")
+    page.locator("footer .alert", has_text="The prompt is empty").wait_for()
+    assert field.input_value() == "   "
+    field.fill(PROMPT + " ")
+    page.get_by_role("button", name="Run").click()
+    page.wait_for_function("(prompt) => headwise.app.source.live.prompt === prompt", arg=PROMPT + " ")
+
+
+def test_nonsense_in_the_address_is_left_out(page: Page, url: str) -> None:
+    page.goto("about:blank")
+    page.goto(f"{url}#edits=off,off.x.1,off.0.0.1,block.0.0.1,block.0.0.1.y,what.0.0,off.0.0,off.0.0,block.1.0%2B1.2.1")
+    page.wait_for_selector(".predictions tbody tr")
+    settled(page, "layer 0 · head 0 off", "pig 2 ↛ owl 1 · layer 1 · head 0, 1")
+
+
+def test_a_line_is_clicked(page: Page, induction: int) -> None:
+    """In the Text view a line between two columns is an edge."""
+    page.evaluate("(head) => headwise.state.set({ view: 'text', form: 'lines', layer: 1, head })", induction)
+    page.wait_for_function("() => headwise.app.view.lines.drawn.length > 0")
+    at = page.evaluate(
+        """() => {
+            const { lines } = headwise.app.view;
+            const { left, right } = lines.plot; // in the middle of a line its height is the mean of both ends
+            return { x: (left + right) / 2, y: (lines.middleOf(7) + lines.middleOf(3)) / 2 };
+        }"""
+    )
+    page.locator(".lines canvas").click(position=at)
+    assert page.locator(".edits .edge").inner_text() == "Block pig → ant"
+    page.locator('.edits [data-scope="head"]').click()
+    settled(page, f"pig 7 ↛ ant 3 · layer 1 · head {induction}")
+    page.wait_for_function("() => headwise.app.view.lines.shown.blocked[0].length === 1")
+    assert not page.evaluate("headwise.app.view.lines.drawn.some(({ row, col }) => row === 7 && col === 3)")
+
+
+def test_every_view_follows_the_edits(page: Page) -> None:
+    """Each shows the same as on a page that begins with these edits."""
+
+    def texts() -> dict[str, str]:
+        found = {}
+        for view in ("model", "head", "text", "compare", "flow"):
+            page.evaluate("(view) => headwise.state.set({ view, row: 7 })", view)
+            page.wait_for_timeout(120)
+            found[view] = page.locator(".panel").inner_text()
+        return found
+
+    plain = texts()
+    page.evaluate("headwise.state.set({ edits: [{ kind: 'block', layer: 0, heads: 'all', query: 7, key: 6 }] })")
+    settled(page, "pig 7 ↛ owl 6 · layer 0 · all heads")
+    page.wait_for_timeout(120)
+    edited = texts()
+    for view, drawn in {"head": "map", "compare": "map.left"}.items():  # their numbers are drawn
+        page.evaluate("(view) => headwise.state.set({ view })", view)
+        page.wait_for_function(f"() => Number.isNaN(headwise.app.view.{drawn}.plates.weight(7, 6))")
+    kept_address(page)
+    page.reload()
+    page.wait_for_selector(".predictions tbody tr")
+    assert texts() == edited
+    assert all(plain[view] != edited[view] for view in ("model", "text", "flow"))
+
+
+def test_narrow_pages_and_screen_readers(axe_tab: Page, url: str, induction: int) -> None:
+    axe_tab.goto(f"{url}#layer=1&head={induction}&edits=off.0.0,block.1.{induction}.7.3&pinrow=7&pincol=3")
+    axe_tab.wait_for_selector(".predictions tbody tr")
+    check_with_axe(axe_tab)
+    axe_tab.set_viewport_size({"width": 390, "height": 800})
+    wide = axe_tab.evaluate("[headwise.app.frame.scrollWidth, headwise.app.frame.clientWidth]")
+    assert wide[0] <= wide[1]
+    for part in (".prompt", ".predictions", ".edits"):
+        box = axe_tab.locator(part).bounding_box()
+        assert box is not None
+        assert box["width"] <= 390
+    axe_tab.set_viewport_size({"width": 1280, "height": 860})
+
+
+def test_a_page_of_some_layers_edits_these(online: BrowserContext, live: Live, induction: int) -> None:
+    """With --layers 1 the first layer of the page is the model's second. Its pictures have the marks."""
+    with serving_live(Live(live.model, title="Second layer", layers=[1]), PROMPT) as url:
+        page = online.new_page()
+        page.goto(f"{url}#head={induction}&pinrow=7&pincol=3")
+        page.wait_for_selector(".predictions tbody tr")
+        page.keyboard.press("o")
+        page.keyboard.press("e")  # while the first run may still be asked for
+        settled(page, f"layer 1 · head {induction} off", f"pig 7 ↛ ant 3 · layer 1 · head {induction}")
+        assert shares(page, "edited")[2] < 0.5
+        with page.expect_download() as download:
+            page.get_by_role("button", name="Save SVG").click()
+        drawn = Path(download.value.path()).read_text(encoding="utf-8")
+        assert f"layer 1 · head {induction} (off)" in drawn
+        assert drawn.count(page.evaluate("headwise.app.style.error")) == 1  # the cross
+        page.close()
+
+
+def test_a_bert_has_edits_and_says_that_it_predicts_nothing(online: BrowserContext, tiny_bert: Path) -> None:
+    bert, tokenizer = headwise.Bert.from_pretrained(tiny_bert), Tokenizer.from_pretrained(tiny_bert)
+    with serving_live(
+        live_bert(bert, tokenizer, NamedText("TEXT", "the cat", "the cat sat"), None), "the cat sat"
+    ) as url:
+        page = online.new_page()
+        page.goto(url)
+        page.locator(".predictions .none", has_text="it predicts no next token").wait_for()
+        assert page.locator(".predictions table").is_hidden()
+        click_cell(page, 1, 3)  # an encoder attends to later tokens too
+        page.locator('.edits [data-scope="head"]').click()
+        settled(page, "the 1 ↛ sat 3 · layer 0 · head 0")
+        page.locator("#cell b", has_text="blocked").wait_for()
+        page.close()
+
+
+def test_other_pages_have_no_edits(tab: Page, online: BrowserContext, tmp_path: Path) -> None:
+    """A file, and a server of records: no prompt, no button, no panel, no keys."""
+    seen = look(record(mask=masks.causal()))
+    write(tmp_path / "page.html", seen)
+    tab.goto((tmp_path / "page.html").as_uri())
+    tab.wait_for_function("() => window.headwise")
+    served = online.new_page()
+    with serving(inputs_of(seen), title="Records") as url:
+        served.goto(url)
+        served.wait_for_function("() => window.headwise")
+        for page in (tab, served):
+            assert page.locator(".prompt, .edits, .predictions").count() == 0
+            page.keyboard.press("o")
+            page.keyboard.press("e")
+            assert page.evaluate("headwise.state.edits") == []
+            page.keyboard.press("?")
+            assert "switch this head off" not in page.locator("dialog.help").inner_text()
+        served.close()
+
+
+def test_the_server_is_gone(live: Live, online: BrowserContext) -> None:
+    page: Any = online.new_page()
+    with serving_live(live, PROMPT) as url:
+        page.goto(url)
+        page.wait_for_selector(".predictions tbody tr")
+    page.keyboard.press("o")
+    page.locator("footer .alert", has_text="The server does not answer").wait_for()
+    assert page.locator(".chip").count() == 0
+    page.close()
