@@ -51,6 +51,7 @@ PINNED = {
         "projections retrieval_scores"
     ),
     "headwise.doctor": ("Comparison Diagnosis Finding Gradients Spec Where compare diagnose diagnose_model gradcheck"),
+    "headwise.profiles": "CLASSES KINDS MEASURES Corpus Example Head Pair Profile load profile",
     "headwise.worksheet": ("Axis Matrix Step Worksheet make write"),
     "headwise.testing": ("assert_healthy"),
 }

@@ -24,6 +24,7 @@ from headwise.cli import (
     gradcheck,
     plot,
     predict,
+    profile,
     serve,
     stats,
     train,
@@ -111,6 +112,7 @@ def command(context: click.Context) -> None:
 
 command.add_command(view.view)
 command.add_command(watch.watch)
+command.add_command(profile.profile)
 command.add_command(stats.stats)
 command.add_command(plot.plot)
 command.add_command(doctor.doctor)

@@ -16,6 +16,7 @@ from headwise.cli.layers import LayerRange, choose_layers, parse_layers
 from headwise.cli.live import is_bert, live_bert, live_causal, read_prompt, title_of
 from headwise.cli.looking import look, run_among
 from headwise.cli.output import Say, working
+from headwise.cli.profiled import profile_among, view_profile
 from headwise.errors import ArgumentError, brief
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def view(
 ) -> None:
     """Show the attention of a BERT on each TEXT, or the records that headwise watch wrote to RECORDS.hw.
 
-    If the first argument is a folder RUN that headwise train wrote, show the attention of the trained task.
+    If the first argument is a folder RUN that headwise train wrote, show the attention of the trained task. If it is a
+    file that headwise profile wrote, show what each head does over its corpus.
 
     Writes one page with every layer and head, which needs no network; with --serve, serves the page instead. For texts
     and a BERT, also prints a table of the heads. Texts come from the command line, from files, or from standard input
@@ -84,6 +86,9 @@ def view(
     """
     ranges = parse_layers(layers)
     run = run_among(texts, model)
+    if run is None and (profile := profile_among(texts, files)):
+        view_profile(profile, model, layers, out, serve=serve, port=port, open_page=open_page)
+        return
     records = [] if run else _records(texts, files, model)
     _check_options(records, out, serve=serve, port=port)
     target = out or PAGE

@@ -13,16 +13,13 @@ from click.core import ParameterSource
 
 from headwise.cli.files import NamedText, check_writable, read_lines, read_texts, size, tell_cut
 from headwise.cli.layers import LayerRange, parse_layers
+from headwise.cli.loading import DTYPES, load_model, only_of, plural, tell_missing
 from headwise.errors import ArgumentError, RecordError
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from headwise.capture.pretrained import Pretrained
     from headwise.records import Seen
     from headwise.text import Tokens
-
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 @click.command()
@@ -104,10 +101,10 @@ def watch(
 
     with _Progress() as progress:
         progress.say(f"loading {model or 'the model'}")
-        pretrained = _load(model, generates=generate is not None, dtype=dtype)
-        _tell_missing(pretrained)
+        pretrained = load_model(model, generates=generate is not None, dtype=dtype)
+        tell_missing(pretrained)
         tokens = _encode(pretrained, named, max_length, generate or 0)
-        seen = _run(pretrained, tokens, _only(pretrained.model, ranges, patterns), values, generate, progress)
+        seen = _run(pretrained, tokens, only_of(pretrained.model, ranges, patterns), values, generate, progress)
         _check(seen)
         progress.say(f"writing {out}")
         seen.save(out)
@@ -120,7 +117,7 @@ def watch(
     if len({len(each.ids) for each in tokens}) > 1:
         click.echo("note: shorter texts are padded with [PAD], and headwise stats includes the padding rows")
     heads = sorted({record.shape[1] for record in seen})
-    counts = f"{_plural(len(seen.layers), 'layer')} of {' or '.join(map(str, heads))} heads"
+    counts = f"{plural(len(seen.layers), 'layer')} of {' or '.join(map(str, heads))} heads"
     lengths = sorted({record.shape[3] for record in seen})
     examples = f"{len(named)} × " if len(named) > 1 else ""
     click.echo(
@@ -145,9 +142,9 @@ def _print_statistics(
     found, tokens, coverage = RunningSummary(), 0, None
     with _Progress() as progress:
         progress.say(f"loading {model or 'the model'}")
-        pretrained = _load(model, generates=False, dtype=dtype)
-        _tell_missing(pretrained)
-        only = _only(pretrained.model, ranges, patterns)
+        pretrained = load_model(model, generates=False, dtype=dtype)
+        tell_missing(pretrained)
+        only = only_of(pretrained.model, ranges, patterns)
         for document in documents:
             (read,) = _encode(pretrained, [document], max_length, 0)
             advance = progress.count(f"reading text {found.runs + 1}", -(-len(read.ids) // chunk))
@@ -167,34 +164,7 @@ def _print_statistics(
     console = Console(highlight=False)
     print_whole(console, found.summary())
     print_unseen(console, coverage)
-    click.echo(f"Read {_plural(found.runs, 'text')}, {tokens:,} tokens.")
-
-
-def _load(model: str | None, *, generates: bool, dtype: str) -> Pretrained:
-    import torch
-
-    from headwise.capture.pretrained import is_available, load_pretrained
-    from headwise.models.checkpoint import default_model, located
-
-    name = located(model) if model else str(default_model())
-    as_dtype = None if dtype == "auto" else getattr(torch, dtype)
-    if not is_available() and not generates and (bert := _load_bert(name, as_dtype or torch.float32)):
-        return bert
-    return load_pretrained(name, generates=generates, dtype=as_dtype)
-
-
-def _load_bert(name: str, dtype: Any) -> Pretrained | None:
-    """headwise's own BERT with this checkpoint, for use without transformers; None if it is not a BERT."""
-    from headwise.capture.pretrained import Pretrained
-    from headwise.models.bert import Bert
-    from headwise.models.checkpoint import read_config, resolve
-    from headwise.text import Tokenizer
-
-    folder = resolve(name)
-    if read_config(folder).get("model_type") != "bert":
-        return None
-    bert = Bert.from_pretrained(folder, dtype=dtype)
-    return Pretrained(name, bert, Tokenizer.from_pretrained(folder).encode, bert.config.max_positions)
+    click.echo(f"Read {plural(found.runs, 'text')}, {tokens:,} tokens.")
 
 
 def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int | None, generate: int) -> list[Tokens]:
@@ -220,14 +190,6 @@ def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int 
             raise ArgumentError(f"{each.name}: the tokenizer of {pretrained.name} returns no tokens for this text")
         encoded.append(tokens)
     return encoded
-
-
-def _only(model: nn.Module, ranges: Sequence[LayerRange] | None, patterns: Sequence[str]) -> list[int | str] | None:
-    if ranges is None and not patterns:
-        return None
-    most = sum(1 for _ in model.modules())  # an upper bound: a layer is a module
-    numbers = {layer for first, last in ranges or () for layer in range(first, min(last, most) + 1)}
-    return [*sorted(numbers), *patterns]
 
 
 def _run(
@@ -268,19 +230,6 @@ def _check(seen: Seen) -> None:
     if not seen:
         said = [f"{site.name} was {site.status}: {site.how}" for site in unseen[:1]] or seen.coverage().notes
         raise RecordError(f"no attention was recorded, so no file was written: {'. '.join(said)}")
-
-
-def _tell_missing(pretrained: Pretrained) -> None:
-    if missing := pretrained.missing:
-        shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-        click.echo(
-            f"headwise: the checkpoint lacks {_plural(len(missing), 'weight')}, initialised randomly: {shown}",
-            err=True,
-        )
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 class _Progress:

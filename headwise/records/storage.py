@@ -60,6 +60,8 @@ def load(path: str | Path, *, verify: bool = False) -> Seen:
     file = TensorFile(path)
     version = file.metadata.get("headwise", "")
     if not (version.isascii() and version.isdecimal() and 0 < len(version) < 10):
+        if "headwise profile" in file.metadata:
+            raise FileError(f"{path} is a profile, which holds no records. headwise view {path} shows it")
         raise FileError(f"{path} holds tensors, but no records: expected a file that seen.save(path) wrote")
     if int(version) > VERSION:
         raise FileError(

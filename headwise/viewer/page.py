@@ -55,9 +55,11 @@ def whole_page(inputs: Sequence[Input], *, title: str, made: str | None = None) 
     return page_of(facts, blocks_of(inputs, facts))
 
 
-def page_of(facts: dict[str, Any], blocks: Iterable[tuple[str, bytes]] = ()) -> Iterator[str]:
-    """The HTML of a page, in parts. `blocks` is read before the facts, so it may add to them."""
-    script, style = assemble("page.js"), read("document.css")
+def page_of(
+    facts: dict[str, Any], blocks: Iterable[tuple[str, bytes]] = (), *, entry: str = "page.js"
+) -> Iterator[str]:
+    """The HTML of a page, in parts. `blocks` is read before the facts, so it may add to them; `entry` is its script."""
+    script, style = assemble(entry), read("document.css")
     before, after = read("page.html").split("<!-- data -->")
     yield (
         before.replace("<!-- policy -->", policy(script, style, embedded=facts["source"] == "embedded"))

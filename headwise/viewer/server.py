@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     import uvicorn
 
     from headwise.viewer.live import Live
-    from headwise.viewer.site import Site
+    from headwise.viewer.site import Guarded
 
 ADDRESS = "127.0.0.1"
+
+Make = Callable[[int], "Guarded"]  # the port -> the application
 
 
 def serve(
@@ -45,8 +47,7 @@ def serve(
         ArgumentError: an invalid port, or the packages of the extra `view` are not installed.
         FileError: the port is in use or not allowed.
     """
-    with _site(port, inputs=inputs, title=title, made=made) as (site, listener):
-        _run(site, listener, title, open_page)
+    serve_site(_maker(title, inputs, made=made), title=title, port=port, open_page=open_page)
 
 
 def serve_live(live: Live, prompt: str, *, port: int = 0, open_page: bool = False) -> None:
@@ -54,65 +55,76 @@ def serve_live(live: Live, prompt: str, *, port: int = 0, open_page: bool = Fals
 
     `live`: the model. `prompt`: the first one. The rest, and errors: see `serve`; also those of `Live.facts`.
     """
-    with _site(port, live=live, prompt=prompt) as (site, listener):
-        _run(site, listener, live.title, open_page)
+    make = _maker(live.title, live=live, prompt=prompt)
+    serve_site(make, title=live.title, port=port, open_page=open_page)
+
+
+def serve_site(make: Make, *, title: str, port: int = 0, open_page: bool = False) -> None:
+    """Serve an application until Ctrl-C. `make` gets the port; the other arguments and the errors: see `serve`."""
+    with _site(make, port) as (site, listener):
+        click.echo(f"Serving {_printable(title)} at {site.url} — Ctrl-C stops it")
+        if open_page:  # in a thread, because a browser in the terminal blocks until it is closed
+            threading.Thread(target=webbrowser.open, args=(site.url,), daemon=True).start()
+        with contextlib.suppress(KeyboardInterrupt):
+            _server(site).run([listener])
 
 
 @contextlib.contextmanager
 def serving(inputs: Sequence[Input], *, title: str, made: str | None = None, port: int = 0) -> Iterator[str]:
     """The same server in a thread, as a context manager that returns the address. Arguments and errors: see `serve`."""
-    with _site(port, inputs=inputs, title=title, made=made) as found, _in_a_thread(*found) as url:
+    with serving_site(_maker(title, inputs, made=made), port=port) as url:
         yield url
+
+
+@contextlib.contextmanager
+def serving_site(make: Make, *, port: int = 0) -> Iterator[str]:
+    """`serve_site` in a thread, as a context manager that returns the address."""
+    with _site(make, port) as (site, listener):
+        server = _server(site)
+        thread = threading.Thread(target=server.run, args=([listener],), name="headwise server", daemon=True)
+        thread.start()
+        try:
+            yield site.url
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @contextlib.contextmanager
 def serving_live(live: Live, prompt: str, *, port: int = 0) -> Iterator[str]:
-    """That of `serve_live` in a thread, as a context manager that returns the address."""
-    with _site(port, live=live, prompt=prompt) as found, _in_a_thread(*found) as url:
+    """`serve_live` in a thread, as a context manager that returns the address."""
+    with serving_site(_maker(live.title, live=live, prompt=prompt), port=port) as url:
         yield url
 
 
-def _run(site: Site, listener: socket.socket, title: str, open_page: bool) -> None:
-    click.echo(f"Serving {_printable(title)} at {site.url} — Ctrl-C stops it")
-    if open_page:  # in a thread, because a browser in the terminal blocks until it is closed
-        threading.Thread(target=webbrowser.open, args=(site.url,), daemon=True).start()
-    with contextlib.suppress(KeyboardInterrupt):
-        _server(site).run([listener])
-
-
-@contextlib.contextmanager
-def _in_a_thread(site: Site, listener: socket.socket) -> Iterator[str]:
-    server = _server(site)
-    thread = threading.Thread(target=server.run, args=([listener],), name="headwise server", daemon=True)
-    thread.start()
-    try:
-        yield site.url
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
-@contextlib.contextmanager
-def _site(
-    port: int,
-    *,
+def _maker(
+    title: str,
     inputs: Sequence[Input] = (),
-    title: str = "",
+    *,
     made: str | None = None,
     live: Live | None = None,
     prompt: str = "",
-) -> Iterator[tuple[Site, socket.socket]]:
+) -> Make:
+    def make(port: int) -> Guarded:
+        from headwise.viewer.site import Site
+
+        return Site(inputs, title=title, made=made, port=port, live=live, prompt=prompt)
+
+    return make
+
+
+@contextlib.contextmanager
+def _site(make: Make, port: int) -> Iterator[tuple[Guarded, socket.socket]]:
     try:
         import uvicorn  # noqa: F401
 
-        from headwise.viewer.site import Site
+        import headwise.viewer.site  # noqa: F401
     except ImportError as error:
         raise ArgumentError(
             'the live server needs the packages starlette and uvicorn: pip install "headwise[view]"'
         ) from error
     with _listener(port) as listener:
-        number = listener.getsockname()[1]
-        site = Site(inputs, title=title, made=made, port=number, live=live, prompt=prompt)
+        site = make(listener.getsockname()[1])
         try:
             yield site, listener
         finally:
@@ -139,7 +151,7 @@ def _listener(port: int) -> socket.socket:
     return listener
 
 
-def _server(site: Site) -> uvicorn.Server:
+def _server(site: Guarded) -> uvicorn.Server:
     import uvicorn
 
     class Server(uvicorn.Server):

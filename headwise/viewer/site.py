@@ -73,53 +73,22 @@ class Refused(Exception):  # noqa: N818 (a refusal, not a failure)
         self.status, self.headers = status, headers
 
 
-class Site:
-    """The application for a server that listens on `port` of 127.0.0.1. It shows inputs, or a model and a prompt."""
+class Guarded:
+    """An application on `port` of 127.0.0.1 for its reader alone: it checks host, token and origin of each request."""
 
-    def __init__(
-        self,
-        inputs: Sequence[Input],
-        *,
-        title: str,
-        made: str | None,
-        port: int,
-        live: Live | None = None,
-        prompt: str = "",
-    ) -> None:
-        self.live, self.first = live, Shown("", inputs)
+    routes: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]]  # path after the token -> method, answer
+
+    def __init__(self, port: int) -> None:
         self.token = secrets.token_urlsafe(16)
         self.url = f"http://127.0.0.1:{port}/{self.token}/"
         self.hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
         self.origins = {None, *(f"http://{host}" for host in self.hosts)}
-        facts = live.facts(Asked(prompt)) if live else facts_of(inputs, title=title, made=made, quick=True)
-        self.page = "".join(page_of(facts))
-        self.policy = f"{policy(assemble('page.js'), read('document.css'), embedded=False)}; {POLICY}"
-        self.kept = Kept(KEPT_BYTES)
-        self.runs = ThreadPoolExecutor(1, "headwise model")  # one run at a time; it starts with the first question
-        self.tiles = Turns("headwise tiles", torch.get_num_threads())
-        self.statistics = Turns(
-            "headwise statistics", 1
-        )  # separate, because the statistics of a layer cannot be interrupted
-        self.routes: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
-            "": ("GET", self.give_page),
-            "tile": ("GET", self.give_tile),
-            "mix": ("POST", self.give_mix),
-            "stats": ("GET", self.give_statistics),
-        }
-        if live:
-            self.routes["run"] = "POST", self.give_run
 
     def stop(self) -> None:
         """Cancel all pending work."""
-        for turns in (self.tiles, self.statistics):
-            turns.stop()
-        self.runs.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
         """Stop, and wait for the threads."""
-        for turns in (self.tiles, self.statistics):
-            turns.close()
-        self.runs.shutdown(cancel_futures=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -156,6 +125,52 @@ class Site:
             why = f"Expected {' or '.join(allowed)}. Received: {request.method}"
             raise Refused(405, why, {"Allow": ", ".join(allowed)})
         return await route(request)
+
+
+class Site(Guarded):
+    """The page of inputs, or of a model and a prompt, and answers to its questions."""
+
+    def __init__(
+        self,
+        inputs: Sequence[Input],
+        *,
+        title: str,
+        made: str | None,
+        port: int,
+        live: Live | None = None,
+        prompt: str = "",
+    ) -> None:
+        super().__init__(port)
+        self.live, self.first = live, Shown("", inputs)
+        facts = live.facts(Asked(prompt)) if live else facts_of(inputs, title=title, made=made, quick=True)
+        self.page = "".join(page_of(facts))
+        self.policy = f"{policy(assemble('page.js'), read('document.css'), embedded=False)}; {POLICY}"
+        self.kept = Kept(KEPT_BYTES)
+        self.runs = ThreadPoolExecutor(1, "headwise model")  # one run at a time; it starts with the first question
+        self.tiles = Turns("headwise tiles", torch.get_num_threads())
+        self.statistics = Turns(
+            "headwise statistics", 1
+        )  # separate, because the statistics of a layer cannot be interrupted
+        self.routes: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
+            "": ("GET", self.give_page),
+            "tile": ("GET", self.give_tile),
+            "mix": ("POST", self.give_mix),
+            "stats": ("GET", self.give_statistics),
+        }
+        if live:
+            self.routes["run"] = "POST", self.give_run
+
+    def stop(self) -> None:
+        """Cancel all pending work."""
+        for turns in (self.tiles, self.statistics):
+            turns.stop()
+        self.runs.shutdown(wait=False, cancel_futures=True)
+
+    def close(self) -> None:
+        """Stop, and wait for the threads."""
+        for turns in (self.tiles, self.statistics):
+            turns.close()
+        self.runs.shutdown(cancel_futures=True)
 
     async def give_page(self, request: Request) -> Response:
         """The page, with everything except the weights."""
@@ -216,9 +231,9 @@ class Site:
     def layer(self, request: Request) -> tuple[tuple[str, int, int, int], Answers]:
         """The requested layer and its position."""
         shown = self.shown(request)
-        number = _place(request, "input", len(shown.inputs))
-        stack = _place(request, "stack", len(shown.inputs[number].stacks))
-        place = number, stack, _place(request, "layer", len(shown.inputs[number].stacks[stack].layers))
+        number = place_of(request, "input", len(shown.inputs))
+        stack = place_of(request, "stack", len(shown.inputs[number].stacks))
+        place = number, stack, place_of(request, "layer", len(shown.inputs[number].stacks[stack].layers))
         return (shown.name, *place), shown.layer(place)
 
 
@@ -304,7 +319,7 @@ def _number(request: Request, name: str) -> int:
     return int(value)
 
 
-def _place(request: Request, name: str, count: int) -> int:
+def place_of(request: Request, name: str, count: int) -> int:
     number = _number(request, name)
     if number >= count:
         raise ArgumentError(f"{name}: expected 0 to {count - 1}. Received: {number}")

@@ -33,6 +33,8 @@ VERBS = {
     "gradcheck": "target --set --spec --samples --all --seed --json --debug",
     "plot": "path --kind --layer --head --layers --call --example --rows --cols --row --col --scale --values "
     "--hide-sink --cmap --title --width --out --debug",
+    "profile": "--model --file --dataset --column --lines --length --batch --max-tokens --examples --layers --out "
+    "--debug",
     "predict": "run inputs --context --file --out --chunk --restart --engine --workers --ray-address --debug",
     "serve": "models --backend --precision --workers --threads --max-batch --max-delay-ms --max-queue "
     "--max-tokens --host --max-body --timeout --port --grpc-port --tensorflow-port --token-file --tls-cert "

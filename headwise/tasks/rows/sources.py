@@ -259,7 +259,7 @@ def _fingerprint(columns: Mapping[str, Sequence[Any]]) -> str:
 
 def _with_datasets(kind: str, path: Path) -> dict[str, list[Any]]:
     """The columns of a local file. It is streamed, and the locks lie in a folder that is removed: no cache is left."""
-    with _quiet() as datasets, tempfile.TemporaryDirectory(prefix="headwise-") as folder:
+    with quiet() as datasets, tempfile.TemporaryDirectory(prefix="headwise-") as folder:
         try:
             return _columns(
                 datasets.load_dataset(kind, data_files=str(path), split="train", streaming=True, cache_dir=folder)
@@ -278,7 +278,7 @@ def _from_hub(name: str) -> Table:
     else:  # "glue/sst2" is a data set and one of its configurations, "stanfordnlp/sst2" somebody's data set
         places = [(place, None), *([(parts[0], parts[1])] if len(parts) == 2 else [])]
     failures = []
-    with _quiet() as datasets, _as_reachable(places[0][0]) as answers:
+    with quiet() as datasets, as_reachable(places[0][0]) as answers:
         for repository, config in places:
             try:
                 found = datasets.load_dataset(repository, config, split=split or "train")
@@ -293,7 +293,7 @@ def _from_hub(name: str) -> Table:
 
 
 @contextlib.contextmanager
-def _as_reachable(repository: str) -> Iterator[bool]:
+def as_reachable(repository: str) -> Iterator[bool]:
     """Whether the hub answers. If not, only what was downloaded before is looked at, and nothing is tried for long."""
     import datasets
     from huggingface_hub import HfApi, constants
@@ -346,7 +346,7 @@ def named(numbers: Sequence[int | None], names: Sequence[str]) -> list[str | Non
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[Any]:
+def quiet() -> Iterator[Any]:
     """`datasets`, without bars and notes."""
     try:
         import datasets

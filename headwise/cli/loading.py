@@ -1,0 +1,69 @@
+"""The model that a command reads texts with, of any family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwise.cli.layers import LayerRange
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from headwise.capture.pretrained import Pretrained
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+def load_model(model: str | None, *, generates: bool, dtype: str) -> Pretrained:
+    """The model of --model, or MiniLM; headwise's own BERT where transformers is not installed."""
+    import torch
+
+    from headwise.capture.pretrained import is_available, load_pretrained
+    from headwise.models.checkpoint import default_model, located
+
+    name = located(model) if model else str(default_model())
+    as_dtype = None if dtype == "auto" else getattr(torch, dtype)
+    if not is_available() and not generates and (bert := _load_bert(name, as_dtype or torch.float32)):
+        return bert
+    return load_pretrained(name, generates=generates, dtype=as_dtype)
+
+
+def _load_bert(name: str, dtype: Any) -> Pretrained | None:
+    """headwise's own BERT with this checkpoint, for use without transformers; None if it is not a BERT."""
+    from headwise.capture.pretrained import Pretrained
+    from headwise.models.bert import Bert
+    from headwise.models.checkpoint import read_config, resolve
+    from headwise.text import Tokenizer
+
+    folder = resolve(name)
+    if read_config(folder).get("model_type") != "bert":
+        return None
+    bert = Bert.from_pretrained(folder, dtype=dtype)
+    return Pretrained(name, bert, Tokenizer.from_pretrained(folder).encode, bert.config.max_positions)
+
+
+def only_of(model: nn.Module, ranges: Sequence[LayerRange] | None, patterns: Sequence[str]) -> list[int | str] | None:
+    """What `watch(only=)` takes, of --layers and --only; None = everything."""
+    if ranges is None and not patterns:
+        return None
+    most = sum(1 for _ in model.modules())  # an upper bound: a layer is a module
+    numbers = {layer for first, last in ranges or () for layer in range(first, min(last, most) + 1)}
+    return [*sorted(numbers), *patterns]
+
+
+def tell_missing(pretrained: Pretrained) -> None:
+    """Print which weights the checkpoint lacks."""
+    if missing := pretrained.missing:
+        shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        click.echo(
+            f"headwise: the checkpoint lacks {plural(len(missing), 'weight')}, initialised randomly: {shown}",
+            err=True,
+        )
+
+
+def plural(count: int, word: str) -> str:
+    """`1 layer`, `2 layers`."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

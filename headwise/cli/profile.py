@@ -1,0 +1,189 @@
+"""`headwise profile`: what every head of a model does over a corpus, in one file."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headwise.cli.files import check_writable, size
+from headwise.cli.layers import parse_layers
+from headwise.cli.loading import load_model, only_of, plural, tell_missing
+from headwise.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from headwise.profiles import Corpus, Profile
+    from headwise.profiles.profile import Head
+
+SHOWN = 16  # heads of the table
+
+
+@click.command()
+@click.option("--model", metavar="ID_OR_FOLDER", help="Hugging Face id or folder. Default: MiniLM from the extra demo.")
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The corpus: a UTF-8 text file, .csv, .tsv, .jsonl or .parquet.",
+)
+@click.option("--dataset", metavar="NAME", help="The corpus: a Hugging Face data set, NAME, NAME:SPLIT or a folder.")
+@click.option("--column", default="text", metavar="NAME", help="The column with the texts.")
+@click.option("--lines", is_flag=True, help="Each line of a text file is a text. Default: each paragraph.")
+@click.option(
+    "--length", type=click.IntRange(min=4), default=128, metavar="N", help="Cut texts into windows of N tokens at most."
+)
+@click.option(
+    "--batch", type=click.IntRange(min=1), default=2048, metavar="N", help="Tokens that the model reads at once."
+)
+@click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Stop after about N tokens. Default: all.")
+@click.option("--examples", type=click.IntRange(min=1), default=8, metavar="N", help="Texts to keep for each head.")
+@click.option("--layers", metavar="LIST", help="The layers to profile, such as 0,2-4. Default: all.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("profile.hw"), metavar="PATH", help="The file to write."
+)
+@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+def profile(
+    model: str | None,
+    path: Path | None,
+    dataset: str | None,
+    column: str,
+    lines: bool,
+    length: int,
+    batch: int,
+    max_tokens: int | None,
+    examples: int,
+    layers: str | None,
+    out: Path,
+) -> None:
+    """Read a corpus with a model and write what each head does over all of it.
+
+    Memory does not grow with the corpus. Every 10 seconds a checkpoint is written beside --out; the same command goes
+    on from it after an interruption. Next: headwise view profile.hw
+    """
+    ranges = parse_layers(layers)
+    corpus = _corpus(path, dataset, column, lines)
+    check_writable(out, "--out")
+    if path is not None and path.resolve() == out.resolve():
+        raise ArgumentError(f"--out {out}: this is the input file. Choose another file")
+    next(iter(corpus), None)  # a wrong name is told before the model is loaded
+
+    from headwise.profiles import profile as collect
+    from headwise.profiles.profile import DEFAULT_MODEL
+    from headwise.profiles.resuming import partial
+
+    pretrained = load_model(model, generates=False, dtype="auto")
+    tell_missing(pretrained)
+    if model is None:  # its folder means nothing on another machine
+        pretrained = dataclasses.replace(pretrained, name=DEFAULT_MODEL)
+    meter = _Meter(partial(out) if partial(out).exists() else None)
+    found = collect(
+        pretrained,
+        corpus,
+        length=length,
+        batch=batch,
+        kept=examples,
+        max_tokens=max_tokens,
+        only=only_of(pretrained.model, ranges, ()),
+        out=out,
+        tell=meter.tell,
+    )
+    meter.end()
+    _print(found)
+    click.echo(
+        f"Wrote {out} ({size(out.stat().st_size)}): {plural(sum(1 for _ in found.heads()), 'head')} over "
+        f"{found.texts:,} texts, {found.tokens:,} tokens. Next: headwise view {shlex.quote(str(out))}"
+    )
+
+
+def _corpus(path: Path | None, dataset: str | None, column: str, lines: bool) -> Corpus:
+    from headwise.profiles.corpus import of_dataset, of_file
+
+    if (path is None) == (dataset is None):
+        received = "neither" if path is None else "both"
+        raise ArgumentError(f"expected a corpus: --file PATH or --dataset NAME. Received: {received}")
+    if path is not None:
+        return of_file(path, column, lines=lines)
+    if lines:
+        raise ArgumentError("--lines: a data set has rows, which are its texts. Leave --lines out")
+    assert dataset is not None
+    return of_dataset(dataset, column)
+
+
+class _Meter:
+    """One line on a terminal that says how far the run is; in a log, a line each minute."""
+
+    def __init__(self, checkpoint: Path | None) -> None:
+        self.checkpoint = checkpoint
+        self.begun, self.first, self.told = time.monotonic(), -1, 0.0
+        self.live = sys.stderr.isatty()
+
+    def tell(self, found: Profile) -> None:
+        """Called after each batch."""
+        now = time.monotonic()
+        if self.first < 0:
+            if self.checkpoint is not None:  # it was accepted
+                click.echo(f"headwise: going on from {self.checkpoint}", err=True)
+            self.first, self.begun = found.tokens, now
+        if now - self.told < (0.5 if self.live else 60):
+            return
+        if self.told or self.live:
+            speed = (found.tokens - self.first) / max(1e-9, now - self.begun)
+            line = f"{found.texts:,} texts, {found.tokens:,} tokens, {speed:,.0f} tokens/s"
+            click.echo(f"\r{line}\033[K" if self.live else f"headwise: {line}", err=True, nl=not self.live)
+        self.told = now
+
+    def end(self) -> None:
+        """Leave no half line behind."""
+        if self.live:
+            click.echo("\r\033[K", err=True, nl=False)
+
+
+def _print(found: Profile) -> None:
+    """The heads that do one thing the most, at most `SHOWN` of them and two of a kind."""
+    from rich.console import Console
+
+    from headwise.cli.heads import print_whole
+    from headwise.cli.output import plain_table, titled
+
+    table = plain_table()
+    for name in ("layer", "head", "does", "score", "entropy", "distance", "special", "strongest pair", "example"):
+        table.add_column(name, justify="right" if name in ("layer", "head", "score", "entropy") else "left")
+    for head in striking(found):
+        kind, score = head.kind
+        pair = next(iter(head.pairs(1)), None)
+        means = head.means
+        cells = (f"{score:.2f}", f"{means['entropy']:.2f}", f"{means['distance']:.1f}", f"{means['special']:.2f}")
+        shown = f"{pair.query} → {pair.key}" if pair else ""
+        table.add_row(str(head.layer), str(head.head), kind, *cells, _cell(shown), _cell(_example(head)))
+    print_whole(Console(highlight=False), titled(f"{found.corpus} · {found.tokens:,} tokens", table))
+
+
+def striking(found: Profile) -> list[Head]:
+    """The heads with the highest score of their kind, two of a kind at most, in the order of kinds."""
+    from headwise.profiles import KINDS
+
+    chosen: list[Head] = []
+    for kind in KINDS:
+        heads = sorted((head for head in found.heads() if head.kind[0] == kind), key=lambda head: -head.kind[1])
+        chosen += heads[:2]
+    return chosen[:SHOWN]
+
+
+def _example(head: Head) -> str:
+    if not head.examples:
+        return ""
+    example = head.examples[0]
+    labels = example.window.tokens.labels
+    return f"{labels[example.query]} → {labels[example.key]} {example.weights[example.key]:.2f}"
+
+
+def _cell(text: str) -> str:
+    from rich.markup import escape
+
+    return escape("".join(letter if letter.isprintable() else " " for letter in text))

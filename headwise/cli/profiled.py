@@ -1,0 +1,96 @@
+"""What `headwise view` shows of a profile: every head as a card, and a page for each."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headwise.cli.files import check_writable, size
+from headwise.errors import ArgumentError, brief
+
+if TYPE_CHECKING:
+    from headwise.capture.pretrained import Pretrained
+    from headwise.viewer.site import Guarded
+
+PAGE = Path("heads.html")
+
+
+def profile_among(texts: Sequence[str], files: Sequence[Path]) -> Path | None:
+    """The profile among the arguments, if there is one. ArgumentError for anything beside it."""
+    candidates = [Path(text) for text in texts if text.endswith(".hw")]
+    if not candidates:
+        return None
+    from headwise.profiles.storage import is_profile
+
+    found = next(filter(is_profile, candidates), None)
+    if found is not None and (len(texts) > 1 or files):
+        other = next((text for text in texts if Path(text) != found), None) or (str(files[0]) if files else texts[1])
+        raise ArgumentError(f"{found} is a profile: expected nothing beside it. Received: {brief(other)}")
+    return found
+
+
+def view_profile(
+    path: Path,
+    model: str | None,
+    layers: str | None,
+    out: Path | None,
+    *,
+    serve: bool,
+    port: int | None,
+    open_page: bool,
+) -> None:
+    """Write the page of a profile, or serve it.
+
+    Raises:
+        ArgumentError: options that do not fit a profile.
+        FileError: the profile is damaged, or the page cannot be written.
+    """
+    if layers is not None:
+        raise ArgumentError(f"{path} is a profile, whose page chooses layers itself. Leave --layers out")
+    if model is not None and not serve:
+        raise ArgumentError(
+            f"{path} is a profile: only --serve reads its texts again. Add --serve, or leave --model out"
+        )
+    if serve and out is not None:
+        raise ArgumentError(f"--out {out}: --serve writes no page. Leave --out or --serve out")
+    if port is not None and not serve:
+        raise ArgumentError(f"--port {port}: only --serve listens on a port. Add --serve, or leave --port out")
+    from headwise.profiles import load
+
+    target = out or PAGE
+    if not serve:
+        if target.resolve() == path.resolve():
+            raise ArgumentError(f"--out {target}: this is the profile. Choose another file")
+        check_writable(target, "--out")
+    profile = load(path)
+    if serve:
+        from headwise.viewer.server import serve_site
+
+        def make(listens: int) -> Guarded:
+            from headwise.viewer.profile_site import ProfileSite
+
+            return ProfileSite(profile, lambda: _model(model, profile.model), title=path.name, port=listens)
+
+        serve_site(make, title=path.name, port=port or 0, open_page=open_page)
+        return
+    from headwise.viewer.profiled import write_profile_page
+
+    write_profile_page(target, profile, title=path.name)
+    if open_page:
+        webbrowser.open(target.resolve().as_uri())
+    click.echo(
+        f"Wrote {target} ({size(target.stat().st_size)}; {sum(1 for _ in profile.heads())} heads over "
+        f"{profile.tokens:,} tokens): open it in a browser; it needs no network."
+    )
+
+
+def _model(given: str | None, name: str) -> Pretrained:
+    """The model of --model, or that of the profile."""
+    from headwise.cli.loading import load_model
+    from headwise.profiles.profile import DEFAULT_MODEL
+
+    return load_model(given or (None if name == DEFAULT_MODEL else name), generates=False, dtype="auto")

@@ -1,0 +1,41 @@
+"""The scores of patterns on a random block that is repeated, for the model of a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.analyses import pattern_scores, repeated_block
+from headwise.capture.context import watch
+from headwise.capture.pretrained import Pretrained
+
+BLOCK, BLOCKS = 25, 8  # the length of the repeated random block, and how many are read
+
+
+def block_scores(model: Pretrained, only: Sequence[int | str] | None) -> dict[str, Any]:
+    """`pattern_scores` of a random block that is repeated; nothing for a model that cannot read one."""
+    sizes = [each.num_embeddings for each in model.model.modules() if isinstance(each, nn.Embedding)]
+    special = {each for each, named in zip(*_some_ids(model), strict=True) if named}
+    most = model.max_length or 2 * BLOCK
+    if not sizes or max(sizes) < BLOCK + len(special) or most < 2 * BLOCK:
+        return {}
+    ids = repeated_block(max(sizes), BLOCK, BLOCKS, exclude=sorted(special))
+    with torch.no_grad(), watch(model.model, only=None if only is None else list(only)) as seen:
+        model.model(ids)
+    scores = pattern_scores(seen, BLOCK) if len(seen) else None
+    if scores is None:
+        return {}
+    named: dict[str, Tensor] = {
+        "block_previous_token": scores.previous_token,
+        "block_duplicate_token": scores.duplicate_token,
+        "block_induction": scores.induction,
+    }
+    return {each: x.double().tolist() for each, x in named.items()}
+
+
+def _some_ids(model: Pretrained) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    tokens = model.encode("a", None)
+    return tokens.ids, tokens.special

@@ -1,0 +1,48 @@
+"""The class of each token: special, punctuation, number, function word, other word, or the rest of a word."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import Tensor
+
+from headwise.text import Tokens
+
+#: In the order of their codes. Each token has the first that fits.
+CLASSES = ("start", "separator", "punctuation", "number", "word piece", "function word", "word")
+START, SEPARATOR, PUNCTUATION, NUMBER, PIECE, FUNCTION, WORD = range(len(CLASSES))
+
+_WORDS = """
+a an the this that these those i you he she it we they me him her us them my your his its our their who which
+what and or but if because as than so not no nor of to in on at by for with from into about over under between
+is are was were be been being am do does did have has had will would can could may might must shall should
+there when where while
+"""
+#: A small closed list of English words with a grammatical rather than a lexical meaning. Other languages have none.
+FUNCTION_WORDS = frozenset(_WORDS.split())
+_NUMBER = re.compile(r"[\d.,:%+-]*\d[\d.,:%+-]*")
+
+
+def classes_of(tokens: Tokens) -> Tensor:
+    """The class of each token, int64 [N].
+
+    A special token is "start" at the first place, as [CLS] is, and "separator" elsewhere. A token is a "word piece" if
+    it continues the word of the token before.
+    """
+    words = tokens.word_ids or (None,) * len(tokens.ids)
+    found, before = [], None
+    for place, (label, special, word) in enumerate(zip(tokens.labels, tokens.special, words, strict=True)):
+        bare = label.strip().removeprefix("##").strip("▁ĠĊ ").lower()
+        if special:
+            found.append(START if place == 0 else SEPARATOR)
+        elif not any(letter.isalnum() for letter in bare):
+            found.append(PUNCTUATION)
+        elif _NUMBER.fullmatch(bare):
+            found.append(NUMBER)
+        elif label.startswith("##") or (word is not None and word == before):
+            found.append(PIECE)
+        else:
+            found.append(FUNCTION if bare in FUNCTION_WORDS else WORD)
+        before = None if special else word
+    return torch.tensor(found, dtype=torch.long)

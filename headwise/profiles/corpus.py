@@ -1,0 +1,95 @@
+"""The texts of a corpus, one after the other: of a text file, a table or a data set. They are never all in memory."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from headwise.errors import ArgumentError
+from headwise.profiles.windows import LONGEST
+from headwise.tasks.rows.chunks import SUFFIXES, Reader, look_through
+from headwise.tasks.rows.sources import decode, is_packed, readable, suffix_of
+from headwise.tasks.rows.streamed import stream_column
+from headwise.tasks.rows.tables import as_text, find_column
+
+ROWS = 2_000  # of a table that are in memory at once
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Texts that can be read again from the first on. Empty ones are left out."""
+
+    name: str
+    open: Callable[[], Iterator[str]]
+
+    def __iter__(self) -> Iterator[str]:
+        return (text for text in self.open() if text.strip())
+
+
+def of_file(path: Path, column: str = "text", *, lines: bool = False) -> Corpus:
+    """The texts of a file.
+
+    Args:
+        path: a table (.csv, .tsv, .jsonl, .ndjson, .parquet), a row a text; any other file is UTF-8 text. All but
+            Parquet also as .gz.
+        column: of a table, the column with the texts.
+        lines: of a text file: each line is a text. Else paragraphs are, which blank lines part.
+
+    Raises:
+        FileError: while it is read: no such file, or one that cannot be read; says where.
+        ArgumentError: no such column; says which there are.
+    """
+    if suffix_of(path) in SUFFIXES:
+        if lines:
+            raise ArgumentError(f"{path} is a table, whose rows are texts. Leave --lines out")
+        return Corpus(path.name, lambda: _rows(path, column))
+    return Corpus(path.name, lambda: _lines(path) if lines else _paragraphs(path))
+
+
+def of_dataset(name: str, column: str = "text") -> Corpus:
+    """The texts of a data set of Hugging Face, streamed.
+
+    Args:
+        name: "name", "name:split" or "name/config:split" on the hub, or a folder that `save_to_disk` wrote or that
+            `load_dataset` reads. The split is "train" unless it is given.
+        column: the column with the texts.
+
+    Raises:
+        ArgumentError: `datasets` is not installed, or there is no such column.
+        FileError: there is no such data set, or it cannot be read.
+    """
+    return Corpus(name, lambda: stream_column(name, column))
+
+
+def _rows(path: Path, column: str) -> Iterator[str]:
+    found = look_through(path, (column,), ROWS)
+    with Reader(found) as reader:
+        for number in range(len(found.chunks)):
+            table = reader.read(number)
+            yield from map(as_text, table.columns[find_column(table, column)])
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with readable(path), _open(path) as file:
+        for number, line in enumerate(iter(lambda: file.readline(4 * LONGEST), b""), start=1):
+            yield decode(line, str(path), number).strip()
+
+
+def _paragraphs(path: Path) -> Iterator[str]:
+    held: list[str] = []
+    size = 0
+    for line in _lines(path):
+        if (not line or size > LONGEST) and held:
+            yield "\n".join(held)
+            held, size = [], 0
+        if line:
+            held.append(line)
+            size += len(line)
+    yield "\n".join(held)
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path) if is_packed(path) else path.open("rb")  # type: ignore[return-value]

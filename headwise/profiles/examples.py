@@ -1,0 +1,81 @@
+"""The texts in which a head is most itself: the rows with the most surprising weight, in a list of bounded size."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headwise.text import Tokens
+
+KEPT = 8  #: examples for each head
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of a text that the model read at once."""
+
+    text: int  # the number of the text in the corpus, from 0
+    start: int  # the first character of the window in that text
+    tokens: Tokens
+
+
+@dataclass(frozen=True)
+class Example:
+    """One query of a window, and where the head looked from it.
+
+    `score` is A log(A n): what its largest weight A on another token of the text adds to the divergence of its row
+    from attention that is spread evenly over the n keys that it may see, in nats.
+    """
+
+    window: Window
+    query: int
+    key: int  # of the largest weight on another token of the text
+    score: float
+    weights: tuple[float, ...]  # the row, one for each token of the window, rounded to 4 decimals
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """The ids of the two tokens."""
+        ids = self.window.tokens.ids
+        return ids[self.query], ids[self.key]
+
+    @property
+    def order(self) -> tuple[float, int, int]:
+        """Ascending: the highest score first, then the earliest text."""
+        return -self.score, self.window.text, self.window.start
+
+
+@dataclass
+class TopExamples:
+    """The `kept` best examples of one head, each of another pair of tokens: so a list shows more than one habit.
+
+    The same whatever the order in which they come: who is dropped has `kept` better ones of other pairs before it.
+    """
+
+    kept: int = KEPT
+    examples: list[Example] = field(default_factory=list)  # the best first
+
+    def least(self) -> float:
+        """What a score must reach to be kept."""
+        return self.examples[-1].score if len(self.examples) >= self.kept else 0.0
+
+    def add(self, example: Example) -> None:
+        """Keep it, if it is among the best."""
+        for place, other in enumerate(self.examples):
+            if other.pair == example.pair:
+                if other.order <= example.order:
+                    return
+                del self.examples[place]
+                break
+        bisect.insort(self.examples, example, key=lambda each: each.order)
+        del self.examples[self.kept :]
+
+
+def distinct(lists: Sequence[TopExamples]) -> list[Window]:
+    """The windows of these examples, each once."""
+    found: dict[tuple[int, int], Window] = {}
+    for each in lists:
+        for example in each.examples:
+            found.setdefault((example.window.text, example.window.start), example.window)
+    return list(found.values())

@@ -1,0 +1,45 @@
+"""What a head does most, in a word: a rule over its means, so that a list of heads can be sorted and filtered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+#: The kinds by name, with the rule.
+KINDS = {
+    "previous token": "at least 0.3 of its weight on the text lies on the token before",
+    "next token": "at least 0.3 of its weight on the text lies on the token after",
+    "itself": "at least 0.3 of its weight on the text lies on the query itself",
+    "same token": "at least 0.3 of its weight on the text lies on the same token elsewhere, where there is one",
+    "punctuation": "at least 0.4 of its weight on the text lies on punctuation, and 1.5 times as much as if even",
+    "neighbours": "at least 0.5 of its weight on the text lies 1 to 3 tokens away",
+    "special tokens": "at least 0.5 of all its weight lies on special tokens, such as [CLS] and [SEP]",
+    "even": "its entropy is at least 0.85 of the largest possible",
+    "mixed": "none of these",
+}
+
+
+def kind_of(
+    shares: Mapping[str, float], even_punctuation: float, special: float, relative_entropy: float
+) -> tuple[str, float]:
+    """The kind of a head, and the share or number that made it that.
+
+    Of the first four kinds that reach 0.3 the one with the largest share; else the first of the others that holds.
+
+    Args:
+        shares: of the weight on the text, by name: the first four kinds, "punctuation" and "neighbours".
+        even_punctuation: the share of punctuation if attention were even.
+        special: the share of all weight that lies on special tokens.
+        relative_entropy: mean entropy over the mean of the largest possible.
+    """
+    first = max(list(KINDS)[:4], key=lambda name: shares[name])
+    if shares[first] >= 0.3:
+        return first, shares[first]
+    if shares["punctuation"] >= max(0.4, 1.5 * even_punctuation):
+        return "punctuation", shares["punctuation"]
+    if shares["neighbours"] >= 0.5:
+        return "neighbours", shares["neighbours"]
+    if special >= 0.5:
+        return "special tokens", special
+    if relative_entropy >= 0.85:
+        return "even", relative_entropy
+    return "mixed", shares[first]

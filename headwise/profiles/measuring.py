@@ -1,0 +1,157 @@
+"""Adds what the heads of one layer did with a batch of windows to the sums of that layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from headwise.analyses.stack import self_attention
+from headwise.profiles.bins import BINS, MEASURES, NEAR, OF_RECORDS
+from headwise.profiles.classes import CLASSES, SEPARATOR, START, classes_of
+from headwise.profiles.examples import Example, Window
+from headwise.profiles.sums import LayerSums
+from headwise.records import AttentionRecord
+
+CELLS = 2**22  # weights that are held at once
+SPREAD = 2**32  # a pair of tokens is the code: query id · SPREAD + key id
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The windows of a batch, as tensors. N = the longest window."""
+
+    windows: Sequence[Window]
+    ids: Tensor  # int64 [B, N]; -1 = padding
+    text: Tensor  # bool [B, N]: neither special nor padding
+    classes: Tensor  # float [B, N, C], one-hot; 0 for padding
+    own: Tensor  # bool [B, N, N]: the same token, on the diagonal too; of the text alone
+
+    @classmethod
+    def of(cls, windows: Sequence[Window]) -> Batch:
+        """The batch of these windows, padded on the right."""
+        longest = max(len(each.tokens.ids) for each in windows)
+        ids = torch.full((len(windows), longest), -1)
+        codes = torch.full((len(windows), longest), -1)
+        for row, each in enumerate(windows):
+            ids[row, : len(each.tokens.ids)] = torch.tensor(each.tokens.ids)
+            codes[row, : len(each.tokens.ids)] = classes_of(each.tokens)
+        text = (codes >= 0) & (codes != START) & (codes != SEPARATOR)
+        classes = one_hot(codes.clamp(min=0), len(CLASSES)).float() * (codes >= 0)[..., None]
+        own = (ids[:, :, None] == ids[:, None, :]) & text[:, :, None] & text[:, None, :]
+        return cls(windows, ids, text, classes, own)
+
+
+def measure(sums: LayerSums, record: AttentionRecord, batch: Batch, length: int) -> None:
+    """Add a record [B, H, N, N] of a batch of windows of at most `length` tokens.
+
+    Raises:
+        RecordError: the record is no self-attention.
+    """
+    self_attention([record], "a profile")
+    heads, size = record.shape[1], record.shape[3]
+    statistics = record.statistics(*OF_RECORDS)
+    rows = torch.stack([getattr(statistics, name).float().cpu() for name in OF_RECORDS])  # [S, B, H, N]
+    step = max(1, CELLS // max(1, record.shape[0] * size * size))
+    for first in range(0, heads, step):
+        some = slice(first, min(heads, first + step))
+        weights = record.weights(heads=list(range(heads))[some]).float().cpu()
+        seen = (weights > 0).any(1)
+        if first == 0:
+            _add_shared(sums, seen, batch)
+        _add_heads(sums, weights, seen.sum(-1).clamp(min=1), batch, some, rows[:, :, some], length)
+
+
+def _add_shared(sums: LayerSums, seen: Tensor, batch: Batch) -> None:
+    """What is the same for all heads: counts, and attention that is spread evenly. `seen`: bool [B, N, N]."""
+    visible = seen.sum(-1).clamp(min=1)  # [B, N]
+    text = batch.text
+    even = (seen.float() @ batch.classes) / visible[..., None]  # [B, N, C]
+    asking = batch.classes * text[..., None]
+    sums.add("rows", text.sum())
+    sums.add("visible", visible.double().log()[text].sum())
+    sums.add("class_rows", asking.sum((0, 1)))
+    sums.add("even", torch.einsum("bqc,bqd->cd", asking, even))
+    for name, cells in _repeats(batch).items():
+        sums.add(f"{name}_rows", cells.any(-1).sum())
+
+
+def _repeats(batch: Batch) -> dict[str, Tensor]:
+    """bool [B, N, N] each: the same token elsewhere, the same before, and what followed the same before."""
+    before = batch.own.tril(-1)
+    followed = torch.zeros_like(before)
+    followed[:, :, 1:] = before[:, :, :-1]
+    followed &= (batch.text[:, :, None] & batch.text[:, None, :]).tril(-1)  # not the query itself
+    places = torch.arange(batch.ids.shape[1])
+    return {"same": batch.own & (places[:, None] != places), "duplicate": before, "induction": followed}
+
+
+def _add_heads(
+    sums: LayerSums, weights: Tensor, visible: Tensor, batch: Batch, some: slice, rows: Tensor, length: int
+) -> None:
+    """What some heads do. `weights`: [B, h, N, N]; `visible`: [B, N]; `rows`: their statistics [S, B, h, N]."""
+    text = batch.text
+    by_class = weights @ batch.classes[:, None]  # [B, h, N, C]
+    asking = batch.classes * text[..., None]
+    sums.add("classes", torch.einsum("bqc,bhqd->hcd", asking, by_class), some)
+
+    within = weights * (text[:, None, :, None] & text[:, None, None, :])  # of the text, on the text
+    sums.add("offsets", _by_offset(within), some)
+    for name, cells in _repeats(batch).items():
+        sums.add(name, torch.einsum("bhqk,bqk->h", within, cells.float()), some)
+        if name == "same":
+            sums.add("same_text", torch.einsum("bhqk,bq->h", within, cells.any(-1).float()), some)
+
+    within.diagonal(dim1=-2, dim2=-1).zero_()
+    largest, keys = within.max(-1)  # [B, h, N]
+    special = by_class[..., [START, SEPARATOR]].sum(-1)
+    columns = torch.cat([rows, torch.stack([special, largest])])  # [S, B, h, N]
+    asked = columns.permute(0, 2, 1, 3)[:, :, text]  # [S, h, rows]
+    sums.add("means", asked.double().sum(-1).T, some)
+    counts = [each.counts(asked[i], length) for i, each in enumerate(MEASURES)]
+    sums.add("histograms", torch.stack(counts, 1).view(-1, len(MEASURES), BINS), some)
+
+    _add_pairs(sums, largest, keys, batch, some)
+    _add_examples(sums, weights, largest, keys, visible, batch, some)
+
+
+def _by_offset(within: Tensor) -> Tensor:
+    """The weight at each relative position, as `bins.OFFSETS` has them: [h, 2 NEAR + 3]."""
+    size = within.shape[-1]
+    total = within.sum(0)  # [h, N, N]
+    near = [
+        total.diagonal(d, dim1=-2, dim2=-1).sum(-1) if abs(d) < size else torch.zeros(len(total))
+        for d in range(-NEAR, NEAR + 1)
+    ]
+    left, right = total.tril(-NEAR - 1).sum((-2, -1)), total.triu(NEAR + 1).sum((-2, -1))
+    return torch.stack([left, *near, right], dim=-1)
+
+
+def _add_pairs(sums: LayerSums, largest: Tensor, keys: Tensor, batch: Batch, some: slice) -> None:
+    """Each query with the other token of the text that it attends to most."""
+    queries = batch.ids[:, None].expand_as(keys)
+    codes = queries * SPREAD + batch.ids[:, None].expand_as(keys).gather(-1, keys)
+    for place, head in enumerate(range(some.start, some.stop)):
+        found = largest[:, place] > 0
+        sums.pairs.add(head, codes[:, place][found], largest[:, place][found])
+
+
+def _add_examples(
+    sums: LayerSums, weights: Tensor, largest: Tensor, keys: Tensor, visible: Tensor, batch: Batch, some: slice
+) -> None:
+    """The best row of each window, if it is among the best of its head."""
+    score = largest * (largest * visible[:, None]).clamp(min=1e-30).log()
+    best, query = score.max(-1)  # [B, h]
+    for place, head in enumerate(range(some.start, some.stop)):
+        kept = sums.examples[head]
+        for row in best[:, place].argsort(descending=True, stable=True).tolist():
+            value = round(best[row, place].item(), 4)  # so that rounding of the weights decides nothing
+            if value <= 0 or value < kept.least():
+                break
+            window, q = batch.windows[row], int(query[row, place])
+            line = weights[row, place, q, : len(window.tokens.ids)].tolist()
+            key = int(keys[row, place, q])
+            kept.add(Example(window, q, key, value, tuple(round(x, 4) for x in line)))

@@ -1,0 +1,55 @@
+"""The strongest pairs of tokens of each head, in a sketch of bounded size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+CAPACITY = 256  #: pairs for each head
+
+
+@dataclass
+class PairSketch:
+    """The pairs (query token, key token) with the most weight, for each head of a layer: at most `capacity` of each.
+
+    A Misra-Gries summary with weights, merged as Agarwal et al. 2012, "Mergeable Summaries", do: the counters of two
+    summaries are added, the (capacity + 1)-th largest is taken from all, and what is not above 0 is dropped. What is
+    promised: the true weight of a pair lies between `weight` and `weight + error[h]`, a pair that is not kept has at
+    most `error[h]`, and error[h] ≤ total[h] / (capacity + 1). Up to `capacity` different pairs it is exact.
+    """
+
+    heads: int
+    capacity: int = CAPACITY
+    codes: list[Tensor] = field(default_factory=list)  # for each head int64 [n ≤ capacity], ascending
+    weights: list[Tensor] = field(default_factory=list)  # float64 [n]
+    error: Tensor = field(init=False)  # float64 [H]
+    total: Tensor = field(init=False)  # float64 [H], of all weight that was added
+
+    def __post_init__(self) -> None:
+        self.error = torch.zeros(self.heads, dtype=torch.float64)
+        self.total = torch.zeros(self.heads, dtype=torch.float64)
+        if not self.codes:
+            self.codes = [torch.empty(0, dtype=torch.long) for _ in range(self.heads)]
+            self.weights = [torch.empty(0, dtype=torch.float64) for _ in range(self.heads)]
+
+    def add(self, head: int, codes: Tensor, weights: Tensor) -> None:
+        """Add pairs [n], in any order and repeated, with their weights [n]."""
+        weights = weights.double()
+        self.total[head] += weights.sum()
+        both, place = torch.cat([self.codes[head], codes]).unique(return_inverse=True)
+        sums = torch.zeros(len(both), dtype=torch.float64)
+        sums.index_add_(0, place, torch.cat([self.weights[head], weights]))
+        if len(both) > self.capacity:
+            cut = sums.topk(self.capacity + 1).values[-1]
+            self.error[head] += cut
+            sums -= cut
+            left = sums > 0
+            both, sums = both[left], sums[left]
+        self.codes[head], self.weights[head] = both, sums
+
+    def strongest(self, head: int, count: int) -> list[tuple[int, float]]:
+        """(code, weight) of the pairs with the most weight, the highest first."""
+        order = self.weights[head].argsort(descending=True, stable=True)[:count]
+        return list(zip(self.codes[head][order].tolist(), self.weights[head][order].tolist(), strict=True))

@@ -1,0 +1,197 @@
+"""A profile: what every head of a model does over a whole corpus."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from headwise.errors import ArgumentError
+from headwise.profiles.bins import MEASURES, OFFSETS
+from headwise.profiles.classes import CLASSES, PUNCTUATION, SEPARATOR, START
+from headwise.profiles.examples import Example
+from headwise.profiles.kinds import kind_of
+from headwise.profiles.measuring import SPREAD
+from headwise.profiles.sums import LayerSums
+
+DEFAULT_MODEL = "MiniLM"  #: the name of the model that commands read with where --model is left out
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two tokens, and the weight of all queries whose largest weight on another token of the text was on the second.
+
+    The true weight lies between `weight` and `weight + error`.
+    """
+
+    query: str
+    key: str
+    weight: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Head:
+    """What one head does. Shares and means are over the queries: all tokens of the texts that are not special."""
+
+    layer: int  # its place in the profile
+    head: int
+    sums: LayerSums = field(repr=False)
+    names: dict[int, str] = field(repr=False)
+    block: dict[str, float] = field(repr=False)
+
+    @property
+    def rows(self) -> int:
+        """The number of queries."""
+        return int(self.sums.numbers["rows"])
+
+    def _mean(self, x: Tensor, rows: str = "rows") -> list[float]:
+        return (x.double() / max(1, int(self.sums.numbers[rows]))).tolist()
+
+    @functools.cached_property
+    def means(self) -> dict[str, float]:
+        """The mean of each statistic of `headwise.profiles.MEASURES`."""
+        found = self._mean(self.sums.numbers["means"][self.head])
+        return {each.name: mean for each, mean in zip(MEASURES, found, strict=True)}
+
+    def histogram(self, name: str) -> list[int]:
+        """How many queries had which value of a statistic, in the bins of `profile.edges(name)`."""
+        place = [each.name for each in MEASURES].index(name)
+        return self.sums.numbers["histograms"][self.head, place].tolist()
+
+    @functools.cached_property
+    def offsets(self) -> dict[str, float]:
+        """The mean weight of a query on tokens of the text, by relative position: "-1" is the token before."""
+        return dict(zip(OFFSETS, self._mean(self.sums.numbers["offsets"][self.head]), strict=True))
+
+    @functools.cached_property
+    def classes(self) -> dict[str, float]:
+        """The mean weight of a query on each class of tokens."""
+        return dict(zip(CLASSES, self._mean(self.sums.numbers["classes"][self.head].sum(0)), strict=True))
+
+    @functools.cached_property
+    def even_classes(self) -> dict[str, float]:
+        """The same, if attention were spread evenly over the keys that a query may see."""
+        return dict(zip(CLASSES, self._mean(self.sums.numbers["even"].sum(0)), strict=True))
+
+    def classes_from(self, query: str) -> dict[str, float]:
+        """The mean weight on each class of tokens of the queries of one class."""
+        place = CLASSES.index(query)
+        rows = max(1, int(self.sums.numbers["class_rows"][place]))
+        weights = (self.sums.numbers["classes"][self.head, place] / rows).tolist()
+        return dict(zip(CLASSES, weights, strict=True))
+
+    @functools.cached_property
+    def patterns(self) -> dict[str, float]:
+        """Scores of patterns over the corpus, 0 … 1; and those on a repeated random block, if the model could read one.
+
+        previous_token  mean weight on the token before
+        duplicate_token mean weight on the same token before, of the queries that have one
+        induction       mean weight on what followed the same token before, of the queries that have such
+        block_…         the same, as `headwise.analyses.pattern_scores` has them
+        """
+        numbers, h = self.sums.numbers, self.head
+        return {
+            "previous_token": self.offsets["-1"],
+            "duplicate_token": float(self._mean(numbers["duplicate"][h], "duplicate_rows")),  # type: ignore[arg-type]
+            "induction": float(self._mean(numbers["induction"][h], "induction_rows")),  # type: ignore[arg-type]
+            **self.block,
+        }
+
+    @functools.cached_property
+    def relative_entropy(self) -> float:
+        """The mean entropy over the mean of the largest possible: 1 = even attention over all visible keys."""
+        most = float(self.sums.numbers["visible"]) / max(1, self.rows)
+        return self.means["entropy"] / most if most > 0 else 0.0
+
+    @functools.cached_property
+    def kind(self) -> tuple[str, float]:
+        """What it does most (`headwise.profiles.kinds.KINDS`), and the number that says so."""
+        numbers, h = self.sums.numbers, self.head
+        text = max(1e-12, sum(self.offsets.values()))
+        near = sum(self.offsets[f"{d:+d}"] for d in range(-3, 4) if d)
+        even = self.even_classes
+        shares = {
+            "previous token": self.offsets["-1"] / text,
+            "next token": self.offsets["+1"] / text,
+            "itself": self.offsets["0"] / text,
+            "same token": float(numbers["same"][h]) / max(1e-12, float(numbers["same_text"][h])),
+            "punctuation": self.classes[CLASSES[PUNCTUATION]] / text,
+            "neighbours": near / text,
+        }
+        even_text = max(1e-12, sum(even.values()) - even[CLASSES[START]] - even[CLASSES[SEPARATOR]])
+        punctuation = even[CLASSES[PUNCTUATION]] / even_text
+        return kind_of(shares, punctuation, self.means["special"], self.relative_entropy)
+
+    def pairs(self, count: int = 20) -> list[Pair]:
+        """The pairs of tokens with the most weight, the strongest first."""
+        error = float(self.sums.pairs.error[self.head])
+        names = self.names
+        return [
+            Pair(names.get(code // SPREAD, "?"), names.get(code % SPREAD, "?"), weight, error)
+            for code, weight in self.sums.pairs.strongest(self.head, count)
+        ]
+
+    @property
+    def examples(self) -> list[Example]:
+        """The texts in which it is most itself, the best first."""
+        return self.sums.examples[self.head].examples
+
+
+@dataclass
+class Profile:
+    """What every head does over a corpus: `profile.heads()`, or `profile[layer, head]`.
+
+    `headwise.profiles.profile(...)` makes one, `save` and `headwise.profiles.load` write and read it.
+    """
+
+    model: str  # its name
+    corpus: str  # its name
+    options: dict[str, Any]  # what a run that goes on must have in common: length, batch, kept, layers, …
+    layers: list[LayerSums] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)  # id -> label, for pairs
+    block: dict[str, Any] = field(default_factory=dict)  # scores on a repeated random block: name -> [[…]] [L, H]
+    texts: int = 0
+    windows: int = 0
+    tokens: int = 0  # special ones included
+    complete: bool = False
+    model_digest: str = ""
+    corpus_digest: str = ""  # of the texts that were read
+
+    def heads(self) -> Iterator[Head]:
+        """Every head, layer by layer."""
+        for layer, sums in enumerate(self.layers):
+            for head in range(sums.heads):
+                yield self[layer, head]
+
+    def __getitem__(self, place: tuple[int, int]) -> Head:
+        """The head at (layer, head), from 0. ArgumentError if there is none."""
+        layer, head = place
+        if not (0 <= layer < len(self.layers) and 0 <= head < self.layers[layer].heads):
+            counts = [each.heads for each in self.layers]
+            raise ArgumentError(
+                f"profile[layer, head]: expected a head of {len(counts)} layers with {counts} heads. "
+                f"Received: profile[{layer}, {head}]"
+            )
+        block = {name: float(rows[layer][head]) for name, rows in self.block.items()}
+        return Head(layer, head, self.layers[layer], self.names, block)
+
+    def edges(self, name: str) -> list[float]:
+        """The edges of the bins of a histogram, one more than bins."""
+        measure = next(each for each in MEASURES if each.name == name)
+        return measure.edges(self.options["length"])
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a file, which `headwise.profiles.load` and `headwise view` read. FileError if it cannot be."""
+        from headwise.profiles.saving import save
+
+        save(self, Path(path))
+
+    def __repr__(self) -> str:
+        heads = sum(each.heads for each in self.layers)
+        state = "" if self.complete else ", not complete"
+        return f"Profile({self.model}, {heads} heads, {self.texts:,} texts, {self.tokens:,} tokens{state})"

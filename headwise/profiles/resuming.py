@@ -1,0 +1,62 @@
+"""Going on where an earlier run stopped: its checkpoint must be of the same model, corpus and options."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from headwise.errors import ArgumentError
+from headwise.profiles.profile import Profile
+from headwise.profiles.storage import load, same_run
+
+_SAMPLE = 1024  # values of each parameter in the digest of a model
+
+
+def partial(out: Path) -> Path:
+    """Where the checkpoints of a run stand that will write `out`: profile.partial.hw for profile.hw."""
+    return out.with_name(f"{out.stem}.partial{out.suffix}")
+
+
+def digest_of(model: nn.Module) -> str:
+    """SHA-256 of the names, shapes and some values of all parameters and buffers."""
+    found = hashlib.sha256()
+    for name, x in model.state_dict().items():
+        flat = x.detach().flatten()
+        step = max(1, len(flat) // _SAMPLE)
+        found.update(f"{name} {tuple(x.shape)} {x.dtype}".encode())
+        found.update(flat[::step].cpu().double().numpy().tobytes())
+    return found.hexdigest()
+
+
+def resumed(checkpoint: Path, wanted: Profile) -> Profile:
+    """The profile of a checkpoint; ArgumentError if it is of another model, corpus name or options than `wanted`."""
+    found = load(checkpoint)
+    if differences := same_run(found, wanted):
+        raise ArgumentError(
+            f"{checkpoint} is the checkpoint of another run: its {', '.join(differences)}. "
+            "Give the same model, corpus and options, or delete that file to begin again"
+        )
+    return found
+
+
+def skip(texts: Iterator[str], found: Profile, reading: Any, checkpoint: Path) -> None:
+    """Pass over the texts that were read before; ArgumentError unless they are the same."""
+    for text in itertools.islice(texts, found.texts):
+        digest_text(reading, text)
+    if reading.hexdigest() != found.corpus_digest:
+        raise ArgumentError(
+            f"{checkpoint} is the checkpoint of another corpus: the first {found.texts:,} texts are not those that it "
+            "read. Give the same corpus, or delete that file to begin again"
+        )
+
+
+def digest_text(reading: Any, text: str) -> None:
+    """Add a text to the digest of a corpus; its length too, so that texts cut elsewhere are others."""
+    data = text.encode("utf-8", "surrogatepass")
+    reading.update(len(data).to_bytes(8, "little"))
+    reading.update(data)

@@ -1,0 +1,66 @@
+"""Texts to windows of whole words, each short enough for the model; and windows to batches of similar length."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from headwise.profiles.examples import Window
+from headwise.text import Tokens
+
+Encode = Callable[[str, "int | None"], Tokens]
+LONGEST = 50_000  #: characters of a text that are read as one
+_LETTERS = 12  # more for each token than texts have, so that a long text is not tokenized again for each window
+_END = re.compile(r"\s\S*\Z")
+
+
+def pieces_of(text: str) -> Iterator[str]:
+    """The text, or parts of a very long one that end at the ends of words: no text is to fill the memory."""
+    start = 0
+    while len(text) - start > LONGEST:
+        piece = _whole_words(text[start : start + LONGEST])
+        yield piece
+        start += len(piece)
+    yield text[start:]
+
+
+def windows_of(text: str, number: int, encode: Encode, length: int) -> Iterator[Window]:
+    """The windows of a text, one after the other, with at most `length` tokens each; special ones count.
+
+    A window ends at the end of a word, if there is one in it.
+    """
+    start = 0
+    while start < len(text):
+        piece = text[start : start + _LETTERS * length]
+        if start + len(piece) < len(text):
+            piece = _whole_words(piece)
+        tokens = encode(piece, length)
+        if tokens.cut:
+            end = max((stop for _, stop in tokens.offsets), default=0)
+            if piece[end : end + 1].strip():  # within a word
+                end = len(_whole_words(piece[:end]))
+            if end == 0:  # the tokenizer does not say where its tokens are: the rest of the piece is left out
+                end = len(piece)
+            else:
+                piece = piece[:end]
+                tokens = encode(piece, length)
+        if not all(tokens.special):
+            yield Window(number, start, tokens)
+        start += len(piece)
+
+
+def _whole_words(piece: str) -> str:
+    """The piece without its last word, which may be cut."""
+    return _END.sub("", piece) or piece
+
+
+def batches_of(windows: Sequence[Window], batch: int) -> Iterator[list[Window]]:
+    """Batches of windows of similar length, with at most `batch` tokens each, padding included (or one window)."""
+    found: list[Window] = []
+    for window in sorted(windows, key=lambda each: (len(each.tokens.ids), each.text, each.start)):
+        if found and (len(found) + 1) * len(window.tokens.ids) > batch:
+            yield found
+            found = []
+        found.append(window)
+    if found:
+        yield found
