@@ -70,7 +70,7 @@ class Progress:
             keys = _positions(cols + max(0, of.total - k_len), of.padding, of.ends)
             shift = of.total - q_len - max(0, of.total - k_len)
             names, key_lengths = of.tokens, of.lengths
-        drafts = of.prompt is not None and of.total - q_len < of.prompt < of.total
+        drafts = of.prompt is not None and of.step == 0 and of.total > of.prompt
         return Where(
             name, kind, of.step, batch, heads, queries, keys, shift, of.lengths, key_lengths, drafts, of.tokens, names,
             self.met, self._naming.normal,

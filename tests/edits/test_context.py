@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import flex_attention
+from torch.utils.checkpoint import checkpoint
 
 import headwise
 from headwise import edits
+from headwise.edits import Edit
 from headwise.errors import ArgumentError, DtypeError, EditRefused
 from headwise.functional import _editors
 from tests.capture.parity import assert_weights
@@ -338,3 +341,113 @@ def test_padding_on_the_right_is_not_edited_and_not_counted() -> None:
     ):
         expected = bert(TOKENS, attention_mask=real).last_hidden_state
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("how", ["sdpa", "eager"])
+@pytest.mark.parametrize("inside", ["edit", "watch"])
+@pytest.mark.parametrize("edit", [edits.topk("*", 2), edits.steer("*", keys=0, to=0.5)], ids=["topk", "share"])
+def test_records_show_edited_weights(how: str, inside: str, edit: Edit) -> None:
+    model = llama(how)
+    contexts = [lambda: headwise.edit(model, edit), lambda: headwise.watch(model)]
+    first, second = contexts if inside == "watch" else contexts[::-1]
+    with torch.no_grad(), first() as one, second() as two:
+        model(TOKENS)
+        seen = two if inside == "watch" else one
+        assert isinstance(seen, headwise.Seen)
+    assert len(seen) == 2
+    used = seen[0].used_weights()[0, :, 3]
+    if edit.name == "topk":
+        assert (used > 0).sum(-1).tolist() == [2, 2, 2, 2]
+    else:
+        torch.testing.assert_close(used[:, 0], torch.full((4,), 0.5))
+    with torch.no_grad(), headwise.edit(model, edit), headwise.watch(model, values=True) as seen:
+        model(TOKENS)
+    assert not len(seen)
+    assert "an edit changed its weights, which is not supported with values=True" in str(seen.coverage())
+
+
+def test_a_layer_in_another_thread_is_refused() -> None:
+    class Threaded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.here, self.there = (nn.TransformerEncoderLayer(8, 2, batch_first=True) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            found = list[Tensor]()
+            thread = threading.Thread(target=lambda: found.append(self.there(x)))
+            thread.start()
+            thread.join()
+            return found[0] if found else self.here(x)
+
+    threading.excepthook, before = lambda *_: None, threading.excepthook
+    try:
+        with (
+            pytest.raises(EditRefused, match=r"^there.* cannot be edited: it ran in another thread"),
+            headwise.edit(Threaded().eval(), edits.ablate("*", heads=0)) as changed,
+        ):
+            changed._model(torch.randn(1, 3, 8))
+    finally:
+        threading.excepthook = before
+
+
+def test_two_threads_with_an_edit_of_their_own() -> None:
+    model, found = llama(), dict[int, Tensor]()
+    ablations = [edits.ablate("*", heads=i) for i in range(2)]
+
+    def run(i: int) -> None:
+        for _ in range(5):
+            with torch.no_grad(), headwise.edit(model, ablations[i]):
+                found[i] = model(TOKENS).logits
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, edit in enumerate(ablations):
+        with torch.no_grad(), headwise.edit(model, edit):
+            assert torch.equal(found[i], model(TOKENS).logits)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_gradient_checkpointing_needs_backward_inside(reentrant: bool) -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.recompute = nn.TransformerEncoderLayer(8, 2, batch_first=True, dropout=0.0), False
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = checkpoint(self.layer, x, use_reentrant=reentrant) if self.recompute else self.layer(x)
+            return found
+
+    torch.manual_seed(0)
+    model, x = Checkpointed(), torch.randn(1, 4, 8, requires_grad=True)
+
+    def gradients() -> list[Tensor | None]:
+        model.zero_grad()
+        with headwise.edit(model, EDIT):
+            model(x).square().sum().backward()
+        return [p.grad for p in model.parameters()]
+
+    expected = gradients()
+    model.recompute = True
+    torch.testing.assert_close(gradients(), expected)
+    with pytest.raises(EditRefused, match=r"Call backward\(\) inside of the edit"), headwise.edit(model, EDIT):
+        model(x)
+
+
+def test_rows_that_are_examples_and_heads() -> None:
+    class Rows(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            q = x.unflatten(-1, (2, 4)).transpose(1, 2).flatten(0, 1)  # [B·H, N, D]
+            return (q @ q.mT).softmax(-1) @ q
+
+    model, x = Rows(), torch.randn(2, 3, 8)
+    for edit in (edits.ablate("*", heads=0), edits.ablate("*", examples=1)):
+        with (
+            pytest.raises(EditRefused, match=r"its 4 rows may be both, and the module does not say how many heads"),
+            headwise.edit(model, edit),
+        ):
+            model(x)
+    with headwise.edit(model, edits.ablate("*")):
+        assert not bool(model(x).any())
