@@ -11,7 +11,7 @@ from torch import Tensor
 
 import headwise
 from headwise import edits
-from headwise.edits import Edit
+from headwise.edits import Edit, Where
 from tests.versions import since
 
 SIZES = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -134,3 +134,27 @@ def test_cross_attention_alone_knows_the_positions_of_its_queries(how: str, cach
     with torch.no_grad(), headwise.edit(model, edit):
         logits = model(ids, decoder_input_ids=out.sequences[:, :-1]).logits
     torch.testing.assert_close(torch.stack(out.scores, 1), logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_cross_attention_alone_counts_its_steps(how: str, cache: bool) -> None:
+    since("transformers", "5.0")
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=60, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=1, pad_token_id=0,
+        eos_token_id=None,
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration._from_config(config, attn_implementation=how).eval()
+    for p in model.parameters():
+        p.data *= 3
+    seen: list[tuple[int, int]] = []
+
+    def keep(out: Tensor, at: Where) -> Tensor:
+        seen.append((at.step, int(at.queries[0, -1])))
+        return out
+
+    ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 8, 9]])
+    with torch.no_grad(), headwise.edit(model, edits.output("*block.0*EncDecAttention", keep)):
+        model.generate(ids, max_new_tokens=3, do_sample=False, use_cache=cache)
+        model.generate(ids, max_new_tokens=3, do_sample=False, use_cache=cache)
+    assert seen == [(0, 0), (1, 1), (2, 2)] * 2
