@@ -123,6 +123,9 @@ MAKERS: dict[str, Callable[[Draw, int, int, int, int], Mask | None]] = {
     ),
     "prefix": lambda draw, B, H, Q, K: masks.prefix(draw.choice([draw.randint(0, K), draw.integers(K, B)])),
     "global_tokens": lambda draw, B, H, Q, K: masks.global_tokens(draw.integers(max(0, K - 1), draw.randint(1, 3))),
+    "knockout": lambda draw, B, H, Q, K: masks.knockout(
+        draw.flags(draw.choice([1, B]), Q, share=0.6), draw.flags(K, share=0.4), draw.flags(H, share=0.6)
+    ),
     "dilated": lambda draw, B, H, Q, K: masks.dilated(draw.randint(1, 7)),
     "strided": lambda draw, B, H, Q, K: masks.strided(draw.randint(1, 7)),
     "big_bird": lambda draw, B, H, Q, K: masks.big_bird(

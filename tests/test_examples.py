@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import headwise
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -87,3 +90,26 @@ def test_my_attention(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "bug  wrong-scale" in printed
     assert "divided by 8.000" in printed
+
+
+def test_induction_head(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = json.loads((EXAMPLES / "induction_head.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] for cell in cells[2:] if cell["cell_type"] == "code" and "print(" in cell["source"][-1])
+    found: dict[str, Any] = {}
+    exec("\n\n".join(code), found)
+    shown = capsys.readouterr().out
+
+    def p_ant(*edits: Any) -> float:
+        with headwise.edit(found["model"], list(edits), tokens=found["words"]):
+            return float(found["probability"](found["model"](found["prompt"])))
+
+    assert float(found["probability"](found["model"](found["prompt"]))) > 0.99
+    one, both = (headwise.edits.ablate("layers.1", heads=heads) for heads in (0, [0, 1]))
+    assert p_ant(one) > 0.9 > 0.5 > p_ant(both)
+    assert p_ant(headwise.edits.block("layers.1", queries=-1, keys="ant")) < 0.1
+    assert p_ant(headwise.edits.block("layers.1", queries=-1, keys="fox")) > 0.99
+    assert [line.split(", ", 1)[1] for line in shown.splitlines() if "query 7 to key 3" in line][:2] == [
+        "head 1, query 7 to key 3",
+        "head 0, query 7 to key 3",
+    ]
