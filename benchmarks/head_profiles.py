@@ -1,7 +1,7 @@
 """headwise profile: seconds and peak memory over the beginning of a corpus, and over all of it.
 
-    python benchmarks/profile.py --sst2 data/sst2 --multi30k data/multi30k     # the corpus of docs/profile.md; minutes
-    python benchmarks/profile.py --corpus corpus.txt --bytes 1000000 3000000
+    python benchmarks/head_profiles.py --sst2 data/sst2 --multi30k data/multi30k     # the corpus of docs/profile.md; minutes
+    python benchmarks/head_profiles.py --corpus corpus.txt --bytes 1000000 3000000
 
 The corpus of docs/profile.md: the paragraphs of `pydoc_data.topics`, the sentences of SST-2 (train.tsv, dev.tsv,
 test.tsv) and the English captions of Multi30k (*.en.gz), shuffled. Each run is a process of its own, with its own peak.
