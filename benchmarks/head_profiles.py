@@ -1,6 +1,6 @@
 """headwise profile: seconds and peak memory over the beginning of a corpus, and over all of it.
 
-    python benchmarks/head_profiles.py --sst2 data/sst2 --multi30k data/multi30k     # the corpus of docs/profile.md; minutes
+    python benchmarks/head_profiles.py --sst2 data/sst2 --multi30k data/multi30k     # that of docs/profile.md; minutes
     python benchmarks/head_profiles.py --corpus corpus.txt --bytes 1000000 3000000
 
 The corpus of docs/profile.md: the paragraphs of `pydoc_data.topics`, the sentences of SST-2 (train.tsv, dev.tsv,
