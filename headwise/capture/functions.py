@@ -139,7 +139,9 @@ class Functions(TorchFunctionMode):
         if followed:
             base = name.partition(".")[0]
             try:
-                with torch.no_grad(), torch._C.DisableTorchFunction():
+                # Queries and keys are viewed as the scores are; an edit computes with them, and needs their gradients.
+                graph = self.recogniser.changes and torch.is_grad_enabled()
+                with torch.set_grad_enabled(graph), torch._C.DisableTorchFunction():
                     operations.step(base, self._trails, args, kwargs or {}, out)
                     if base in operation.BARE or base == "exp":
                         self._keep_cells(args, kwargs or {}, out)

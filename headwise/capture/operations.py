@@ -179,7 +179,9 @@ def _scaled(trail: Trail, step: Step) -> Trail:
     divided = step.name in DIVIDE
     if divided and (step.at == 1 or "rounding_mode" in step.kwargs):
         return in_place(trail, step)
-    if isinstance(other, Tensor) and other.numel() != 1:
+    # A learned number stays a tensor where an edit needs its gradient.
+    if isinstance(other, Tensor) and (other.numel() != 1 or (other.requires_grad and torch.is_grad_enabled())):
+        other = other if other.ndim else other[None]
         return _scaled_by_rows(trail, step, 1 / other if divided else other)
     c = float(other)
     c = 1 / c if divided and c else c

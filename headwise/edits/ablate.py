@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from headwise.edits.edit import Edit, Examples, Heads, Steps
+from headwise.edits.edit import Chosen, Edit
 from headwise.edits.means import means_of
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError, ShapeError
 from headwise.records import Seen
 from headwise.records.names import Choice
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 How = Literal["zero", "mean", "resample"]
 
@@ -72,19 +75,17 @@ class HeadMask(Edit):
 def ablate(
     where: Choice,
     *,
-    heads: Heads = None,
     how: How = "zero",
     means: Mapping[str, Tensor] | Seen | None = None,
-    examples: Examples = None,
-    steps: Steps = None,
+    **chosen: Unpack[Chosen],
 ) -> Ablate:
     """Replace the output of heads, before the output projection.
 
     Args:
-        where, heads, examples, steps: as for every edit (`Edit`).
+        where, heads, key_heads, examples, steps: as for every edit (`Edit`).
         how: "zero", as TransformerLens' zero ablation; "mean" of the outputs of the head up to the query, of its own
             example, padding left out (a decoder may not know later ones); "resample" = those of the next example of
-            the batch, at the same position of the tensor.
+            the batch, at the same position of the tensor (of another run: `patch(where, source, "output")`).
         means: for how="mean", the means of a data set in their place: what `mean_outputs` gives, or the records of
             another run that was watched with values=True (all their queries count, padding too).
 
@@ -95,18 +96,16 @@ def ablate(
     if means is not None and how != "mean":
         raise ArgumentError(f'ablate: means are for how="mean". Received: how={how!r}')
     given = None if means is None else means_of(means)
-    return Ablate(where, heads=heads, how=how, means=given, examples=examples, steps=steps)
+    return Ablate(where, how=how, means=given, **chosen)
 
 
-def head_mask(
-    where: Choice, factors: Tensor | float, *, heads: Heads = None, examples: Examples = None, steps: Steps = None
-) -> HeadMask:
+def head_mask(where: Choice, factors: Tensor | float, **chosen: Unpack[Chosen]) -> HeadMask:
     """Multiply the weights of each head by a number, as `head_mask` of transformers 4 did; gradients reach `factors`.
 
     `factors` is a number, [H] or [B, H]. Michel et al. 2019 call the gradient by it, of a loss, the importance of a
     head.
     """
-    return HeadMask(where, heads=heads, examples=examples, steps=steps, factors=torch.as_tensor(factors))
+    return HeadMask(where, **chosen, factors=torch.as_tensor(factors))
 
 
 def _mean_so_far(out: Tensor, at: Where) -> Tensor:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.edits.edit import Edit, Examples, Heads, Steps
+from headwise.edits.edit import Chosen, Edit
 from headwise.edits.positions import Positions, check_positions, keys_of, queries_of
 from headwise.edits.where import Where
 from headwise.masks import knockout
 from headwise.records.names import Choice
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,14 +52,12 @@ def block(
     *,
     queries: Positions = None,
     keys: Positions = None,
-    heads: Heads = None,
-    examples: Examples = None,
-    steps: Steps = None,
+    **chosen: Unpack[Chosen],
 ) -> Block:
     """These queries may not attend to these keys; their other weights are normalised again. Geva et al. 2023.
 
     Args:
-        where, heads, examples, steps: as for every edit (`Edit`).
+        where, heads, key_heads, examples, steps: as for every edit (`Edit`).
         queries, keys: a position, counted from the first real token of each example, negative ones from the end of the
             prompt; a text, which means the tokens that it is made of wherever it stands as whole words; a slice or a
             range; a function (label, position) -> bool; several of these in a list. None = all. Texts and functions
@@ -64,7 +66,7 @@ def block(
     A query that may attend to no key any more gets an output of 0, and is counted (`changed.emptied`). A mask: the run
     stays on the kernels that it would run on.
     """
-    return Block(where, queries=queries, keys=keys, heads=heads, examples=examples, steps=steps)
+    return Block(where, queries=queries, keys=keys, **chosen)
 
 
 def only(
@@ -72,12 +74,10 @@ def only(
     *,
     queries: Positions = None,
     keys: Positions = None,
-    heads: Heads = None,
-    examples: Examples = None,
-    steps: Steps = None,
+    **chosen: Unpack[Chosen],
 ) -> Block:
     """These queries may attend to these keys alone, as far as they could before. Otherwise as `block`."""
-    return Block(where, queries=queries, keys=keys, heads=heads, examples=examples, steps=steps, others=True)
+    return Block(where, queries=queries, keys=keys, **chosen, others=True)
 
 
 def _shared(x: Tensor, dims: tuple[int, ...] = (0,)) -> Tensor:

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from headwise.call import AttentionCall
 from headwise.capture import huggingface
 from headwise.edits.edit import Edit
-from headwise.edits.editor import EditFunctions, Editor, EditWatcher
+from headwise.edits.editor import EditFunctions, Editor, EditWatcher, Planned
 from headwise.edits.inputs import Inputs
 from headwise.edits.naming import Naming
 from headwise.errors import ArgumentError, DtypeError, EditRefused
 from headwise.functional import editing
-from headwise.kernels import make_plan
+from headwise.kernels import make_plan, reference
 from headwise.records.names import check_choice, select
 
 
@@ -88,22 +88,20 @@ class Editing:
         return select(sites, wanted)[0]
 
     def plan(self, *args: Any, **kwargs: Any) -> str:
-        """Which layers are edited, by what, on which kernel. The model runs once with these inputs."""
+        """Which layers are edited, by what, on which kernel, and about how many times as long as unedited that takes.
+
+        The model runs once with these inputs, without gradients.
+        """
         if self._editor is None:
             raise ArgumentError("edit: plan(...) is asked inside the context: with headwise.edit(...) as changed")
-        plans: list[tuple[str, AttentionCall, list[Edit]]] = []
+        plans: list[Planned] = []
         self._editor.plans = plans
         try:
             with torch.no_grad():
                 self._model(*args, **kwargs)
         finally:
             self._editor.plans = None
-        lines = []
-        for name, call, edits in plans:
-            by_rows = [each.name for each in edits if each.needs_weights]
-            kernel = f"by rows, for {', '.join(by_rows)}" if by_rows else make_plan(call).kernel
-            lines.append(f"{name}: {', '.join(each.name for each in edits)}; {kernel}")
-        return "\n".join(lines)
+        return "\n".join(f"{name}: {_planned(before, after, edits)}" for name, before, after, edits in plans)
 
     def __enter__(self) -> Editing:
         if self._stack is not None:
@@ -143,6 +141,19 @@ class Editing:
             unmatched = [*self._watcher.unmatched(), *self._editor.unmatched()]
             if unmatched:
                 raise ArgumentError(f"edit: {unmatched[0]}")
+
+
+def _planned(original: AttentionCall, call: AttentionCall, edits: Sequence[Edit]) -> str:
+    names = ", ".join(each.name for each in edits)
+    if all(each.of_output for each in edits):
+        return f"{names}; the model's own kernel"
+    plain, by_rows = make_plan(original).cost.time, [each.name for each in edits if each.needs_weights]
+    if by_rows:
+        kernel, time = f"by rows, for {', '.join(by_rows)}", reference.cost(call).time
+    else:
+        plan = make_plan(call)
+        kernel, time = plan.kernel, plan.cost.time
+    return f"{names}; {kernel}, about {time / plain if plain else 1.0:.2g} × the time"
 
 
 def _returned(editor: Editor) -> Any:

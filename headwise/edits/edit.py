@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor
@@ -15,9 +15,17 @@ from headwise.edits.where import Where
 from headwise.errors import ArgumentError, brief
 from headwise.records.names import Choice, check_choice
 
-Heads = int | Sequence[int] | None
-Examples = int | Sequence[int] | None
+Numbers = int | Sequence[int] | None
 Steps = Literal["prompt", "decode"] | range | None
+
+
+class Chosen(TypedDict, total=False):
+    """The keywords that every edit has beside `where`: see `Edit`."""
+
+    heads: Numbers
+    key_heads: Numbers
+    examples: Numbers
+    steps: Steps
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,6 +35,7 @@ class Edit:
     Args:
         where: which layers, as for `watch(only=)`: a path or part of it, a pattern, a number from 0, or several.
         heads: which query heads; None = all.
+        key_heads: in place of `heads`: all query heads that read these key/value heads (grouped queries).
         examples: which examples of the batch; None = all.
         steps: "prompt" = the passes over the prompt, which are step 0; "decode" = those after it, from step 1; or a
             range of steps; None = all. The prompt is what `generate` was given; without `generate`, all that a pass
@@ -34,8 +43,9 @@ class Edit:
     """
 
     where: Choice
-    heads: Heads = dataclasses.field(default=None, kw_only=True)
-    examples: Examples = dataclasses.field(default=None, kw_only=True)
+    heads: Numbers = dataclasses.field(default=None, kw_only=True)
+    key_heads: Numbers = dataclasses.field(default=None, kw_only=True)
+    examples: Numbers = dataclasses.field(default=None, kw_only=True)
     steps: Steps = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -45,6 +55,11 @@ class Edit:
                     f"{self.name}: which layer is the last is not known before the model has run. Received: "
                     f"where={brief(self.where)}. Name the layer: headwise.watch shows the names"
                 )
+        if self.heads is not None and self.key_heads is not None:
+            raise ArgumentError(
+                f"{self.name}: give heads= or key_heads=. Received: heads={brief(self.heads)}, "
+                f"key_heads={brief(self.key_heads)}"
+            )
         if not (self.steps is None or self.steps in ("prompt", "decode") or isinstance(self.steps, range)):
             raise ArgumentError(
                 f'{self.name}: steps must be "prompt", "decode", a range or None. Received: steps={brief(self.steps)}'
@@ -84,15 +99,14 @@ class Edit:
 
     def applies(self, at: Where) -> bool:
         """Whether this pass is among its steps. Raises ArgumentError for heads or examples that there are not."""
-        self.chosen("heads", at.heads, at)
-        self.chosen("examples", at.batch, at)
+        self.cells(at)
         if isinstance(self.steps, range):
             return at.step in self.steps
         return self.steps is None or (self.steps == "prompt") == (at.step == 0)
 
-    def chosen(self, name: Literal["heads", "examples"], count: int, at: Where) -> Tensor:
+    def _chosen(self, name: Literal["heads", "key_heads", "examples"], count: int, at: Where) -> Tensor:
         """Which of so many heads or examples it means, bool [count]."""
-        choice: int | Sequence[int] | None = getattr(self, name)
+        choice: Numbers = getattr(self, name)
         found = torch.zeros(count, dtype=torch.bool, device=at.device)
         if choice is None:
             return ~found
@@ -107,7 +121,11 @@ class Edit:
 
     def cells(self, at: Where) -> Tensor:
         """The examples and heads that it means, bool [B, H]."""
-        return self.chosen("examples", at.batch, at)[:, None] & self.chosen("heads", at.heads, at)
+        if self.key_heads is None:
+            heads = self._chosen("heads", at.heads, at)
+        else:
+            heads = self._chosen("key_heads", at.key_heads, at).repeat_interleave(at.heads // at.key_heads)
+        return self._chosen("examples", at.batch, at)[:, None] & heads
 
     def everywhere(self, at: Where) -> bool:
         """Whether it means all examples and heads."""

@@ -31,6 +31,8 @@ from headwise.functional import editors, running, tell
 from headwise.records.coverage import Status
 from headwise.records.names import check_choice, select
 
+Planned = tuple[str, AttentionCall, AttentionCall, list[Edit]]  # a layer, its call before and after, by which edits
+
 _KEEPING = Keeping(None, True, False, None, None, 1, None)
 
 
@@ -140,7 +142,7 @@ class Editor(Recogniser):
         self._recomputed = 0  # passes inside of gradient checkpointing that the backward pass has still to run again
         self.replaced = False  # whether the last output that was read was given another value
         self.emptied = 0  # queries that were left without keys
-        self.plans: list[tuple[str, AttentionCall, list[Edit]]] | None = None  # while plan() runs
+        self.plans: list[Planned] | None = None  # while plan() runs
 
     def check_recomputed(self) -> None:
         """EditRefused if a backward pass will run edited layers again, when they are edited no more."""
@@ -229,7 +231,7 @@ class Editor(Recogniser):
         if changed.mask is not call.mask and self.plans is None:
             self.emptied += _emptied(call, changed, new)
         if self.plans is not None:
-            self.plans.append((name, changed, list(edits)))
+            self.plans.append((name, call, changed, list(edits)))
         return new, lambda: weights_of(changed, edits, at)
 
     def direct(self, call: AttentionCall) -> Tensor | None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.edits.edit import Edit, Examples, Heads, Steps
+from headwise.edits.edit import Chosen, Edit, Steps
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError, ShapeError
 from headwise.records.names import Choice
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 OfCall = Callable[[AttentionCall, Where], AttentionCall]
 OfWeights = Callable[[Tensor, Where, slice], Tensor]
@@ -83,22 +87,18 @@ def call(where: Choice, f: OfCall, *, steps: Steps = None) -> Call:
     return Call(where, steps=steps, f=f)
 
 
-def weights(
-    where: Choice, f: OfWeights, *, heads: Heads = None, examples: Examples = None, steps: Steps = None
-) -> Weights:
+def weights(where: Choice, f: OfWeights, **chosen: Unpack[Chosen]) -> Weights:
     """`f(weights, where, rows)` in the place of the weights [B, H, rows, K], whole rows of some queries at a time.
 
     They need not sum to 1 afterwards. They are computed tile by tile, in linear memory, which takes longer than a fused
     kernel.
     """
-    return Weights(where, heads=heads, examples=examples, steps=steps, f=f)
+    return Weights(where, **chosen, f=f)
 
 
-def output(
-    where: Choice, f: OfOutput, *, heads: Heads = None, examples: Examples = None, steps: Steps = None
-) -> Output:
+def output(where: Choice, f: OfOutput, **chosen: Unpack[Chosen]) -> Output:
     """`f(output, where)` in the place of the output of the heads [B, H, Q, E], before their output projection."""
-    return Output(where, heads=heads, examples=examples, steps=steps, f=f)
+    return Output(where, **chosen, f=f)
 
 
 def _checked(name: str, found: Tensor, before: Tensor, at: Where) -> Tensor:

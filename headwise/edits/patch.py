@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,12 +13,16 @@ from torch import Tensor
 from headwise.analyses.stack import attended_values, by_key_head
 from headwise.call import AttentionCall
 from headwise.capture.generating import used_keys
-from headwise.edits.edit import Edit, Examples, Heads, Steps
-from headwise.edits.positions import Positions, check_positions, queries_of
+from headwise.edits.edit import Chosen, Edit
+from headwise.edits.positions import Positions, check_positions, keys_of, queries_of
+from headwise.edits.run import CELLS
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError, RecordError, ShapeError
 from headwise.records import AttentionRecord, Seen
 from headwise.records.names import Choice
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 What = Literal["weights", "output", "q", "k", "v"]
 WHAT: tuple[What, ...] = ("weights", "output", "q", "k", "v")
@@ -53,37 +58,51 @@ class _Patch(Edit):
                 f"patch: {at.site} has B={at.batch}, H={at.heads}. Received: a source with B={record.shape[0]}, "
                 f"H={record.shape[1]}"
             )
-        if self.align is None and record.shape[2] != at.queries.shape[1]:
+        ours, theirs = self._places(at).shape[1], record.shape[3 if self.of_keys else 2]
+        if self.align is None and theirs != ours:
+            what = "keys" if self.of_keys else "queries"
             raise ShapeError(
-                f"patch: {at.site} has {at.queries.shape[1]} queries. Received: a source with {record.shape[2]}. Pass "
-                "align=: for each query the one of the source, -1 for none"
+                f"patch: {at.site} has {ours} {what}. Received: a source with {theirs}. Pass align=: for each of the "
+                f"{what} the one of the source, -1 for none"
             )
         used = used_keys(record.call)
-        theirs = 0 if used is None or not record.shape[2] else used.any(1).to(torch.uint8).argmax(-1)
-        ours = (at.queries >= 0).to(torch.uint8).argmax(-1)
-        if self.align is None and at.kind == "self" and bool((ours != theirs).any()):
+        start = 0 if used is None or not record.shape[2] else used.any(1).to(torch.uint8).argmax(-1)
+        if (
+            self.align is None
+            and at.kind == "self"
+            and bool(((at.queries >= 0).to(torch.uint8).argmax(-1) != start).any())
+        ):
             raise RecordError(
                 f"patch: the source has padding at other places than this run at {at.site}. Pad both alike, or pass "
                 "align="
             )
         return record
 
+    @property
+    def of_keys(self) -> bool:
+        """Whether positions and `align` mean keys."""
+        return False
+
+    def _places(self, at: Where) -> Tensor:
+        return at.keys if self.of_keys else at.queries
+
     def origins(self, at: Where, record: AttentionRecord) -> Tensor:
-        """For each query the one of the source, [Q]; -1 = none."""
-        count = at.queries.shape[1]
+        """For each query, or key, the one of the source; -1 = none."""
+        count, theirs = self._places(at).shape[1], record.shape[3 if self.of_keys else 2]
         if self.align is None:
             return torch.arange(count, device=at.device)
         found = torch.as_tensor(list(self.align), device=at.device)
-        if found.shape != (count,) or not bool(((found >= -1) & (found < record.shape[2])).all()):
+        if found.shape != (count,) or not bool(((found >= -1) & (found < theirs)).all()):
             raise ArgumentError(
-                f"patch: align must have {count} numbers, from -1 to {record.shape[2] - 1}. Received: align="
+                f"patch: align must have {count} numbers, from -1 to {theirs - 1}. Received: align="
                 f"{list(self.align)[:8]}"
             )
         return found
 
     def chosen_rows(self, at: Where, origins: Tensor) -> Tensor:
-        """Where to patch: bool [B, H, Q]."""
-        rows = queries_of(self.positions, at, "patch") & (origins >= 0)
+        """Where to patch: bool [B, H, Q], or [B, H, K]."""
+        means = keys_of if self.of_keys else queries_of
+        rows = means(self.positions, at, "patch") & (origins >= 0)
         return self.cells(at)[:, :, None] & rows[:, None]
 
 
@@ -124,8 +143,10 @@ class PatchOutput(_Patch):
         """The source's output in the chosen rows."""
         record = self.record(at)
         origins = self.origins(at, record)
-        v = attended_values(record)
-        source = torch.cat([by_key_head(record.used_weights(rows=[i]), v) for i in origins.clamp(min=0).tolist()], 2)
+        v, rows = attended_values(record), origins.clamp(min=0)
+        some = max(1, CELLS // math.prod((*record.shape[:2], max(1, record.shape[3]))))
+        parts = [by_key_head(record.used_weights(rows=part.tolist()), v) for part in rows.split(some)]
+        source = torch.cat(parts, 2)
         return torch.where(self.chosen_rows(at, origins)[..., None], source.to(out), out)
 
 
@@ -134,6 +155,10 @@ class PatchVectors(_Patch):
     """What `patch` makes for q, k and v."""
 
     what: Literal["q", "k", "v"] = dataclasses.field(kw_only=True)
+
+    @property
+    def of_keys(self) -> bool:
+        return self.what != "q"
 
     @property
     def sets(self) -> str:
@@ -149,8 +174,6 @@ class PatchVectors(_Patch):
                 f"patch: {self.what} of the source may be rotated to its position (RoPE), and cannot be moved. Patch "
                 "v, the output or the weights"
             )
-        if self.what != "q" and (at.kind == "cross" or call.shape[2] != call.shape[3]):
-            raise RecordError("patch: keys and values are patched in self-attention of a whole sequence alone")
         theirs, ours = getattr(record, self.what), getattr(call, self.what)
         if ours.shape[1] % theirs.shape[1] == 0:  # a record keeps what several heads share once
             theirs = theirs.repeat_interleave(ours.shape[1] // theirs.shape[1], 1)
@@ -181,21 +204,19 @@ def patch(
     *,
     positions: Positions = None,
     align: Sequence[int] | None = None,
-    heads: Heads = None,
-    examples: Examples = None,
-    steps: Steps = None,
+    **chosen: Unpack[Chosen],
 ) -> Edit:
     """Take the weights, the output, q, k or v of heads and positions from another run.
 
     Args:
-        where, heads, examples, steps: as for every edit (`Edit`).
+        where, heads, key_heads, examples, steps: as for every edit (`Edit`).
         source: a record, or a `Seen` with one record of each of these layers. Of the same heads, and of the same batch
             or of one example.
         what: "weights"; "output", before the output projection; "q", "k" or "v", as they meet each other (after rotary
             positions). "output" and "v" need a source that was watched with values=True.
         positions: which queries (of q, weights and the output) or keys (of k and v), as for `block`. None = all.
-        align: for a source of another length: for each place of this run that of the source, -1 for none. q and k
-            cannot be moved, because they may be rotated to their positions.
+        align: for a source of another length: for each query of this run (of k and v: each key) that of the source, -1
+            for none. q and k cannot be moved, because they may be rotated to their positions.
 
     Raises ArgumentError for another `what`; inside the model RecordError and ShapeError for a source that does not fit.
     """
@@ -204,14 +225,7 @@ def patch(
         raise ArgumentError(f"patch: what must be one of {', '.join(WHAT)}. Received: what={what!r}")
     if not isinstance(source, (AttentionRecord, Seen)):
         raise ArgumentError(f"patch: source must be a record or a Seen. Received: {type(source).__name__}")
-    common: dict[str, Any] = {
-        "source": source,
-        "positions": positions,
-        "align": align,
-        "heads": heads,
-        "examples": examples,
-        "steps": steps,
-    }
+    common: dict[str, Any] = {"source": source, "positions": positions, "align": align, **chosen}
     if what == "weights":
         return PatchWeights(where, **common)
     return PatchOutput(where, **common) if what == "output" else PatchVectors(where, what=what, **common)

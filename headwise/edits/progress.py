@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -53,7 +53,8 @@ class Progress:
     def where(self, place: Place, name: str, call: AttentionCall) -> Where:
         """Where a call is made, which is the next pass of its layer."""
         batch, heads, q_len, k_len = call.shape
-        kind = kind_of(place, q_len, k_len, is_causal(call.mask, q_len, k_len))
+        causal = is_causal(call.mask, q_len, k_len)
+        kind = kind_of(place, q_len, k_len, causal)
         device = call.q.device
         rows, cols = torch.arange(q_len, device=device), torch.arange(k_len, device=device)
         if kind == "cross":
@@ -71,9 +72,11 @@ class Progress:
             shift = of.total - q_len - max(0, of.total - k_len)
             names, key_lengths = of.tokens, of.lengths
         drafts = of.prompt is not None and of.step == 0 and of.total > of.prompt
+        # A step sees no later key, whatever its mask says.
+        stack: Literal["encoder", "decoder"] = "decoder" if kind == "cross" or causal or shift > 0 else "encoder"
         return Where(
-            name, kind, of.step, batch, heads, queries, keys, shift, of.lengths, key_lengths, drafts, of.tokens, names,
-            self.met, self._naming.normal,
+            name, kind, stack, of.step, batch, heads, queries, keys, shift, of.lengths, key_lengths, call, drafts,
+            of.tokens, names, self.met, self._naming.normal,
         )  # fmt: skip
 
     def _target(self, place: Place, name: str, batch: int, q_len: int, like: Tensor) -> _Sequence:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from headwise import masks
 from headwise.call import AttentionCall
-from headwise.edits.edit import Edit, Examples, Heads, Steps, check_factor
+from headwise.edits.edit import Chosen, Edit, check_factor
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.records.names import Choice
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,21 +98,19 @@ class Window(Edit):
         return dataclasses.replace(call, mask=found if call.mask is None else call.mask & found)
 
 
-def temperature(
-    where: Choice, t: float, *, heads: Heads = None, examples: Examples = None, steps: Steps = None
-) -> Temperature:
+def temperature(where: Choice, t: float, **chosen: Unpack[Chosen]) -> Temperature:
     """Divide the scores by `t`, biases and sinks too: above 1 the weights become more even, below 1 sharper."""
     check_factor("temperature: t", t)
     if isinstance(t, Tensor):
         raise ArgumentError("temperature: t must be a number. Received: a tensor")
-    return Temperature(where, t=float(t), heads=heads, examples=examples, steps=steps)
+    return Temperature(where, t=float(t), **chosen)
 
 
-def topk(where: Choice, k: int, *, heads: Heads = None, examples: Examples = None, steps: Steps = None) -> TopK:
+def topk(where: Choice, k: int, **chosen: Unpack[Chosen]) -> TopK:
     """Keep the `k` largest weights of each row, and normalise them again: what does the model lose?"""
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ArgumentError(f"topk: k must be an int of at least 1. Received: k={k!r}")
-    return TopK(where, k=k, heads=heads, examples=examples, steps=steps)
+    return TopK(where, k=k, **chosen)
 
 
 def window(
@@ -118,9 +119,7 @@ def window(
     after: int = 0,
     *,
     first: int = 0,
-    heads: Heads = None,
-    examples: Examples = None,
-    steps: Steps = None,
+    **chosen: Unpack[Chosen],
 ) -> Window:
     """Each query attends to `before` keys before its own and `after` after it, as far as it could; a mask.
 
@@ -129,4 +128,4 @@ def window(
     for name, value in (("before", before), ("after", after), ("first", first)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ArgumentError(f"window: {name} must be an int of at least 0. Received: {name}={value!r}")
-    return Window(where, before=before, after=after, first=first, heads=heads, examples=examples, steps=steps)
+    return Window(where, before=before, after=after, first=first, **chosen)

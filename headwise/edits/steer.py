@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.edits.edit import Edit, Examples, Heads, Steps, check_factor
+from headwise.edits.edit import Chosen, Edit, check_factor
 from headwise.edits.positions import Positions, check_positions, keys_of, queries_of
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError
 from headwise.records.names import Choice
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,14 +69,12 @@ def steer(
     by: float | Tensor | None = None,
     to: float | None = None,
     queries: Positions = None,
-    heads: Heads = None,
-    examples: Examples = None,
-    steps: Steps = None,
+    **chosen: Unpack[Chosen],
 ) -> Edit:
     """Multiply the weights on some keys, and normalise each row again; or give them a share of each row.
 
     Args:
-        where, heads, examples, steps: as for every edit (`Edit`); `keys` and `queries` as for `block`.
+        where, heads, key_heads, examples, steps: as for every edit (`Edit`); `keys` and `queries` as for `block`.
         by: the factor, above 0: 10 is PASTA's emphasis, 0.01 its other choice of weakening. A bias of its logarithm, so
             that the run stays on fused kernels. A tensor of one number trains.
         to: the share of each row's weight that these keys get together, between 0 and 1, in whatever way the model had
@@ -85,7 +86,7 @@ def steer(
     check_positions(queries, "steer: queries")
     if (by is None) == (to is None):
         raise ArgumentError(f"steer: give either by= (a factor) or to= (a share). Received: by={by!r}, to={to!r}")
-    common: dict[str, Any] = {"keys": keys, "queries": queries, "heads": heads, "examples": examples, "steps": steps}
+    common: dict[str, Any] = {"keys": keys, "queries": queries, **chosen}
     if to is not None:
         if isinstance(to, Tensor) or not 0 <= to <= 1:
             raise ArgumentError(f"steer: to must be a number between 0 and 1. Received: to={to!r}")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from headwise.call import AttentionCall
+from headwise.capture.layout import share_heads
 from headwise.text import Tokens
 
 
@@ -42,6 +45,7 @@ class Where:
 
     site: str  # the path of the module
     kind: Literal["self", "cross"]
+    stack: Literal["encoder", "decoder"]  # "decoder" = no query sees later keys of its sequence, or cross-attention
     step: int  # 0 for the passes over the prompt, then one more each
     batch: int
     heads: int  # of the queries
@@ -50,11 +54,17 @@ class Where:
     shift: int  # the place of the first query among the keys
     lengths: Tensor  # [B], how many tokens the prompt has; of cross-attention that of the target
     key_lengths: Tensor  # [B], the same of the keys' sequence
+    original: AttentionCall = dataclasses.field(repr=False)  # the call as the model made it
     drafts: bool = False  # whether this pass reads tokens behind the prompt too, which may be rejected
     tokens: Sequence[Tokens] | None = None  # of each example, from its first real token, where they are known
     key_tokens: Sequence[Tokens] | None = None
     met: Met = dataclasses.field(default_factory=lambda: Met())
     normal: Callable[[str], str] = str  # a text as the tokenizer reads it
+
+    @functools.cached_property
+    def key_heads(self) -> int:
+        """How many key/value heads there are, also where the model repeats each for the query heads that read it."""
+        return share_heads(self.original.k, self.original.v)[0].shape[1]
 
     @property
     def device(self) -> torch.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -55,6 +56,32 @@ def test_gradients_are_those_of_the_changed_model(how: str) -> None:
     for (name, one), two in zip(model.named_parameters(), eager.parameters(), strict=True):
         assert one.grad is not None
         torch.testing.assert_close(one.grad, two.grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4, 1, 1)])
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_what_is_learned_before_the_softmax_learns(shape: tuple[int, ...], heads_first: bool) -> None:
+    class Learned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.temperature = nn.Parameter(torch.full(shape, 0.7))
+            self.bias = nn.Parameter(torch.randn(4, 5, 5))
+
+        def forward(self, x: Tensor, hotter: float = 1.0) -> Tensor:
+            q, k, v = x.unbind()
+            scores = q.flatten(0, 1) @ k.flatten(0, 1).mT if heads_first else q @ k.mT
+            scores = scores.view(2, 4, 5, 5) * self.temperature + self.bias
+            weights = (scores / hotter).softmax(-1)
+            out = weights.flatten(0, 1) @ v.flatten(0, 1) if heads_first else weights @ v
+            return out.view(2, 4, 5, 8)
+
+    model, x = Learned(), torch.randn(3, 2, 4, 5, 8, requires_grad=True)
+    given = [*model.parameters(), x]
+    expected = torch.autograd.grad(model(x, 2.0).pow(2).sum(), given)
+    with headwise.edit(model, edits.temperature("*", 2.0)):
+        found = torch.autograd.grad(model(x).pow(2).sum(), given)
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two)
 
 
 @pytest.mark.parametrize("how", ["sdpa", "eager"])
@@ -167,10 +194,13 @@ def test_numbers_of_layers_and_what_was_edited() -> None:
     with torch.no_grad(), headwise.edit(model, edits.ablate(1)) as changed:
         shown = changed.plan(TOKENS)
     assert changed.sites == ["model.layers.1.self_attn"]
-    assert shown.startswith("model.layers.1.self_attn: ablate; ")
+    assert shown == "model.layers.1.self_attn: ablate; the model's own kernel"
+    with torch.no_grad(), headwise.edit(model, edits.temperature(0, 2.0)) as changed:
+        shown = changed.plan(TOKENS)
+    assert shown == "model.layers.0.self_attn: temperature; sdpa, about 1 × the time"
     with torch.no_grad(), headwise.edit(model, edits.topk("*", 2)) as changed:
         shown = changed.plan(TOKENS)
-    assert shown.splitlines()[0] == "model.layers.0.self_attn: topk; by rows, for topk"
+    assert shown.startswith("model.layers.0.self_attn: topk; by rows, for topk, about ")
 
 
 def test_an_edit_that_is_at_no_place_is_an_error_at_the_end() -> None:
@@ -186,20 +216,57 @@ def test_an_edit_that_is_at_no_place_is_an_error_at_the_end() -> None:
         raise KeyError("mine")
 
 
-def test_nothing_is_left_behind() -> None:
-    model = llama("eager")
-    before, hooks = model(TOKENS).logits, [len(module._forward_hooks) for module in model.modules()]
+def fail(*_: Any) -> Any:
+    raise KeyError("mine")
 
-    def fail(*_: Any) -> Any:
-        raise KeyError("mine")
 
-    for edit in (edits.call("*", fail), edits.output("*", fail), edits.weights("*", fail)):
-        with pytest.raises(KeyError, match="mine"), headwise.edit(model, edit):
-            model(TOKENS)
-        assert [len(module._forward_hooks) for module in model.modules()] == hooks
-        assert "generate" not in vars(model)
-        assert not _editors.get()
-        assert torch.equal(model(TOKENS).logits, before)
+RAISING = {
+    "a call": edits.call("*", fail),
+    "weights": edits.weights("*", fail),
+    "an output": edits.output("*", fail),
+    "a position": edits.block("*", keys=fail),
+    "the model": edits.ablate("*"),
+}
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("name", RAISING)
+@pytest.mark.parametrize("how", ["sdpa", "eager", "flex_attention", "multi-head"])
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # of FlexAttention
+def test_nothing_is_left_behind(how: str, name: str, watched: bool) -> None:
+    model: Any = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+    given = torch.randn(2, 5, 8)
+    if how != "multi-head":
+        model, given = llama(how), TOKENS
+    model.eval()
+
+    def run() -> Tensor:
+        with torch.no_grad():
+            out = model(given)
+        found: Tensor = out if isinstance(out, Tensor) else out.logits
+        return found
+
+    def state() -> list[Any]:
+        hooks = [[len(each) for each in (m._forward_hooks, m._forward_pre_hooks)] for m in model.modules()]
+        return [
+            hooks,
+            [sorted(vars(m)) for m in model.modules()],
+            _editors.get(),
+            torch.backends.mha.get_fastpath_enabled(),
+        ]
+
+    before, left = run(), state()
+    removable = next(iter(model.modules())).register_forward_hook(fail) if name == "the model" else None
+    with (
+        pytest.raises(KeyError, match="mine"),
+        headwise.watch(model) if watched else contextlib.nullcontext(),
+        headwise.edit(model, RAISING[name], tokens=[[*"abcde"], [*"edcba"]]),
+    ):
+        run()
+    if removable is not None:
+        removable.remove()
+    assert state() == left
+    assert torch.equal(run(), before)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

@@ -136,6 +136,35 @@ def test_a_patch_takes_what_another_run_had(model: nn.Module, what: Any) -> None
     torch.testing.assert_close(found[:, 0], expected[:, 0])
 
 
+def test_a_patch_of_some_keys_of_cross_attention() -> None:
+    class Cross(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return functional.scaled_dot_product_attention(q, k, v)
+
+    model, (q, k, v) = Cross(), (torch.randn(1, 2, n, 4) for n in (2, 5, 5))
+    other = torch.randn(2, 1, 2, 5, 4)
+    with torch.no_grad(), headwise.watch(model, values=True) as seen:
+        model(q, *other)
+    several = [edits.patch("*", seen, what, positions=[0, 4], heads=1) for what in ("k", "v")]
+    with torch.no_grad(), headwise.edit(model, several):
+        found = model(q, k, v)
+    k, v = k.clone(), v.clone()
+    k[:, 1, [0, 4]], v[:, 1, [0, 4]] = other[:, :, 1, [0, 4]]
+    torch.testing.assert_close(found, model(q, k, v))
+
+    with torch.no_grad(), headwise.watch(model, values=True) as seen:
+        model(q, *other[:, :, :, :3])
+    with torch.no_grad(), headwise.edit(model, edits.patch("*", seen, "v", align=[2, -1, -1, -1, 0], heads=0)):
+        found = model(q, k, v)
+    v[:, 0, 0], v[:, 0, 4] = other[1, :, 0, 2], other[1, :, 0, 0]
+    torch.testing.assert_close(found, model(q, k, v))
+    with (
+        pytest.raises(ShapeError, match=r"has 5 keys\. Received: a source with 3\. Pass align="),
+        headwise.edit(model, edits.patch("*", seen, "v")),
+    ):
+        model(q, k, v)
+
+
 def test_a_patch_of_some_positions_of_a_run_of_another_length() -> None:
     model = Fused()
     long = torch.randn(1, 2, 3, 3)
@@ -165,8 +194,31 @@ def test_rows_without_keys_are_counted(model: nn.Module) -> None:
     assert changed.emptied == 1
 
 
+@pytest.mark.parametrize("kind", [Fused, ByHand])
+def test_key_heads_are_all_the_query_heads_that_read_them(kind: type[nn.Module]) -> None:
+    class Grouped(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            if kind is Fused:
+                return functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+            k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+            return (q @ k.mT).softmax(-1) @ v
+
+    model, given = Grouped(), [torch.randn(1, heads, 3, 8) for heads in (4, 2, 2)]
+    plain = model(*given)
+    with headwise.edit(model, edits.ablate("*", key_heads=1)):
+        found = model(*given)
+    assert torch.equal(found[:, :2], plain[:, :2])
+    assert not found[:, 2:].any()
+    with (
+        pytest.raises(ArgumentError, match=r"key_heads of \w+ are numbered 0 … 1\. Received: key_heads=2"),
+        headwise.edit(model, edits.ablate("*", key_heads=2)),
+    ):
+        model(*given)
+
+
 BAD: list[tuple[Any, str]] = [
     (lambda: edits.ablate(-1), r"which layer is the last is not known .*where=-1"),
+    (lambda: edits.ablate("*", heads=0, key_heads=0), r"give heads= or key_heads=\. Received: heads=0, key_heads=0"),
     (lambda: edits.ablate([]), r"expected at least one layer"),
     (lambda: edits.ablate("*", how="off"), r'how must be "zero", "mean" or "resample"\. Received: how=\'off\''),
     (lambda: edits.ablate("*", steps="later"), r'steps must be "prompt", "decode", a range or None'),

@@ -12,6 +12,9 @@ from torch import Tensor
 import headwise
 from headwise import edits
 from headwise.edits import Edit, Where
+from tests.capture import generations
+from tests.edits import oracle
+from tests.edits.parity import KINDS
 from tests.versions import since
 
 SIZES = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -158,3 +161,30 @@ def test_cross_attention_alone_counts_its_steps(how: str, cache: bool) -> None:
         model.generate(ids, max_new_tokens=3, do_sample=False, use_cache=cache)
         model.generate(ids, max_new_tokens=3, do_sample=False, use_cache=cache)
     assert seen == [(0, 0), (1, 1), (2, 2)] * 2
+
+
+@pytest.mark.parametrize("kind", ["ablate", "block", "steer", "temperature", "topk", "window"])
+@pytest.mark.parametrize("cache", ["dynamic", "static", "none"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "gemma2", "deepseek", "mixtral"])
+def test_families_generate_as_one_eager_pass_that_is_changed_by_hand(family: str, cache: str, kind: str) -> None:
+    since("transformers", "5.0")
+    if (family, kind) == ("gemma2", "topk"):
+        pytest.skip("its cap makes scores equal, of which any may be the largest")
+    eager = generations.model_of(family, "eager")
+    edit, by_hand = KINDS[kind].edit, KINDS[kind].by_hand
+    more = {"use_cache": False} if cache == "none" else {"cache_implementation": cache}
+    for how in ("sdpa", "eager"):
+        try:
+            model = generations.model_of(family, how)
+        except generations.NotRun:
+            continue
+        sequences, found = logits_of_each_step(model, edit, **more)
+        count = found.shape[1]
+        real = torch.cat([REAL, torch.ones(2, sequences.shape[1] - 6, dtype=torch.long)], 1)
+        places = (real.cumsum(1) - 1).clamp(min=0)
+        with torch.no_grad(), oracle.changed(**by_hand([2, 0])) as calls:
+            expected = eager(sequences, attention_mask=real, position_ids=places).logits[:, 5 : 5 + count]
+        assert calls
+        # Behind its end a sequence is filled with another token.
+        alive = (sequences[:, 6:] == generations.END).cumsum(1).cumsum(1)[:, :count] <= 1
+        torch.testing.assert_close(found[alive], expected[alive], rtol=1e-4, atol=1e-4)

@@ -117,7 +117,8 @@ def test_heads_computed_one_by_one_are_the_same(monkeypatch: pytest.MonkeyPatch)
     together = profile(tiny(), TEXTS, length=16)
     monkeypatch.setattr(measuring, "CELLS", 1)
     for name, x in profile(tiny(), TEXTS, length=16).layers[0].numbers.items():
-        torch.testing.assert_close(x, together.layers[0].numbers[name], rtol=1e-6, atol=1e-6, msg=name)
+        # Sums of a thousand float32 weights in another order.
+        torch.testing.assert_close(x, together.layers[0].numbers[name], rtol=1e-6, atol=1e-4, msg=name)
 
 
 def test_few_examples_are_the_best_of_many() -> None:
