@@ -15,8 +15,10 @@ def settled(causes: list[Finding], symptoms: list[Finding]) -> Iterator[Finding]
     """Each finding once, without symptoms of reported causes, with the catalogue's sources; bugs first."""
     bugs = {x.name for x in (*causes, *symptoms) if x.severity == "bug"}
     explained = {symptom for name in bugs for symptom in EXPLAINS.get(name, ())}
-    named = {x.name for x in causes}
-    kept = causes + [x for x in symptoms if x.name not in explained and x.name not in named]
+    named: dict[str, int] = {}  # the worst that is known of each cause
+    for x in causes:
+        named[x.name] = min(_ORDER[x.severity], named.get(x.name, 9))
+    kept = causes + [x for x in symptoms if x.name not in explained and _ORDER[x.severity] < named.get(x.name, 9)]
     seen: set[tuple[object, ...]] = set()
     for finding in sorted(kept, key=lambda x: _ORDER[x.severity]):
         key = (finding.name, finding.where)
@@ -58,7 +60,7 @@ _LEAKS = _names(
 )
 # Mistake -> its symptoms, which are then not reported.
 EXPLAINS: dict[str, frozenset[str]] = {
-    "head-merge": _LEAKS - {"head-merge"},
+    "head-merge": _LEAKS - {"head-merge", "batch-mixing"},
     "softmax-axis": _LEAKS - {"softmax-axis"},
     "weights-transposed": _LEAKS - {"weights-transposed"},
     "head-split": _LEAKS | _names("head-merge"),
@@ -86,7 +88,7 @@ EXPLAINS: dict[str, frozenset[str]] = {
         "batch-mixing dropout-in-eval gradient-blocked gradient-wrong noncontiguous-input state-dict"
     ),
     "causal-corner": _names("cache-mismatch causal-leak"),
-    "cache-mismatch": _names("left-padding"),
+    "cache-mismatch": _names("gradient-wrong left-padding"),
     "projection-reused": _names("argument-order unused-parameter wrong-variant"),
     "output-projection-missing": _names("unused-parameter wrong-variant"),
     "wrong-scale": _names("wrong-variant"),

@@ -124,6 +124,12 @@ class Trial:
         plain = ["NBM", "BNM"] if self._says_sequence_first() else ["BNM"]
         if self._convolves():
             plain = ["BMN", "BM1N", *plain]
+        for option in whole if self._embeds() else ():
+            for with_optional in (False, True):
+                found = self._try(option, "BNM", batch, with_optional, "any", ids=True)
+                if found is not None:
+                    return found
+        of_ids, self.errors = self.errors, []
         # A number of keys that differs from the number of queries comes first: it tells which argument is which.
         for layouts, several, lengths in (
             *((plain, whole, "differ"), (["BM"], whole, "one"), (["BNM"], whole, "alike")),
@@ -135,7 +141,9 @@ class Trial:
                 if found is not None:
                     return found
                 if self.calls > _ATTEMPTS:
+                    self.errors += of_ids
                     raise self._failure()
+        self.errors += of_ids
         raise self._failure()
 
     def _says_sequence_first(self) -> bool:
@@ -155,7 +163,13 @@ class Trial:
         inputs = ("query", "key", "value", "memory")
         return any(p.required and p.role in inputs and p.name not in taken for p in self.parameters)
 
-    def _try(self, option: Assignment, layout: str, batch: int, with_optional: bool, which: str) -> Way | None:
+    def _embeds(self) -> list[int]:
+        """The widths of its embeddings of tokens; those of relative positions have one number for each head."""
+        return list(dict.fromkeys(p.embedding_dim for p in self.module.modules() if isinstance(p, nn.Embedding)))
+
+    def _try(
+        self, option: Assignment, layout: str, batch: int, with_optional: bool, which: str, *, ids: bool = False
+    ) -> Way | None:
         """One assignment in one layout, with all likely widths, lengths and values of other arguments."""
         taken = {name for _, name in option.slots} | set(self.spec.arguments)
         given = ("positions", "mask", "padding") if with_optional else ()
@@ -164,6 +178,8 @@ class Trial:
             return None
         others = _combinations([self._makers(p) for p in needed])[:80]
         widths = self._widths(option.takes)[: None if layout == "BNM" else 4]
+        if ids:
+            widths, others = [(w, w, w) for w in self._embeds()[:3]], others[:12]
         lengths = self._lengths(which, option.takes == "self")
         heads = sizes.heads(self.module) or 4
         fixed = tuple((name, arguments.constant(value)) for name, value in self.spec.arguments.items())
@@ -179,7 +195,7 @@ class Trial:
                 if layout in ("BHND", "BNHD") and width[0] % heads:
                     continue
                 way = Way(option.takes, option.slots, self._positional(option), option.packed, layout, heads, width)
-                way = dataclasses.replace(way, extras=(*extras, *fixed))
+                way = dataclasses.replace(way, extras=(*extras, *fixed), ids=ids)
                 got = self.attempt(way, 1 if layout == "NM" else batch, *lengths[which_length])
                 if not isinstance(got, str):
                     masked = any(p.role in ("mask", "padding") for p in needed)
@@ -187,7 +203,7 @@ class Trial:
                         return got[0]
                     second = second or got[0]  # a mask that does not fit may have been broadcast into the output
                     continue
-                if self.spec.width is None:
+                if self.spec.width is None and not ids:
                     todo += [w for w in _hints(got, width, batch, *lengths[which_length]) if w not in hinted]
                     hinted.update(todo)
         return second

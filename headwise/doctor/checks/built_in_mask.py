@@ -135,14 +135,25 @@ def _square(site: Site, allowed: Tensor) -> Iterator[Finding]:
             )
             return
     if _is(allowed, -1):
+        first = _first_row(site)
+        wrong = first is not None and (bool(first.isnan().any()) or bool((first[..., 1:] > 1e-6).any()))
+        then = ", so the first position has no allowed key"
+        if wrong:
+            nan = bool(first.isnan().any())  # type: ignore[union-attr]
+            then += ": its output is NaN" if nan else ": its weights are spread over all positions, the future included"
         yield Finding(
             "causal-leak",
-            "risk",
-            "the causal mask also hides every position from itself, so the first position has no allowed key",
-            "tril(diagonal=0) keeps the position itself",
+            "bug" if wrong else "risk",
+            f"the causal mask also hides every position from itself{then}",
+            "tril(diagonal=0), or triu(diagonal=1) for the masked cells, keeps the position itself",
             site.where_masked(site.steps_before),
             numbers={"diagonal": -1.0},
         )
+
+
+def _first_row(site: Site) -> Tensor | None:
+    """[B, H, K]: the weights of the first query, as they meet the values."""
+    return None if site.contraction is None else site.weights_at_values[:, :, 0]
 
 
 # Windows

@@ -6,21 +6,25 @@ at all. A module that is not, but hides most of the future and nothing of the pa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from headwise.doctor.probing.probe import REACHED, Probe
+from headwise.doctor.probing.listen import Dice
+from headwise.doctor.probing.probe import REACHED, Probe, moved, quiet, rows
 
 FINDINGS = ("causal-leak", "mask-polarity")
 
 _LENGTH = 8
 _MOSTLY = 0.6  # share of the future that is hidden, in a module that is not said to be causal
 _PAST = 0.9  # share of the past that is visible, so that a window is not taken for a causal mask
+_MAY_CHANGE_IT = re.compile(r"causal|mask|bidirect|autoregress|decod|encod|cross|prefix|cache|incremental", re.IGNORECASE)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -39,13 +43,57 @@ def check(patient: Patient) -> Iterator[Finding]:
         if isinstance(probe.attempt(inputs, **options), Exception):
             continue
         made = True
-        found = list(_judge(probe.influence(inputs, **options), said, hint=bool(options)))
+        seen = probe.influence(inputs, **options)
+        found = list(_judge(seen, said, hint=bool(options)))
         if not (found and said == claim and flags):  # without the flag it need not be causal
             yield from found
+        if not found and bool((seen.triu(1) <= REACHED).all()):
+            yield from _on_other_paths(probe, inputs, options)
+            return
         if found and options:
             return
     if not made:
         raise NotChecked(f"it does not run with {_LENGTH} tokens")
+
+
+def _on_other_paths(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> Iterator[Finding]:
+    """It is causal when called plainly. Code with several paths often forgets the mask in one of them."""
+    given = options.get("given", {})
+    paths: dict[str, dict[str, Any]] = {"in train mode": {}, "with gradients enabled": {}}
+    for flag, default in probe.interface.flags.items():
+        if flag not in given and not _MAY_CHANGE_IT.search(flag):
+            paths[f"with {flag}={not default}"] = {flag: not default}
+    for name, more in paths.items():
+        try:
+            seen = _seen(probe, inputs, {**given, **more}, train=name == "in train mode", grad="gradients" in name)
+        except Exception:  # it cannot be called this way
+            continue
+        future = seen.triu(1)
+        if bool((future > REACHED).any()) and bool((seen.tril() > REACHED).any()):
+            pairs = int((future > REACHED).sum())
+            yield Finding(
+                "causal-leak",
+                "bug",
+                f"{name} {pairs} of {_LENGTH * (_LENGTH - 1) // 2} future tokens reach an earlier row, by up to "
+                f"{float(future.amax()):.2g} of the output's size; otherwise it is causal",
+                "build the causal mask on every path: is_causal=True of a fused kernel is lost where another path is "
+                "taken",
+                numbers={"pairs": pairs, "change": float(future.amax())},
+            )
+            return
+
+
+def _seen(probe: Probe, inputs: Inputs, given: dict[str, Any], *, train: bool, grad: bool) -> Tensor:
+    """[Q, K]: how far each row changes with each token, in a mode; dropout keeps everything."""
+    probe.module.train(train)
+    outs = []
+    try:
+        for x in (inputs, *(moved(inputs, 0, key) for key in range(inputs.key_length))):
+            with quiet(), Dice(still=True):
+                outs.append(probe.interface.run(x.each(Tensor.clone), grad=grad, given=given).output.detach())
+    finally:
+        probe.module.eval()
+    return torch.stack([rows(outs[0], out)[0] for out in outs[1:]], dim=1)
 
 
 def _judge(influence: Tensor, said: str, *, hint: bool) -> Iterator[Finding]:
@@ -96,4 +144,5 @@ def _in_blocks(reached: Tensor) -> bool:
     ends = last.unique().tolist()
     same = bool((last[last] == last).all()) and bool((last >= torch.arange(n)).all())
     whole = all(bool(reached[i, : int(last[i]) + 1].logical_not().sum() <= 1) for i in range(n))  # except its own row
-    return same and whole and 1 < len(ends) < n
+    sizes = [int((last == end).sum()) for end in ends]
+    return same and whole and 1 < len(ends) < n and min(sizes) > 1

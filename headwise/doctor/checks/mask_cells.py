@@ -148,13 +148,18 @@ def _compare(patient: Patient, mask: MaskInput, allowed: Tensor, site: Site, twi
     before, after = site.scores, twin.scores
     open_ = torch.isfinite(before) & (before > FORBIDDEN)  # not masked by the module itself
     expected = ~allowed[:, None].expand(before.shape)
+    if mask.what == "keys" and patient.interface.takes == "self":
+        # Rows of padding are not used: some code lets them attend to themselves, so that they are not empty.
+        padding = expected[:, :, 0, :, None].expand(before.shape)
+    else:
+        padding = torch.zeros_like(open_)
     change = torch.where(open_, after - before, 0.0).nan_to_num(nan=0.0, posinf=0.0, neginf=-torch.inf)
     where = _where(site, twin)
     name = f"`{mask.parameter}`"
     if not bool(open_.any()):
         yield _inverted(mask, where, "with a mask that forbids nothing, every key is masked")
         return
-    opened = ~open_ & torch.isfinite(after) & (after > FORBIDDEN)
+    opened = ~open_ & torch.isfinite(after) & (after > FORBIDDEN) & ~padding
     if bool(opened.any()):
         if not patient.interface.causal_claim:
             return  # it is causal only if no mask is passed
@@ -176,10 +181,10 @@ def _compare(patient: Patient, mask: MaskInput, allowed: Tensor, site: Site, twi
         yield from _weakly(mask, expected & open_, open_, before, after, change, touched, where)
         return
     wrong = (forbidden != expected) & open_
-    if not bool(wrong.any()):
-        lowest = float(after[expected & open_].max())
-        yield from _overflowing(name, after[expected & open_], where)
-        added = float(change[expected & open_].max())
+    if not bool((wrong & ~padding).any()):
+        hidden = expected & open_ & ~wrong
+        lowest, added = float(after[hidden].max()), float(change[hidden].max())
+        yield from _overflowing(name, after[hidden], where)
         if max(min(lowest, 0.0), min(added, 0.0)) > _SAFE and lowest > _SAFE:
             yield Finding(
                 "mask-fill-too-small",

@@ -30,7 +30,10 @@ def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     inputs = probe.inputs()
     before = probe.answers(inputs)
-    wanted: dict[str, Tensor] = {name: x for name, x in probe.module.named_parameters() if x.requires_grad}
+    stood_in = _stood_in(probe)
+    wanted: dict[str, Tensor] = {
+        name: x for name, x in probe.module.named_parameters() if x.requires_grad and name not in stood_in
+    }
     if not wanted:
         raise NotApplicable("it has no parameters that require a gradient")
     called: set[str] = set()
@@ -70,6 +73,13 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield _blocked(probe, blocked, len(wanted))
     for names in unused.values():
         yield _unused(probe, names, wanted, called)
+
+
+def _stood_in(probe: Probe) -> set[str]:
+    """Embeddings of tokens, in whose place the inputs are given."""
+    parts = probe.module.named_modules() if probe.interface.way.ids else ()
+    width = probe.interface.width
+    return {f"{name}.weight" for name, x in parts if isinstance(x, nn.Embedding) and x.embedding_dim == width}
 
 
 def _calls(probe: Probe, inputs: Inputs) -> Iterator[tuple[bool, dict[str, Any]]]:

@@ -79,7 +79,7 @@ class ReversedFill(Added):
     [
         (OneAhead, "causal-leak", "bug", "attend to 1 later position: its diagonal is 1, expected 0"),
         (TwoAhead, "causal-leak", "bug", "attend to 2 later positions: its diagonal is 2, expected 0"),
-        (OnlyEarlier, "causal-leak", "risk", "also hides every position from itself"),
+        (OnlyEarlier, "causal-leak", "bug", "also hides every position from itself, so the first position has no allowed key: its "),
         (Reversed, "mask-polarity", "bug", "is reversed"),
         (ReversedFill, "mask-polarity", "bug", "is reversed"),
     ],
