@@ -87,6 +87,9 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "input-modified": _names(
         "batch-mixing dropout-in-eval gradient-blocked gradient-wrong noncontiguous-input state-dict"
     ),
+    "state-kept": _LEAKS
+    | _names("dropout-in-eval gradient-wrong input-modified noncontiguous-input state-dict unused-parameter"),
+    "mask-keeps-weight": _names("mask-fill-too-small mask-ignored wrong-variant"),
     "causal-corner": _names("cache-mismatch causal-leak"),
     "cache-mismatch": _names("gradient-wrong left-padding"),
     "projection-reused": _names("argument-order unused-parameter wrong-variant"),

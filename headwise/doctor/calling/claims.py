@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -62,9 +63,13 @@ def text_of(module: nn.Module) -> str:
     return "\n".join(parts)
 
 
-def of_mask(name: str, annotation: str, text: str, *, sole: bool) -> tuple[str, Form | None]:
-    """What is said about the polarity of a mask argument: the words, and the form they mean."""
-    for sentence in _about(name, text, sole):
+def of_mask(
+    name: str, annotation: str, text: str, *, sole: bool, others: Sequence[str] = ()
+) -> tuple[str, Form | None]:
+    """What is said about the polarity of a mask argument: the words, and the form they mean. `others`: the names of the
+    other arguments, about which the same sentence may speak.
+    """
+    for sentence in _about(name, text, sole, others):
         form = polarity(sentence)
         if form is not None:
             return sentence, form
@@ -133,15 +138,21 @@ def shape_of(sentence: str) -> str | None:
     return None
 
 
-def _about(name: str, text: str, sole: bool) -> list[str]:
-    """The docstring and comment text about this argument: its line, and the lines indented below it."""
+def _about(name: str, text: str, sole: bool, others: Sequence[str]) -> list[str]:
+    """The docstring and comment text about this argument: its line, the lines indented below it, and the end of its
+    sentence.
+    """
     lines = text.splitlines()
     found = []
+    other = "|".join(re.escape(x) for x in sorted(others, key=len, reverse=True)) or "(?!)"
+    begins = re.compile(rf"(?<![\w.(])`{{0,2}}({other})`{{0,2}}(?=\s*(?:[:(\[]|is\b|says\b|holds\b))")
     for i, line in enumerate(lines):
         said = _said(line)
         named = re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", line)
         if said is None or not (named or (sole and re.search(r"\bmask", said, re.I))):
             continue
+        if not named and begins.search(said):
+            continue  # about another argument
         block = [said]
         if named and ("#" not in line):
             depth = len(line) - len(line.lstrip())
@@ -149,8 +160,24 @@ def _about(name: str, text: str, sole: bool) -> list[str]:
                 if not after.strip() or len(after) - len(after.lstrip()) <= depth:
                     break
                 block.append(after.strip())
-        found.append(" ".join(block).strip())
+            for after in lines[i + 1 : i + 3] if len(block) == 1 else ():
+                prose = _said(after) is not None and '"""' not in after and len(after) - len(after.lstrip()) == depth
+                if not prose or block[-1].endswith((".", '"""')) or re.match(r"\s*`*\w+`*\s*[:(\[]", after):
+                    break
+                block.append(after.strip())
+        found.append(_own_part(" ".join(block).strip(), name, begins))
     return found
+
+
+def _own_part(said: str, name: str, begins: re.Pattern[str]) -> str:
+    """The part of a text that is about this argument, where it also describes others."""
+    own = re.search(rf"(?<![\w.]){re.escape(name)}(?=`{{0,2}}\s*[:(\[])", said)
+    starts = [m.start() for m in begins.finditer(said)]
+    if own is None or not starts:
+        return said
+    first = max((x for x in starts if x < own.start()), default=0)
+    last = min((x for x in starts if x > own.start()), default=len(said))
+    return said[own.start() if first else 0 : last].strip()
 
 
 def _said(line: str) -> str | None:
@@ -174,6 +201,11 @@ def _by_name(name: str) -> tuple[str, Form | None]:
 
 _CAUSAL = r"\b(causal\w*|autoregressive|look[- ]ahead|the future|future (?:tokens|positions)|later tokens)\b"
 _UNLESS = r"\b(if|optional\w*|non-?causal|not|no|when|whether|or|may|can|unless|with|without|either)\b"
+_IF_NO_MASK = (
+    r"\b(none|not given|no mask|omitted|absent|without (a|one|it))\b[^.;]*\bcausal\b(?! mask (is|are) (not|in))"
+    r"|\bcausal\b[^.;]*\b(if|when|unless)\b[^.;]*\b(none|given|omitted|missing|passed)\b"
+)
+IF_NO_MASK = "if no mask is given"
 _TRIANGLE = (
     r"\b(tril\(|tril_indices|is_causal\s*=\s*True|triu\(\s*(?:diagonal\s*=\s*)?1\s*\)"
     r"|triu\([^()]*(?:\([^()]*\)[^()]*)*,\s*(?:diagonal\s*=\s*)?1\s*\))"
@@ -200,7 +232,15 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: s
     for path, buffer in module.named_buffers():
         if _is_triangle(buffer):
             return f"buffer {path}"
-    if cells or type(module).__module__.startswith(("torch.", "keras.")):
+    if type(module).__module__.startswith(("torch.", "keras.")):
+        return ""
+    for doc in (type(module).__doc__, module.forward.__doc__) if cells else ():
+        for sentence in re.split(r"(?<=[.;])\s", " ".join((doc or "").split())):
+            if re.search(_IF_NO_MASK, sentence, re.I) and not re.search(
+                r"\b(no|not|non)[- ]?causal|^\W*causal\W", sentence, re.I
+            ):
+                return f'docstring "{shortened(sentence, 80)}", {IF_NO_MASK}'
+    if cells:
         return ""
     if re.search(r"masked_?(self|multi|att)|gpt|languagemodel", kind, re.I):
         return f"class {kind}"

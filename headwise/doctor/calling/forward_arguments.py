@@ -91,6 +91,8 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
     for words, make in by_words:
         if name in words.split():
             return [make]
+    if names.DOCUMENTS.search(name):
+        return [lambda at: torch.ones(at.tokens(), dtype=torch.int64, device=at.device)]
     if "head_mask" in name:
         return [constant(None), lambda at: torch.ones(heads, dtype=at.dtype, device=at.device)]
     if name.endswith("mask"):

@@ -72,7 +72,8 @@ class MaskTrial:
     def _may_be_one(self, p: Parameter) -> bool:
         """Whether the name says nothing and the argument is optional: a trial tells whether it is a mask."""
         given = {name for _, name in self.way.slots} | {name for name, _ in self.way.extras}
-        return p.role == "unknown" and p.default is None and not p.required and p.name not in given
+        documents = names.DOCUMENTS.search(names.simple(p.name)) is not None
+        return p.role == "unknown" and p.default is None and not (p.required or documents) and p.name not in given
 
     def _passing(self, mask: MaskInput) -> Way:
         """The way to call, with a mask that allows everything if the module requires one."""
@@ -100,7 +101,8 @@ class MaskTrial:
         """The forms that one argument takes, best first; if none blocks exactly, the best one with works=False."""
         outcomes = self._outcomes(p)
         sole = sum(x.role in ("mask", "padding") for x in self.trial.parameters) == 1
-        claim, claimed = claims.of_mask(p.name, p.annotation, self.text, sole=sole)
+        others = [x.name for x in self.trial.parameters if x.name != p.name]
+        claim, claimed = claims.of_mask(p.name, p.annotation, self.text, sole=sole, others=others)
         working = [o for o in outcomes if o.works]
         stated = claims.shape_of(claim)
         as_stated = [o for o in outcomes if o.shape == stated]

@@ -92,6 +92,12 @@ _PARTS = (  # of names that are not in the vocabulary
     (re.compile(r"(^|_)(decoder|dec|hidden|embeds?|embeddings?|inputs?|tokens?|states?|x)(_|$)"), "query"),
 )
 
+# Which document each token of a row belongs to.
+DOCUMENTS = re.compile(
+    r"(^|_)(seg(ment)?|doc(ument)?|pack(ing|ed)?|sequence|seq|sample|example|image|graph)_?"
+    r"(ids?|index|indices|idx|ranks?)s?$"
+)
+
 
 def simple(name: str) -> str:
     """`encoderHiddenStates`, `_query` and `Q` as `encoder_hidden_states`, `query` and `q`."""

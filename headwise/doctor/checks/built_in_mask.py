@@ -5,19 +5,26 @@ Which scores are masked without a mask argument is read from the softmax's input
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise.doctor.finding import Finding
+from headwise.doctor.calling.claims import text_of
+from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.probe import REACHED, Probe
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.scale import FORBIDDEN
 from headwise.doctor.reading.site import Site
 
-FINDINGS = ("causal-leak", "mask-polarity", "causal-corner", "window-off-by-one", "mask-fill-too-small")
+FINDINGS = (
+    *("causal-leak", "mask-polarity", "causal-corner", "window-off-by-one", "window-ignored"),
+    "mask-fill-too-small",
+)
 
 _WINDOW = re.compile(
     r"(^|_)(window|sliding|radius|local|span|lookback|look_back|band|neighbou?rs?|window_size|w|ws|win|left|context_size)(_|$|size)",
@@ -35,7 +42,10 @@ def check(patient: Patient) -> Iterator[Finding]:
         if site.grid is None:
             continue
         allowed = _allowed(site)
-        if allowed is None or bool(allowed.all()):
+        if allowed is not None and not bool(allowed.any()) and _all_lowered(site):
+            seen = True
+            yield _lowered(site)
+        if allowed is None or bool(allowed.all()) or not bool(allowed.any()):
             continue
         seen = True
         q, k = allowed.shape
@@ -57,6 +67,25 @@ def check(patient: Patient) -> Iterator[Finding]:
     yield from _window(patient)
     if not seen:
         raise NotApplicable("it makes no mask itself")
+
+
+def _all_lowered(site: Site) -> bool:
+    """Whether every row still has finite scores, all of them as low as masked ones, of ordinary products."""
+    highest = site.scores.amax(-1)
+    return bool(highest.isfinite().all()) and bool(site.products.nan_to_num().abs().max() < -FORBIDDEN / 10)
+
+
+def _lowered(site: Site) -> Finding:
+    lowest = float(site.scores.amax(-1).max())
+    return Finding(
+        "mask-polarity",
+        "bug",
+        f"every score is lowered to {lowest:.3g} or less, those of allowed keys too: the mask that the module makes is "
+        "0 where a key is allowed, and is used as one that is 1 there",
+        "make the mask in the form that is expected where it is applied: 1 and 0, or 0 and -inf",
+        site.where_masked(site.steps_before),
+        numbers={"highest": lowest},
+    )
 
 
 def _in_pieces(site: Site) -> bool:
@@ -99,6 +128,10 @@ def _is(allowed: Tensor, diagonal: int) -> bool:
 
 def _square(site: Site, allowed: Tensor) -> Iterator[Finding]:
     n = len(allowed)
+    distance = torch.arange(n)[:, None] - torch.arange(n)
+    if n > 3 and _outside(allowed, distance):
+        yield _only_outside(site, "")
+        return
     if _is(allowed, 0):
         fill = float(site.scores[0, 0][~allowed].max())
         if fill > -9e3:
@@ -163,7 +196,7 @@ def _window(patient: Patient) -> Iterator[Finding]:
     stated = _stated(patient)
     if stated is None:
         return
-    name, size = stated
+    name, size, source = stated
     length = 2 * size + 3
     if patient.interface.length or patient.interface.takes != "self" or not 1 <= size <= 64:
         return
@@ -171,37 +204,141 @@ def _window(patient: Patient) -> Iterator[Finding]:
         sites = look(patient, batch=1, length=length).sites
     except Exception as error:
         raise NotChecked(f"it does not take {length} positions: {error}") from error
-    for site in sites:
-        allowed = None if site.grid is None else _allowed(site)
-        if allowed is None or bool(allowed.all()) or allowed.shape[0] != allowed.shape[1]:
+    masks = [(site, None if site.grid is None else _allowed(site)) for site in sites]
+    squares = [(site, x) for site, x in masks if x is not None and x.shape == (length, length)]
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+    for site, allowed in squares:
+        if bool(allowed.all()):
             continue
-        distance = torch.arange(length)[:, None] - torch.arange(length)
+        if _outside(allowed, distance):
+            yield _only_outside(site, f"with {name} = {size} ")
+            return
         left, right = int(distance[allowed].max()), int(-distance[allowed].min())
         if not bool((allowed == ((distance <= left) & (-distance <= right))).all()) or left >= length - 1:
             continue  # not a band
-        yield from _judged(patient, site, name, size, left, right)
+        yield from _judged(site.where_masked(site.steps_before), source, name, size, left, right)
+    if squares and all(_is(allowed, 0) for _, allowed in squares) and len(squares) == len(sites):
+        yield from _not_applied(patient, source, name, size, squares[0][0])
+    elif not squares:
+        yield from _by_behaviour(patient, source, name, size, distance)
 
 
-def _stated(patient: Patient) -> tuple[str, int] | None:
+def _outside(allowed: Tensor, distance: Tensor) -> bool:
+    """Whether exactly a band around the diagonal is masked, the query itself included."""
+    for near in range(1, len(allowed) - 1):
+        outside = distance.abs() > near
+        if bool((allowed == outside).all()) or bool((allowed == (outside & (distance > 0))).all()):
+            return True
+    return False
+
+
+def _only_outside(site: Site, given: str) -> Finding:
+    return Finding(
+        "mask-polarity",
+        "bug",
+        f"{given}every position attends only to those outside of a window around it: the window's mask is inverted",
+        "mask where the distance is larger than the window, and allow the rest",
+        site.where_masked(site.steps_before),
+    )
+
+
+def _not_applied(patient: Patient, source: str, name: str, size: int, site: Site) -> Iterator[Finding]:
+    """A module that masks the future by itself, and with it should mask what is outside of its window."""
+    switches = [k for k in _places(patient.module) if _SWITCH.search(k[0])]
+    by_layer = any(re.search(r"layer_(types?|idx|index)|max_window_layers", k) for k, _, _ in _places(patient.module))
+    if not _STRONG.search(name) or patient.is_library or any(value is False for _, value, _ in switches):
+        return
+    if any(hasattr(part.__dict__.get("config"), "_attn_implementation") for part in patient.module.modules()):
+        return  # the model around it makes the mask
+    words = " ".join(re.findall(r'""".*?"""|#[^\n]*', source, re.DOTALL)).lower()
+    said = bool(re.search(r"sliding|window|local", words)) or any(value is True for _, value, _ in switches)
+    yield Finding(
+        "window-ignored",
+        "bug" if said and not by_layer else "risk",
+        f"with {name} = {size} and {2 * size + 3} tokens the last position still attends to the first: the window is "
+        "not applied",
+        "apply the window on every path, with the causal mask: key > query - window",
+        site.where_masked(site.steps_before),
+        numbers={"window": float(size)},
+    )
+
+
+def _by_behaviour(patient: Patient, source: str, name: str, size: int, distance: Tensor) -> Iterator[Finding]:
+    """The window of code whose scores are not one square: step by step, in blocks, over gathered keys."""
+    if not _STRONG.search(name) or any(
+        isinstance(x, torch.nn.ModuleList) and len(x) > 1 for x in patient.module.modules()
+    ):
+        return
+    probe = Probe(patient)
+    reached = probe.influence(probe.square(1, len(distance))) > REACHED
+    if bool(reached[distance < 0].any()) or bool(reached.tril().all()):
+        return  # not causal, or no window
+    left = int(distance[reached].max())
+    band = (distance >= 0) & (distance <= left)
+    wrong = (reached != band).any(-1)
+    if not bool(wrong.any()):
+        yield from _judged(None, source, name, size, left, 0)
+    elif int(wrong.sum()) * 2 < len(wrong):
+        row = int(torch.nonzero(wrong)[0, 0])
+        yield Finding(
+            "window-off-by-one",
+            "bug",
+            f"with {name} = {size} position {row} attends to {int(reached[row].sum())} positions, and those around it "
+            f"to {int(band[row].sum())}: a window must be full before its oldest key is dropped",
+            "drop a key only when there are more keys than the window holds",
+            numbers={"window": float(size), "row": float(row)},
+        )
+
+
+_STRONG = re.compile(r"window|sliding", re.IGNORECASE)
+_SWITCH = re.compile(r"(use|enable|apply|is)_?\w*(window|sliding|local)", re.IGNORECASE)
+
+
+def _stated(patient: Patient) -> tuple[str, int, str] | None:
+    """The attribute that states a window, its value, and the source of the class that has it."""
+    text = text_of(patient.module)
     if patient.spec.window is not None:
-        return "left", patient.spec.window
-    config = getattr(patient.module, "config", None)
-    for place in (vars(patient.module), vars(config) if hasattr(config, "__dict__") else {}):
-        for name, value in place.items():
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0 and _WINDOW.search(name):
-                return name.lstrip("_"), value
+        return "left", patient.spec.window, text
+    for own in (True, False):
+        for name, value, owner in _places(patient.module):
+            mine = owner is patient.module or owner is getattr(patient.module, "config", None)
+            if mine != own or not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+                continue
+            if (_WINDOW if own else _STRONG).search(name) and not re.search(r"layer", name):
+                return name.lstrip("_"), value, text + ("" if own else _source(owner))
     return None
 
 
-def _judged(patient: Patient, site: Site, name: str, size: int, left: int, right: int) -> Iterator[Finding]:
+def _places(module: torch.nn.Module) -> Iterator[tuple[str, Any, Any]]:
+    """The attributes of a module, its config, its parts, and the plain objects that they hold: name, value, owner."""
+    for part in module.modules():
+        if type(part).__module__.startswith("torch."):
+            continue
+        held = [x for x in vars(part).values() if hasattr(x, "__dict__") and not isinstance(x, (torch.nn.Module, type))]
+        for owner in (part, *held):
+            if isinstance(owner, Tensor) or (callable(owner) and owner is not part):
+                continue
+            for name, value in vars(owner).items():
+                if isinstance(value, (int, float, str, list, tuple)):
+                    yield name, value, owner
+
+
+def _source(owner: Any) -> str:
+    try:
+        return inspect.getsource(type(owner))
+    except (OSError, TypeError):
+        return ""
+
+
+def _judged(where: Where | None, source: str, name: str, size: int, left: int, right: int) -> Iterator[Finding]:
     sees = f"sees {left} earlier and {right} later positions" if right else f"sees itself and {left} earlier positions"
-    claim = _claim(patient.source, name)
+    claim = _claim(source, name)
     if right and left != right:
         if {left, right} == {size // 2, size - size // 2 - 1}:
             return  # of an even size
         severity, expected = "bug", "; expected the same number on each side"
     elif right:
-        halved = "//" in patient.source or "half" in patient.source
+        halved = "//" in source or "half" in source
         wanted_here = {size} if claim == "neighbours" and not halved else {size, size // 2, (size - 1) // 2}
         if left in wanted_here:
             return
@@ -221,7 +358,7 @@ def _judged(patient: Patient, site: Site, name: str, size: int, left: int, right
         severity,  # type: ignore[arg-type]
         f"with {name} = {size} a position {sees}{expected}",
         "compare with < if the window counts the position itself, with <= if it does not",
-        site.where_masked(site.steps_before),
+        where,
         numbers={"window": float(size), "left": float(left), "right": float(right)},
     )
 
@@ -239,12 +376,14 @@ _COUNTS_OTHERS = (
     r"WINDOW(\s+\w+){0,2}\s+(to|on) (each|either|the left)",
     r"WINDOW[^,]*\b(before (it|them)|each side|either side|both sides|(to|on) (the|its) left)\b",
     r"(previous|preceding|earlier) `?WINDOW",
+    r"(besides?|apart from|in addition to|not counting|excluding|without) (the )?(itself|self|current|own|query)",
 )
 
 
 def _claim(source: str, name: str) -> str:
     """What docstrings and comments say about a window: "size", "neighbours", or "" if they say nothing."""
-    words = " ".join(re.findall(r'""".*?"""|#[^\n]*', source, re.DOTALL)).lower()
+    stated = [f"{name} {x.strip()}." for x in re.findall(rf"\b{re.escape(name)}\s*=[^#\n]*#([^\n]*)", source)]
+    words = " ".join([*re.findall(r'""".*?"""|#[^\n]*', source, re.DOTALL), ".", *stated]).lower()
     window = rf"(?<![\w.])(?:{re.escape(name.lower())}|window)`?(?!\w)"
 
     def says(patterns: tuple[str, ...], sentence: str) -> bool:

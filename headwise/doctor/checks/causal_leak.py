@@ -24,7 +24,9 @@ FINDINGS = ("causal-leak", "mask-polarity")
 _LENGTH = 8
 _MOSTLY = 0.6  # share of the future that is hidden, in a module that is not said to be causal
 _PAST = 0.9  # share of the past that is visible, so that a window is not taken for a causal mask
-_MAY_CHANGE_IT = re.compile(r"causal|mask|bidirect|autoregress|decod|encod|cross|prefix|cache|incremental", re.IGNORECASE)
+_MAY_CHANGE_IT = re.compile(
+    r"causal|mask|bidirect|autoregress|decod|encod|cross|prefix|cache|incremental", re.IGNORECASE
+)
 
 
 def check(patient: Patient) -> Iterator[Finding]:

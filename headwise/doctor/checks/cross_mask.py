@@ -6,7 +6,6 @@ token 1 of the memory must still be visible.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,13 +17,12 @@ from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.mask_input import MaskInput, encode
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from headwise.doctor.probing.masking import given
+from headwise.doctor.probing.masking import about_memory, given
 from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
 
 FINDINGS = ("cross-mask",)
 
 _N = 5
-_OF_QUERIES = re.compile(r"(^|_)(q|query|queries)(_|$)")
 _FORMS = (("allowed", torch.bool), ("forbidden", torch.bool), ("allowed", torch.float32), ("additive", torch.float32))
 
 
@@ -36,9 +34,9 @@ def check(patient: Patient) -> Iterator[Finding]:
     inputs = probe.square(length=_N)
     if max(_memory(probe, inputs, {})) <= REACHED:
         raise NotChecked("its output does not depend on the memory")
-    of_memory = [name for name in masks if names.about_memory(name)]
+    of_memory = [name for name in masks if about_memory(probe.interface, name)]
     for name in masks:
-        about = False if _OF_QUERIES.search(names.simple(name)) else names.about_memory(name)
+        about = about_memory(probe.interface, name)
         if about or (about is None and not of_memory):
             continue
         others = _open(probe, of_memory, inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from headwise.doctor.patient import Patient
 from headwise.doctor.probing.listen import Dice, Throw
 from headwise.doctor.probing.probe import Probe, gap
 
-FINDINGS = ("dropout-in-eval", "cache-mismatch")
+FINDINGS = ("dropout-in-eval", "state-kept")
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -22,8 +23,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     again = gap(before, probe.output(inputs))
     if again > 0:
         yield Finding(
-            "cache-mismatch",
-            "risk",
+            "state-kept",
+            "risk" if _continues(probe) else "bug",
             f"a second call with the same input and the same random numbers differs from the first by {again:.2g} of "
             "the output's size: the module keeps state from its last call",
             "keep no state between calls, or take it as an argument and return it",
@@ -59,6 +60,13 @@ def check(patient: Patient) -> Iterator[Finding]:
         where=cause.where if cause is not None else None,
         numbers=numbers,
     )
+
+
+def _continues(probe: Probe) -> bool:
+    """Whether a call is perhaps meant to continue the last one: it can be told where it is, or the module to forget."""
+    interface = probe.interface
+    told = [x for x in interface.roles if interface.roles[x] in ("cache", "positions") or "cache" in x.lower()]
+    return bool(told) or any(re.match(r"(reset|clear|empty|start|begin)", name) for name in dir(type(probe.module)))
 
 
 def _heard(probe: Probe, inputs: Inputs) -> list[Throw]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from headwise.doctor.calling.claims import IF_NO_MASK
 from headwise.doctor.calling.interface import MaskInput
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
@@ -22,7 +23,7 @@ from headwise.errors import DoctorError
 
 FINDINGS = (
     *("mask-polarity", "mask-added", "mask-multiplied", "mask-after-softmax", "mask-broadcast", "mask-head-order"),
-    *("mask-fill-too-small", "mask-overflows-half", "causal-leak"),
+    *("mask-fill-too-small", "mask-overflows-half", "causal-leak", "mask-keeps-weight"),
 )
 
 _SAFE = -9e3
@@ -46,6 +47,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield from found
         elif doubted and mask.form == "additive":
             yield from _added(patient, mask)
+        elif found is not None and _may_hold_0_and_1(patient, mask):
+            yield from _as_0_and_1(patient, mask)
         else:
             yield from _claims(patient, mask)
     if not tried:
@@ -65,12 +68,41 @@ def _measured(patient: Patient, mask: MaskInput) -> list[Finding] | None:
     except DoctorError:
         return None
     found = None
+    seen = []
     for site, twin in zip(anatomy.sites, masked or (), strict=masked is not None):
         if site.grid is None or twin.grid is None or site.scores.shape[2:] != (queries, keys):
             continue
         if site.scores.shape == twin.scores.shape:
             found = [*(found or []), *_compare(patient, mask, allowed, site, twin)]
+            seen.append(twin)
+    if found == [] and mask.works and mask.form != "additive":
+        found += _keeps_weight(patient, mask, allowed, seen)
     return found
+
+
+def _keeps_weight(patient: Patient, mask: MaskInput, allowed: Tensor, sites: list[Site]) -> Iterator[Finding]:
+    """Masked keys whose numbers no longer matter, and that still take their share of the softmax."""
+    least = 1.0
+    for site in sites:
+        if site.contraction is None or site.scores.shape[2:] != allowed.shape[1:]:
+            return
+        cells = ~allowed[:, None].expand(site.scores.shape) & (site.scores > FORBIDDEN)
+        if mask.what == "keys" and patient.interface.takes == "self":
+            cells = cells & allowed[:, None, 0, :, None]  # rows of padding are not used
+        weights = site.weights_at_values
+        if weights.shape != cells.shape or not bool(cells.any()):
+            return
+        least = min(least, float(weights[cells].nan_to_num().abs().amin()))
+    if least > 1e-4:
+        yield Finding(
+            "mask-keeps-weight",
+            "bug",
+            f"`{mask.parameter}` clears the numbers of masked keys, and their scores stay as ordinary ones: each "
+            f"masked key keeps a weight of {least:.2g} or more, which the others lose",
+            "set forbidden scores to -inf before the softmax",
+            sites[0].softmax.where,
+            numbers={"weight": least},
+        )
 
 
 def _one_each(masks: list[MaskInput]) -> Iterator[MaskInput]:
@@ -117,7 +149,34 @@ def _claims(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
 def _said_to_hold_0_and_1(mask: MaskInput) -> bool:
     """Whether trial says that the mask is added, while documentation (not only a name) says something else."""
     said = mask.works and mask.form == "additive" and mask.claimed in ("allowed", "forbidden")
+    if said and re.search(r"\bbool", mask.claim):
+        return True  # whether or not it may also be added
     return said and not re.search(r"the name |inf\b|additive|\badded", mask.claim)
+
+
+def _may_hold_0_and_1(patient: Patient, mask: MaskInput) -> bool:
+    """Whether nothing says that a mask [B, K] or [B, Q, K] is to be added: others pass 0 and 1 in these shapes."""
+    if mask.form != "additive" or not mask.works or patient.is_library or mask.claimed == "additive":
+        return False
+    stated = patient.spec.padding if patient.interface.roles.get(mask.parameter) == "padding" else patient.spec.mask
+    shapes = {m.shape for m in patient.interface.masks if m.parameter == mask.parameter and m.works}
+    return stated is None and shapes <= {"BK", "BQK"}
+
+
+def _as_0_and_1(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
+    """A mask of which nothing is said, passed as 0 and 1: whether the softmax is merely shifted."""
+    for form in ("allowed", "forbidden"):
+        for finding in _measured(patient, dataclasses.replace(mask, form=form, dtype=torch.float32)) or ():
+            if finding.name == "mask-added":
+                shape = "[B, K]" if mask.shape == "BK" else "[B, Q, K]"
+                said = f"; nothing says that this mask {shape} is to hold 0 and -inf"
+                yield dataclasses.replace(
+                    finding,
+                    severity="bug" if mask.shape == "BK" else "risk",
+                    evidence=f"passed as 0 and 1, {finding.evidence}{said}",
+                    fix="use masked_fill(mask == 0, -inf), or say in the docstring that it is additive",
+                )
+                return
 
 
 def _added(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
@@ -161,7 +220,8 @@ def _compare(patient: Patient, mask: MaskInput, allowed: Tensor, site: Site, twi
         return
     opened = ~open_ & torch.isfinite(after) & (after > FORBIDDEN) & ~padding
     if bool(opened.any()):
-        if not patient.interface.causal_claim:
+        claim = patient.interface.causal_claim
+        if not claim or (mask.what == "cells" and claim.endswith(IF_NO_MASK)):
             return  # it is causal only if no mask is passed
         yield Finding(
             "causal-leak",

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from headwise.doctor.calling import names
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.mask_input import MaskInput
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
-from headwise.doctor.probing.masking import given
+from headwise.doctor.probing.masking import about_memory, given
 from headwise.doctor.probing.probe import REACHED, Probe, gap, quiet
 
 FINDINGS = ("mask-ignored",)
@@ -60,9 +59,12 @@ def _one_each(masks: tuple[MaskInput, ...]) -> list[MaskInput]:
 
 def _elsewhere(probe: Probe, mask: MaskInput, masks: list[MaskInput]) -> bool:
     """Whether it masks something that is not there, such as a memory in self-attention."""
-    others = any(other.works for other in masks if other is not mask)
-    about = names.about_memory(mask.parameter)
-    return others and (bool(about) if probe.interface.takes == "self" else about is not True)
+    others = [other for other in masks if other is not mask and other.works]
+    about = about_memory(probe.interface, mask.parameter)
+    if probe.interface.takes == "self":
+        return bool(others) and bool(about)
+    of_memory = any(about_memory(probe.interface, other.parameter) for other in others)
+    return bool(others) and (about is False or (about is None and of_memory))
 
 
 def _change(
@@ -116,7 +118,7 @@ def _together(probe: Probe, inputs: Inputs, masks: list[MaskInput]) -> Iterator[
     for mask in masks:
         for other in masks:
             differ = {mask.what, other.what} == {"cells", "keys"} and mask.own == other.own
-            about = names.about_memory(mask.parameter) == names.about_memory(other.parameter)
+            about = about_memory(probe.interface, mask.parameter) == about_memory(probe.interface, other.parameter)
             if mask.parameter == other.parameter or not differ or not about:
                 continue
             last = inputs.key_length - 1

@@ -234,5 +234,12 @@ def _empty(steps: Steps) -> Iterator[Callable[[], Any]]:
         except Exception:
             continue
         yield kind
+    for name, kind in list(getattr(type(module).forward, "__globals__", {}).items()):  # of the module's own file
+        if inspect.isclass(kind) and "cache" in name.lower() and not issubclass(kind, (torch.nn.Module, tuple)):
+            try:
+                kind()
+            except Exception:
+                continue
+            yield kind
     yield dict
     yield list

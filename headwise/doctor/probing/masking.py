@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+from headwise.doctor.calling import names
 
 if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Inputs, Interface
@@ -20,6 +23,18 @@ def hide(inputs: Inputs, *keys: int, example: int | None = None, own: bool = Fal
     for key in keys:
         allowed[examples, :, key] = False
     return allowed
+
+
+def about_memory(interface: Interface, name: str) -> bool | None:
+    """Whether a mask is, by its name, for the memory (True), for the queries' own tokens (False), or neither: by the
+    name of the input that it begins with, or else by its words.
+    """
+    for role, slot in interface.way.slots:
+        if len(slot) > 1 and name.startswith(f"{slot}_"):
+            return role != "query" if interface.takes != "self" else None
+    if re.search(r"(^|_)(q|query|queries)(_|$)", names.simple(name)):
+        return False
+    return names.about_memory(name)
 
 
 def left_padding(inputs: Inputs) -> Tensor:
