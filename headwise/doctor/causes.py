@@ -98,5 +98,5 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "qkv-order": _names("argument-order wrong-variant"),
     "mask-ignored": _names("wrong-variant"),
     "packing-leak": _names("mask-ignored"),
-    "cross-mask": _names("mask-ignored"),
+    "cross-mask": _names("mask-ignored sizes-fixed"),
 }

@@ -41,13 +41,16 @@ def constant(value: Any) -> Maker:
     return lambda at: value
 
 
-def makers(name: str, role: str, annotation: str, module: nn.Module) -> list[Maker]:
-    """Makers of values that an argument of this name, role and annotation may take, the most likely first."""
+def makers(name: str, role: str, annotation: str, module: nn.Module, *, own: bool = False) -> list[Maker]:
+    """Makers of values that an argument of this name, role and annotation may take, the most likely first.
+
+    `own`: a mask of the queries' own tokens, in a module that also takes a memory.
+    """
     name = names.simple(name)
     if role in ("flag", "weights-flag", "causal"):
         return [constant(False)]
     if role in ("mask", "padding"):
-        return [constant(None), *permissive(name, role, sizes.heads(module) or 1)]
+        return [constant(None), *permissive(name, role, sizes.heads(module) or 1, own=own)]
     if role == "lengths":
         return [constant(None), lambda at: torch.full((at.batch,), at.keys, device=at.device)]
     if role == "cache":
@@ -176,11 +179,11 @@ def _filled(shape: str, value: int, dtype: torch.dtype | None, heads: int) -> Ma
     return make
 
 
-def permissive(name: str, role: str, heads: int) -> list[Maker]:
+def permissive(name: str, role: str, heads: int, *, own: bool = False) -> list[Maker]:
     """Masks that allow everything, in each possible meaning, for a module that requires a mask before its meaning is
     known."""
     cells, keys = ("B1QK", "BQK", "QK"), ("BK", "B11K", "B1K")
-    if names.about_memory(name) is False:
+    if own or names.about_memory(name) is False:
         cells, keys = ("B1QQ", "QQ", "BQQ"), ("BQ", "B11Q", "B1Q")
     shapes = (*keys, *cells) if role == "padding" else (*keys[1:], keys[0], *cells)
     ones = [_filled(shape, 1, dtype, heads) for dtype in (torch.bool, torch.int64) for shape in shapes]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling import forward_arguments as arguments
-from headwise.doctor.calling import sizes
+from headwise.doctor.calling import names, sizes
 from headwise.doctor.calling.forward_arguments import Maker
 from headwise.doctor.calling.signature import Assignment, Parameter, assignments, parameters, signature
 from headwise.doctor.calling.spec import Spec
@@ -218,7 +218,9 @@ class Trial:
 
     def _makers(self, p: Parameter) -> list[Maker]:
         """Makers of one argument's value to try, that of the example among the first."""
-        found = arguments.makers(p.name, p.role, p.annotation, self.module)
+        masks = [x.name for x in self.parameters if x.role in ("mask", "padding") and x.name != p.name]
+        own = names.about_memory(p.name) is None and any(names.about_memory(name) for name in masks)
+        found = arguments.makers(p.name, p.role, p.annotation, self.module, own=own)
         if not p.required and p.role in ("mask", "padding"):
             found = found[:4]
         value, x = self._example().get(p.name), self._example_input()

@@ -206,10 +206,11 @@ def _embedding(module: nn.Module, embedded: list[Tensor]) -> Iterator[None]:
     def given(_: nn.Module, args: tuple[Any, ...], out: Any) -> Tensor | None:
         looked_up = args[0] if args and isinstance(args[0], Tensor) else None
         for i, (mine, x) in enumerate(zip(ids, embedded, strict=True)):
-            if looked_up is not None and looked_up.shape == mine.shape and torch.equal(looked_up, mine):
-                if out.shape == x.shape:
-                    met.add(i)
-                    return x.clone(memory_format=torch.contiguous_format)
+            if looked_up is None or looked_up.shape != mine.shape or out.shape != x.shape:
+                continue
+            if torch.equal(looked_up, mine):
+                met.add(i)
+                return x.clone(memory_format=torch.contiguous_format)
         return None
 
     hooks = [part.register_forward_hook(given) for part in module.modules() if isinstance(part, nn.Embedding)]

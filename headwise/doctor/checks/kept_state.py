@@ -1,7 +1,7 @@
 """Whether an earlier call changes a later one: a mask, a table or keys that the module keeps from its first call.
 
-Code that keeps what it has built often asks only whether it is there, or whether its shape fits. So the second call gets
-other numbers, another mask, another length or another batch size; a copy that was not called before must agree.
+Code that keeps what it has built often asks only whether it is there, or whether its shape fits. So the second call
+gets other numbers, another mask, another length or another batch size; a copy that was not called before must agree.
 """
 
 from __future__ import annotations

@@ -48,6 +48,11 @@ class Remembers(Attention):
         return (scores * (1 + last)).softmax(-1)
 
 
+class RemembersUntilReset(Remembers):
+    def reset(self) -> None:
+        self.last = 0.0
+
+
 def test_dropout_that_does_not_ask_for_the_mode() -> None:
     finding = one("determinism", seeded(AlwaysDrops))
     assert (finding.name, finding.severity) == ("dropout-in-eval", "bug")
@@ -79,7 +84,9 @@ def test_dropout_by_hand_and_other_noise() -> None:
 
 def test_a_call_that_remembers_the_last() -> None:
     finding = one("determinism", seeded(Remembers))
-    assert (finding.name, finding.severity) == ("cache-mismatch", "risk")
+    assert (finding.name, finding.severity) == ("state-kept", "bug")
+    finding = one("determinism", seeded(RemembersUntilReset))
+    assert (finding.name, finding.severity) == ("state-kept", "risk")
 
 
 def test_a_healthy_one() -> None:
