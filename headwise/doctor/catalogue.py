@@ -79,6 +79,9 @@ def _entries() -> Iterable[Entry]:
         "softmax-axis", "bug", "The softmax is taken over the wrong axis", 10, ("labml annotated #146", "fastNLP #254")
     )
     yield Entry(
+        "softmax-split", "bug", "Parts of the keys have a softmax each and are merged wrongly", 10, ("sglang #40903",)
+    )
+    yield Entry(
         "wrong-scale",
         "bug",
         "The scores are not divided by the square root of the head width",
@@ -207,12 +210,15 @@ def check_names(names: Iterable[str], argument: str) -> frozenset[str]:
 
 _REPOSITORIES = {
     "apex": "NVIDIA/apex",
+    "ai-toolkit": "ostris/ai-toolkit",
     "axolotl": "axolotl-ai-cloud/axolotl",
     "diffusers": "huggingface/diffusers",
     "fairseq": "facebookresearch/fairseq",
     "fastNLP": "fastnlp/fastNLP",
     "flash-attention": "Dao-AILab/flash-attention",
     "flashinfer": "flashinfer-ai/flashinfer",
+    "keras-hub": "keras-team/keras-hub",
+    "nanochat": "karpathy/nanochat",
     "keras": "keras-team/keras",
     "labml annotated": "labmlai/annotated_deep_learning_paper_implementations",
     "litgpt": "Lightning-AI/litgpt",
@@ -221,6 +227,7 @@ _REPOSITORIES = {
     "mlx": "ml-explore/mlx",
     "onnx": "onnx/onnx",
     "pytorch": "pytorch/pytorch",
+    "sglang": "sgl-project/sglang",
     "set_transformer": "juho-lee/set_transformer",
     "timm": "huggingface/pytorch-image-models",
     "torchtune": "meta-pytorch/torchtune",

@@ -180,6 +180,15 @@ def test_a_symptom_of_what_is_named_is_left_out() -> None:
     assert [f.name for f in settled(causes, symptoms)] == ["softmax-axis", "state-dict"]
 
 
+def test_what_explains_what() -> None:
+    both = settled([made("head-merge")], [made("batch-mixing"), made("causal-leak")])
+    assert [f.name for f in both] == ["head-merge", "batch-mixing"]
+    cached = settled([], [made("gradient-wrong"), made("cache-mismatch")])
+    assert [f.name for f in cached] == ["cache-mismatch"]
+    worse = settled([made("causal-leak", "risk")], [made("causal-leak", "bug", 2)])
+    assert [f.severity for f in worse] == ["bug", "risk"]
+
+
 def test_a_risk_explains_no_bug() -> None:
     found = list(settled([made("softmax-axis", "risk")], [made("batch-mixing")]))
     assert [f.name for f in found] == ["batch-mixing", "softmax-axis"]

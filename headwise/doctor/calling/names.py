@@ -43,7 +43,7 @@ _WORDS = {
         keys_values key_value_states kv_input inputs_kv input_kv cond condition conditioning other y media source_states
         cross_states crossattention_states cross_attention_states cross_inputs cross kv_seq src_output src_out enc_src
         encoder_input encoder_inputs encoded encodings x2 second xkv kv_x x_context x_memory to_attend attend_to against
-        enc_hidden encoder_memory src_memory memory_states kv_in kv_source key_value_input
+        enc_hidden encoder_memory src_memory memory_states kv_in kv_source key_value_input prefix
     """,
     "cache": """
         cache kv_cache layer_past past past_kv past_key_value past_key_values past_keys_values past_state past_states

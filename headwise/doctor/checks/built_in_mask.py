@@ -35,6 +35,9 @@ _NEIGHBOURS = re.compile(r"radius|left|look_?back|neighbou?r|n_back|band", re.IG
 _SIZE = re.compile(r"size|sliding|width|length", re.IGNORECASE)
 
 
+_TOP_LEFT = re.compile(r"(top|upper)[- ]?left( alignment|[- ]aligned)", re.IGNORECASE)
+
+
 def check(patient: Patient) -> Iterator[Finding]:
     anatomy = patient.see()
     seen = False
@@ -54,7 +57,16 @@ def check(patient: Patient) -> Iterator[Finding]:
             continue
         if q == k:
             yield from _square(site, allowed)
-        elif _is(allowed, 0) and not _is(allowed, k - q) and q < k:
+        elif _is(allowed, k - q) and not _is(allowed, 0) and _TOP_LEFT.search(text_of(patient.module)):
+            yield Finding(
+                "causal-corner",
+                "bug",
+                f"its text says that the causal mask is aligned with the upper left corner; with {q} queries and {k} "
+                f"keys, query 0 attends to {int(allowed[0].sum())} keys",
+                "tril(diagonal=0), or correct the text",
+                site.where_masked(site.steps_before),
+            )
+        elif _is(allowed, 0) and not _is(allowed, k - q) and q < k and not _TOP_LEFT.search(text_of(patient.module)):
             yield Finding(
                 "causal-corner",
                 "bug",

@@ -211,3 +211,43 @@ class PaddingFromOutside(Plain):
 )
 def test_claims_of_causality(module: nn.Module, claim: str) -> None:
     assert discover(module).causal_claim == claim
+
+
+TWO = """
+Attention. mask: True = may attend. key_padding_mask (B, K): True = padding.
+attn_mask (B, 1, Q, K) is added
+"""
+WRAPPED = """
+    forward(x, attention_mask=None): x (B, T, C); attention_mask (B, T, T) bool, True where the query
+    (row) may see the key; positions (B, T), 1 is the second.
+"""
+
+
+def test_a_sentence_about_another_argument() -> None:
+    others = ["x", "key_padding_mask"]
+    assert claims.of_mask("mask", "", TWO, sole=False, others=others)[1] == "allowed"
+    assert claims.of_mask("key_padding_mask", "", TWO, sole=False, others=["x", "mask"])[1] == "forbidden"
+    assert claims.of_mask("attention_mask", "", WRAPPED, sole=True, others=["x", "positions"])[1] == "allowed"
+
+
+class CausalIfNone(nn.Module):
+    """mask (B, Q, K) bool, True where attending is allowed; if None, causal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        n = x.shape[1]
+        mask = torch.ones(n, n, dtype=torch.bool).tril() if mask is None else mask
+        return (q @ k.mT / 4).masked_fill(~mask, -torch.inf).softmax(-1) @ v
+
+
+class NotCausalIfNone(CausalIfNone):
+    """mask (B, Q, K) bool, True where attending is allowed. If None, it is not causal."""
+
+
+def test_causal_if_no_mask_is_given() -> None:
+    assert discover(CausalIfNone()).causal_claim.endswith(claims.IF_NO_MASK)
+    assert discover(NotCausalIfNone()).causal_claim == ""

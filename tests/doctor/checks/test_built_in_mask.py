@@ -79,7 +79,7 @@ class ReversedFill(Added):
     [
         (OneAhead, "causal-leak", "bug", "attend to 1 later position: its diagonal is 1, expected 0"),
         (TwoAhead, "causal-leak", "bug", "attend to 2 later positions: its diagonal is 2, expected 0"),
-        (OnlyEarlier, "causal-leak", "bug", "also hides every position from itself, so the first position has no allowed key: its "),
+        (OnlyEarlier, "causal-leak", "bug", "from itself, so the first position has no allowed key: its output is NaN"),
         (Reversed, "mask-polarity", "bug", "is reversed"),
         (ReversedFill, "mask-polarity", "bug", "is reversed"),
     ],
@@ -148,6 +148,19 @@ def test_a_causal_mask_in_the_wrong_corner(module: type[nn.Module]) -> None:
     assert "tril(diagonal=2)" in finding.fix
     code = "scaled_dot_product_attention" if module is FusedCorner else "return scores.masked_fill("
     assert_at(finding, module, code)
+
+
+class CornerAsSaid(Corner):
+    """The mask has top-left alignment, as in torch."""
+
+
+class OtherCornerThanSaid(BottomRight):
+    """The mask has top-left alignment, as in torch."""
+
+
+def test_a_corner_that_is_stated() -> None:
+    assert found("built_in_mask", seeded(CornerAsSaid)) == []
+    assert one("built_in_mask", seeded(OtherCornerThanSaid)).name == "causal-corner"
 
 
 # Windows.
@@ -303,3 +316,123 @@ def test_chunks_that_each_begin_at_key_0() -> None:
     (finding,) = check(Patient(seeded(lambda: InChunks(start_over=True))))
     assert (finding.name, finding.severity, finding.numbers) == ("causal-corner", "bug", {"first": 3.0})
     assert "position 3 attends to key 0 alone" in finding.evidence
+
+
+# Inverted windows, and windows that are not there.
+
+
+class OutsideOnly(Windowed):
+    def allowed(self, q: int, k: int) -> Tensor:
+        return lower(q, k, -3)
+
+
+class OutsideOnBothSides(BothSides):
+    def scaled(self, scores: Tensor) -> Tensor:
+        at = torch.arange(scores.shape[-1])
+        near = (at - at[:, None]).abs() <= self._reach
+        return torch.where(near, -1e9, super(Added, self).scaled(scores))
+
+
+class SaysALocalWindow(Windowed):
+    """Local attention: a window of `sliding_window` tokens, itself included."""
+
+    def allowed(self, q: int, k: int) -> Tensor:
+        return lower(q, k)
+
+
+class SwitchedOff(SaysALocalWindow):
+    use_window = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.use_sliding_window = False
+
+
+class MaskMaker:
+    def __init__(self, sliding_window: int, earlier: int) -> None:
+        self.sliding_window, self._earlier = sliding_window, earlier
+
+    def __bool__(self) -> bool:
+        return True
+
+    def make(self, q: int, k: int) -> Tensor:
+        return lower(q, k) & ~lower(q, k, -self._earlier - 1)
+
+
+class HasAMaker(Filled):
+    """Each token sees sliding_window tokens, itself included."""
+
+    def __init__(self, earlier: int = 3) -> None:
+        super().__init__()
+        self.maker = MaskMaker(3, earlier)
+
+    def allowed(self, q: int, k: int) -> Tensor:
+        return self.maker.make(q, k)
+
+
+class CommentsOnIt(Windowed):
+    def __init__(self, earlier: int) -> None:
+        super().__init__("unused", 3, earlier)
+        self.window = 3  # how many tokens to the left a token may see, beside itself; -1: all
+
+
+class StepByStep(Plain):
+    """A window of `sliding_window` tokens, itself included, token by token."""
+
+    def __init__(self, early: int = 0) -> None:
+        super().__init__()
+        self.sliding_window, self._early = 3, early
+
+    def forward(self, x: Tensor) -> Tensor:
+        outs = []
+        for n in range(1, x.shape[1] + 1):
+            first = max(0, n - self.sliding_window)
+            if n == self.sliding_window:
+                first += self._early
+            outs.append(self.attend(x[:, n - 1 : n], x[:, first:n], None))
+        return torch.cat(outs, 1)
+
+
+def test_a_window_turned_inside_out() -> None:
+    for kind in (OutsideOnly, OutsideOnBothSides):
+        finding = one("built_in_mask", seeded(kind))
+        assert (finding.name, finding.severity) == ("mask-polarity", "bug")
+        assert "outside of a window" in finding.evidence
+
+
+def test_a_window_that_is_not_applied() -> None:
+    finding = one("built_in_mask", seeded(SaysALocalWindow))
+    assert (finding.name, finding.severity) == ("window-ignored", "bug")
+    assert "with sliding_window = 3 and 9 tokens the last position still attends to the first" in finding.evidence
+    assert found("built_in_mask", seeded(SwitchedOff)) == []
+
+
+def test_a_window_that_a_part_states() -> None:
+    assert one("built_in_mask", seeded(HasAMaker)).numbers == {"window": 3.0, "left": 3.0, "right": 0.0}
+    assert found("built_in_mask", seeded(HasAMaker, 2)) == []
+
+
+def test_a_comment_says_how_it_counts() -> None:
+    assert one("built_in_mask", seeded(CommentsOnIt, 2)).severity == "bug"
+    assert found("built_in_mask", seeded(CommentsOnIt, 3)) == []
+
+
+def test_a_window_step_by_step() -> None:
+    finding = one("built_in_mask", seeded(StepByStep, 1))
+    assert (finding.name, finding.numbers["row"]) == ("window-off-by-one", 2.0)
+    assert found("built_in_mask", seeded(StepByStep)) == []
+
+
+class LowersEverything(Added):
+    """A mask of 0 and -inf where one of 1 and 0 is expected."""
+
+    def scaled(self, scores: Tensor) -> Tensor:
+        n = scores.shape[-1]
+        mask = torch.full((n, n), -torch.inf).triu(1)
+        return super(Added, self).scaled(scores) + (1 - mask) * -1e9
+
+
+def test_a_mask_that_lowers_allowed_keys_too() -> None:
+    finding = one("built_in_mask", seeded(LowersEverything))
+    assert (finding.name, finding.severity) == ("mask-polarity", "bug")
+    assert "every score is lowered to -1e+09" in finding.evidence

@@ -148,3 +148,42 @@ def test_a_step_that_sees_the_first_key_only() -> None:
     finding = one("cache", seeded(FirstKeyOnly))
     assert (finding.name, finding.severity) == ("causal-corner", "bug")
     assert finding.numbers["first"] == 3
+
+
+class Store:
+    """Keys and values so far."""
+
+    def __init__(self) -> None:
+        self.kv: tuple[Tensor, Tensor] | None = None
+
+
+Cache = Store  # by this name the class is found
+
+
+class FillsAStore(Steps):
+    """The cache is of a class of this file, named nowhere in the signature."""
+
+    def forward(self, x: Tensor, kv_cache: Any = None) -> Any:
+        out, kv = super().forward(x, None if kv_cache is None else kv_cache.kv)
+        if kv_cache is not None:
+            kv_cache.kv = kv
+        return out
+
+
+class FillsAStoreAtZero(FillsAStore):
+    def positions(self, start: int, n: int) -> Tensor:
+        return super().positions(0, n)
+
+
+class OneTokenBehind(WrongCorner):
+    """kv_cache: as the last call returned it; x is then one token."""
+
+
+def test_a_cache_of_the_module_s_own_file() -> None:
+    finding = one("cache", seeded(FillsAStoreAtZero))
+    assert (finding.name, finding.numbers["first"]) == ("cache-mismatch", 3)
+    assert found("cache", seeded(FillsAStore)) == []
+
+
+def test_several_tokens_are_not_asked_of_one() -> None:
+    assert found("cache", seeded(OneTokenBehind)) == []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from headwise.doctor.patient import NotChecked
 from tests.doctor.checks.specimens import Attention, Causal, Cross, found, one, seeded
@@ -111,3 +114,65 @@ def test_healthy_ones() -> None:
         assert found("causal_leak", seeded(kind)) == []
     with pytest.raises(NotChecked, match="memory"):
         found("causal_leak", seeded(Cross))
+
+
+class Fused(Causal):
+    """Causal by a flag of the fused function, on one of its paths."""
+
+    masks = False
+
+    def forward(self, x: Tensor, output_attentions: bool = False) -> Any:
+        if not output_attentions and not (self.training and self.dropout.p):
+            q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(x))
+            return self.out(self.merge(functional.scaled_dot_product_attention(q, k, v, is_causal=True)))
+        n = x.shape[1]
+        return self.attend(x, x, torch.ones(n, n, dtype=torch.bool).tril() if self.masks else None)
+
+
+class FusedAndMasked(Fused):
+    masks = True
+
+
+class OnRequest(Cross):
+    """Causal on request; with weights the request is forgotten."""
+
+    forgets = True
+
+    def forward(self, query: Tensor, value: Tensor, use_causal_mask: bool = False, return_scores: bool = False) -> Any:
+        n, m = query.shape[1], value.shape[1]
+        causal = use_causal_mask and not (return_scores and self.forgets)
+        return self.attend(query, value, torch.ones(n, m, dtype=torch.bool).tril(m - n) if causal else None)
+
+
+class OnRequestAlways(OnRequest):
+    forgets = False
+
+
+def test_a_path_without_the_mask() -> None:
+    finding = one("causal_leak", seeded(Fused))
+    assert (finding.name, finding.severity) == ("causal-leak", "bug")
+    assert finding.evidence.startswith("with output_attentions=True 28 of 28 future tokens reach an earlier row")
+    assert one("causal_leak", seeded(Fused, dropout=0.1)).evidence.startswith("in train mode 28 of 28")
+    assert found("causal_leak", seeded(FusedAndMasked, dropout=0.1)) == []
+
+
+def test_a_path_without_the_mask_that_was_asked_for() -> None:
+    finding = one("causal_leak", seeded(OnRequest))
+    assert "with return_scores=True" in finding.evidence
+    assert found("causal_leak", seeded(OnRequestAlways)) == []
+
+
+class TwoBlocks(Attention):
+    """The last token alone, the others together: no blocks that anybody means."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        block = torch.arange(x.shape[1]) // (x.shape[1] - 1)
+        return self.attend(x, x, block[:, None] >= block)
+
+
+class CausalTwoBlocks(TwoBlocks):
+    """Causal."""
+
+
+def test_a_block_has_at_least_two_rows() -> None:
+    assert one("causal_leak", seeded(CausalTwoBlocks)).severity == "bug"

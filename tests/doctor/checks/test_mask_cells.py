@@ -365,3 +365,103 @@ def test_masks_of_another_example(module: type[nn.Module], code: str) -> None:
 def test_without_a_mask_there_is_nothing_to_check() -> None:
     with pytest.raises(NotChecked, match="takes no mask"):
         found("mask_cells", seeded(Plain))
+
+
+class AddsUnsaid(Padded):
+    """Nothing is said of it."""
+
+    def hidden(self, scores: Tensor, padding: Tensor) -> Tensor:
+        return scores + padding[:, None, None]
+
+
+class AddsCellsUnsaid(Plain):
+    """Nothing is said of it."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.attend(x, x, None if mask is None else mask[:, None])
+
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return scores if allowed is None else scores + allowed
+
+
+class AddsCellsOfAnyShape(AddsCellsUnsaid):
+    """Nothing is said of it: the caller may pass what can be added."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.attend(x, x, mask)
+
+
+class AddsPaddingAsSaid(AddsUnsaid):
+    """padding: [B, K], additive, 0 for tokens and -inf for padding."""
+
+
+class BoolOrFloat(AddsCellsUnsaid):
+    """mask: [B, Q, K], bool with True where attending is allowed, or float to be added."""
+
+
+class ReallyBoolOrFloat(BoolOrFloat):
+    """mask: [B, Q, K], bool with True where attending is allowed, or float to be added."""
+
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        if allowed is not None and allowed.dtype == torch.bool:
+            return scores.masked_fill(~allowed, -torch.inf)
+        return super().fill(scores, allowed)
+
+
+@pytest.mark.parametrize(("kind", "severity"), [(AddsUnsaid, "bug"), (AddsCellsUnsaid, "risk"), (BoolOrFloat, "bug")])
+def test_an_added_mask_of_which_nothing_is_said(kind: type[nn.Module], severity: str) -> None:
+    finding = one("mask_cells", seeded(kind))
+    assert (finding.name, finding.severity) == ("mask-added", severity)
+
+
+def test_an_added_mask_that_is_healthy() -> None:
+    for kind in (AddsCellsOfAnyShape, AddsPaddingAsSaid, ReallyBoolOrFloat):
+        assert found("mask_cells", seeded(kind)) == []
+
+
+class ClearsTheMemory(Cross):
+    """memory_mask: [B, K], True = a real token. The others are set to 0, and still attended to."""
+
+    def forward(self, x: Tensor, memory: Tensor, memory_mask: Tensor | None = None) -> Tensor:
+        if memory_mask is not None:
+            memory = memory * memory_mask[..., None]
+        return self.attend(x, memory, None)
+
+
+class ClearsTheValues(Masked):
+    """padding_mask: [B, K], True = a real token."""
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(x))
+        if padding_mask is not None:
+            k, v = k * padding_mask[:, None, :, None], v * padding_mask[:, None, :, None]
+        return self.out(self.merge(self.score(q, k).softmax(-1) @ v))
+
+
+class ClearsAndMasks(Cross):
+    """memory_mask: [B, K], True = a real token. NaN in the others does not matter."""
+
+    def forward(self, x: Tensor, memory: Tensor, memory_mask: Tensor | None = None) -> Tensor:
+        if memory_mask is not None:
+            memory = memory.masked_fill(~memory_mask[..., None].bool(), 0.0)
+        return super().forward(x, memory, memory_mask)
+
+
+@pytest.mark.parametrize("kind", [ClearsTheMemory, ClearsTheValues])
+def test_masked_keys_that_keep_their_weight(kind: type[nn.Module]) -> None:
+    finding = one("mask_cells", seeded(kind))
+    assert (finding.name, finding.severity) == ("mask-keeps-weight", "bug")
+    assert finding.numbers["weight"] > 1e-3
+    assert found("mask_cells", seeded(ClearsAndMasks)) == []
+
+
+class RowsOfPadding(Padded):
+    """padding: [B, K], 1 = a real token, 0 = padding. Padding attends to itself, so that no row is empty."""
+
+    def hidden(self, scores: Tensor, padding: Tensor) -> Tensor:
+        allowed = padding[:, None, None].bool() | torch.eye(scores.shape[-1], dtype=torch.bool)
+        return scores.masked_fill(~allowed, -torch.inf)
+
+
+def test_rows_of_padding_may_see_anything() -> None:
+    assert found("mask_cells", seeded(RowsOfPadding)) == []

@@ -94,3 +94,40 @@ class NamedAndIgnored(Named):
 def test_an_argument_named_like_one_of_the_doctor_s_own() -> None:
     assert found("mask_ignored", seeded(Named)) == []
     assert one("mask_ignored", seeded(NamedAndIgnored)).evidence.startswith("padding changes nothing")
+
+
+class CellsAndKeys(Attention):
+    """Queries, keys and values apart; both masks are for the keys."""
+
+    ignores = False
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        q, k, v = self.split(self.q(query)), self.split(self.k(key)), self.split(self.v(value))
+        cells = None if self.ignores else attn_mask
+        return self.out(self.merge(self.normalise(self.fill(self.score(q, k), self.both(cells, key_mask))) @ v))
+
+
+class IgnoresCells(CellsAndKeys):
+    ignores = True
+
+
+class TextForVideo(Cross):
+    """Its queries' own mask is for another part of the model."""
+
+    def forward(
+        self, src_vid: Tensor, src_txt: Tensor, src_vid_mask: Tensor | None = None, src_txt_mask: Tensor | None = None
+    ) -> Tensor:
+        return self.attend(src_vid, src_txt, None if src_txt_mask is None else src_txt_mask[:, None, None].bool())
+
+
+def test_a_mask_is_not_excused_because_another_works() -> None:
+    assert one("mask_ignored", seeded(IgnoresCells)).evidence.startswith("attn_mask changes nothing")
+    assert found("mask_ignored", seeded(CellsAndKeys)) == []
+    assert found("mask_ignored", seeded(TextForVideo)) == []

@@ -111,3 +111,58 @@ def test_healthy_ones() -> None:
     assert found("packing", seeded(Lengths)) == []
     with pytest.raises(NotChecked, match="no document ids"):
         found("packing", seeded(Attention))
+
+
+class Images(Packed):
+    """image_ids: [B, N], to which image each patch belongs"""
+
+    def forward(self, patches: Tensor, image_ids: Tensor) -> Tensor:
+        return super().forward(patches, image_ids)
+
+
+class ImagesTogether(Images):
+    def together(self, ids: Tensor) -> Tensor:
+        return torch.ones_like(super().together(ids))
+
+
+class ZeroIsPadding(Packed):
+    """decoder_segment_ids: [B, N], 0 = padding, seen by no other"""
+
+    def forward(self, x: Tensor, decoder_segment_ids: Tensor | None = None) -> Tensor:
+        return super().forward(x, decoder_segment_ids)
+
+    def together(self, ids: Tensor) -> Tensor:
+        return (super().together(ids) & (ids != 0)[:, None]) | torch.eye(ids.shape[1], dtype=torch.bool)
+
+
+class OnlyWithoutAMask(Restarts):
+    """position_ids: [B, N], begin again at 0 in packed rows. attention_mask: [B, N], 1 = a token, 0 = padding."""
+
+    forgets = True
+
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
+        if position_ids is None:
+            position_ids = torch.arange(x.shape[1]).expand(x.shape[:2])
+        allowed = self.together(position_ids)
+        if attention_mask is not None:
+            keys = attention_mask[:, None, None].bool()
+            allowed = keys if self.forgets else keys & allowed
+        return self.attend(x + (position_ids * 0.3).sin()[..., None], x, allowed)
+
+
+class WithAMaskToo(OnlyWithoutAMask):
+    """position_ids: [B, N], begin again at 0 in packed rows. attention_mask: [B, N], 1 = a token, 0 = padding."""
+
+    forgets = False
+
+
+def test_ids_of_other_names() -> None:
+    assert one("packing", seeded(ImagesTogether)).numbers["pairs"] == 24
+    assert found("packing", seeded(Images)) == []
+    assert found("packing", seeded(ZeroIsPadding)) == []
+
+
+def test_a_mask_that_hides_nothing_beside_documents() -> None:
+    finding = one("packing", seeded(OnlyWithoutAMask))
+    assert "and attention_mask passed that hides nothing, 24 of 24" in finding.evidence
+    assert found("packing", seeded(WithAMaskToo)) == []

@@ -1,0 +1,79 @@
+"""Keys in parts, each with a softmax of its own, and how they are merged."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.patient import NotChecked
+from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
+from tests.doctor.checks.styles import Plain
+
+
+class Parts(Plain):
+    """Two keys at a time; merged by the shares of the sums of exponentials."""
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
+        outs, sums = [], []
+        for i in range(0, k.shape[2], 2):
+            scores = self.score(q, k[:, :, i : i + 2])
+            outs.append(scores.softmax(-1) @ v[:, :, i : i + 2])
+            sums.append(scores.logsumexp(-1, keepdim=True))
+        return self.out(self.merge(self.together(outs, torch.cat(sums, -1))))
+
+    def together(self, outs: list[Tensor], sums: Tensor) -> Tensor:
+        return (torch.stack(outs, -1) * sums.softmax(-1)[..., None, :]).sum(-1)
+
+
+class Averaged(Parts):
+    def together(self, outs: list[Tensor], sums: Tensor) -> Tensor:
+        return torch.stack(outs).mean(0)
+
+
+class LastPart(Parts):
+    def together(self, outs: list[Tensor], sums: Tensor) -> Tensor:
+        return outs[-1]
+
+
+class BaseTwo(Parts):
+    """Sums in base 2, merged as natural logarithms."""
+
+    def together(self, outs: list[Tensor], sums: Tensor) -> Tensor:
+        return super().together(outs, sums * 1.4427)
+
+
+class EachNormalised(Plain):
+    """The scores are whole, and each half of a row sums to 1."""
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        return torch.cat([part.softmax(-1) for part in scores.split(3, -1)], -1)
+
+
+class TwoKinds(Plain):
+    """Keys of another projection beside the usual ones, added on purpose (IP-Adapter)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.k2, self.v2 = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q = self.split(self.q(x))
+        k, v, k2, v2 = (self.split(w(memory)) for w in (self.k, self.v, self.k2, self.v2))
+        out = self.score(q, k).softmax(-1) @ v + self.score(q, k2[:, :, :2]).softmax(-1) @ v2[:, :, :2]
+        return self.out(self.merge(out))
+
+
+@pytest.mark.parametrize(("kind", "parts"), [(Averaged, 3), (BaseTwo, 3), (LastPart, 3), (EachNormalised, 2)])
+def test_parts_that_are_merged_wrongly(kind: type[nn.Module], parts: int) -> None:
+    finding = one("softmax_split", seeded(kind, 32, 4))
+    assert (finding.name, finding.severity, finding.numbers["parts"]) == ("softmax-split", "bug", parts)
+    assert finding.numbers["difference"] > 0.01
+
+
+def test_healthy_ones() -> None:
+    assert found("softmax_split", seeded(Parts, 32, 4)) == []
+    for kind in (Attention, Causal, TwoKinds):
+        with pytest.raises(NotChecked, match="over all keys"):
+            found("softmax_split", seeded(kind))
