@@ -46,7 +46,7 @@ _ADDED = re.compile(
 # The beginnings of a line of code; every other line is text.
 _CODE = re.compile(
     r"(def|class|return|if|elif|else|for|while|import|from|with|raise|assert|self\.|super\()\b"
-    r"|[\w.\[\], ]+\s*[-+*/|&]?=[^=]|[\w.]+\(|\)"
+    r"|[\w.\[\], ]+\s*[-+*/|&]?=[^=]|(?!forward\()[\w.]+\(|\)"
 )
 
 
@@ -82,6 +82,7 @@ def of_mask(
 def polarity(sentence: str) -> Form | None:
     """The polarity that a sentence such as "1 for tokens that are not masked" states."""
     votes: list[Form] = []
+    sentence = re.sub(r"\s*\([a-z]+\)", "", sentence)  # "where the query (row) may see the key"
     for clause in re.split(r"[,;.()\n]|\band\b|\bor\b|\bwhile\b|\belse\b|\botherwise\b", sentence.lower()):
         yes, no = re.search(_YES, clause), re.search(_NO, clause)
         if bool(yes) == bool(no):

@@ -40,7 +40,7 @@ _TOP_LEFT = re.compile(r"(top|upper)[- ]?left( alignment|[- ]aligned)", re.IGNOR
 
 def check(patient: Patient) -> Iterator[Finding]:
     anatomy = patient.see()
-    seen = False
+    seen = inverted = False
     for site in anatomy.sites:
         if site.grid is None:
             continue
@@ -56,7 +56,9 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield from _piece(site, allowed)
             continue
         if q == k:
-            yield from _square(site, allowed)
+            found = list(_square(site, allowed))
+            inverted |= any(x.name == "mask-polarity" for x in found)
+            yield from found
         elif _is(allowed, k - q) and not _is(allowed, 0) and _TOP_LEFT.search(text_of(patient.module)):
             yield Finding(
                 "causal-corner",
@@ -76,7 +78,8 @@ def check(patient: Patient) -> Iterator[Finding]:
                 f"align the mask with the end: query i attends to keys up to i + K - Q, tril(diagonal={k - q}) here",
                 site.where_masked(site.steps_before),
             )
-    yield from _window(patient)
+    if not inverted:
+        yield from _window(patient)
     if not seen:
         raise NotApplicable("it makes no mask itself")
 

@@ -31,13 +31,14 @@ _MAY_CHANGE_IT = re.compile(
 
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
-    if probe.interface.takes == "memory":
+    flags = [name for name in probe.interface.flags if probe.interface.roles.get(name) == "causal"]
+    memory = probe.interface.takes == "memory"
+    if memory and not flags:
         raise NotApplicable("its keys are a memory, which has no future")
     inputs = probe.square(length=_LENGTH)
     claim = probe.interface.causal_claim
-    flags = [name for name in probe.interface.flags if probe.interface.roles.get(name) == "causal"]
     ways: list[tuple[str, dict[str, Any]]] = [
-        (claim, {}),
+        *([] if memory else [(claim, {})]),
         *((f"{name}=True", {"given": {name: True}}) for name in flags),
     ]
     made = False

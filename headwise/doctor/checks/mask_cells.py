@@ -75,9 +75,20 @@ def _measured(patient: Patient, mask: MaskInput) -> list[Finding] | None:
         if site.scores.shape == twin.scores.shape:
             found = [*(found or []), *_compare(patient, mask, allowed, site, twin)]
             seen.append(twin)
-    if found == [] and mask.works and mask.form != "additive":
+    if found == [] and mask.form != "additive" and (mask.works or _cleared(anatomy.sites, seen, allowed)):
         found += _keeps_weight(patient, mask, allowed, seen)
     return found
+
+
+def _cleared(sites: tuple[Site, ...], seen: list[Site], allowed: Tensor) -> bool:
+    """Whether the mask sets the values of masked keys to 0, and nothing else."""
+    for site, twin in zip(sites, seen, strict=False):
+        if site.contraction is None or twin.contraction is None or twin.v.shape[2] != allowed.shape[2]:
+            return False
+        masked = ~allowed[:, None, -1].expand(twin.v.shape[:3])
+        if bool(twin.v[masked].any()) or not bool(site.v[masked].any()):
+            return False
+    return bool(seen) and bool((allowed == allowed[:, :1]).all())
 
 
 def _keeps_weight(patient: Patient, mask: MaskInput, allowed: Tensor, sites: list[Site]) -> Iterator[Finding]:
@@ -160,7 +171,7 @@ def _may_hold_0_and_1(patient: Patient, mask: MaskInput) -> bool:
         return False
     stated = patient.spec.padding if patient.interface.roles.get(mask.parameter) == "padding" else patient.spec.mask
     shapes = {m.shape for m in patient.interface.masks if m.parameter == mask.parameter and m.works}
-    return stated is None and shapes <= {"BK", "BQK"}
+    return stated is None and bool(shapes & {"BK", "BQK"}) and not shapes & {"QK", "11QK", "B1QK", "BHQK", "B11K"}
 
 
 def _as_0_and_1(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
@@ -168,11 +179,11 @@ def _as_0_and_1(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
     for form in ("allowed", "forbidden"):
         for finding in _measured(patient, dataclasses.replace(mask, form=form, dtype=torch.float32)) or ():
             if finding.name == "mask-added":
-                shape = "[B, K]" if mask.shape == "BK" else "[B, Q, K]"
+                shape = "[B, K]" if mask.what == "keys" else "[B, Q, K]"
                 said = f"; nothing says that this mask {shape} is to hold 0 and -inf"
                 yield dataclasses.replace(
                     finding,
-                    severity="bug" if mask.shape == "BK" else "risk",
+                    severity="bug" if mask.what == "keys" else "risk",
                     evidence=f"passed as 0 and 1, {finding.evidence}{said}",
                     fix="use masked_fill(mask == 0, -inf), or say in the docstring that it is additive",
                 )

@@ -63,7 +63,9 @@ def _elsewhere(probe: Probe, mask: MaskInput, masks: list[MaskInput]) -> bool:
     about = about_memory(probe.interface, mask.parameter)
     if probe.interface.takes == "self":
         return bool(others) and bool(about)
-    of_memory = any(about_memory(probe.interface, other.parameter) for other in others)
+    of_memory = probe.interface.takes == "memory" and any(
+        about_memory(probe.interface, other.parameter) for other in others
+    )
     return bool(others) and (about is False or (about is None and of_memory))
 
 

@@ -230,7 +230,7 @@ def test_a_sentence_about_another_argument() -> None:
     assert claims.of_mask("attention_mask", "", WRAPPED, sole=True, others=["x", "positions"])[1] == "allowed"
 
 
-class CausalIfNone(nn.Module):
+class TriangleIfNone(nn.Module):
     """mask (B, Q, K) bool, True where attending is allowed; if None, causal."""
 
     def __init__(self) -> None:
@@ -244,10 +244,10 @@ class CausalIfNone(nn.Module):
         return (q @ k.mT / 4).masked_fill(~mask, -torch.inf).softmax(-1) @ v
 
 
-class NotCausalIfNone(CausalIfNone):
+class PlainIfNone(TriangleIfNone):
     """mask (B, Q, K) bool, True where attending is allowed. If None, it is not causal."""
 
 
 def test_causal_if_no_mask_is_given() -> None:
-    assert discover(CausalIfNone()).causal_claim.endswith(claims.IF_NO_MASK)
-    assert discover(NotCausalIfNone()).causal_claim == ""
+    assert discover(TriangleIfNone()).causal_claim.endswith(claims.IF_NO_MASK)
+    assert discover(PlainIfNone()).causal_claim == ""

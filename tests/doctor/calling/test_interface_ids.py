@@ -28,7 +28,7 @@ class Model(nn.Module):
         self.head = nn.Linear(width, words, bias=False)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
-        b, n = input_ids.size()
+        n = input_ids.shape[1]
         h = self.wte(input_ids) + self.wpe(torch.arange(n))
         allowed = self.allowed(n, attention_mask)
         for block in self.blocks:
@@ -49,7 +49,8 @@ class ForgetsTheTriangle(Model):
 
 class OneAhead(Model):
     def allowed(self, n: int, padding: Tensor | None) -> Tensor:
-        return torch.ones(n, n, dtype=torch.bool).tril(1)[None, None]
+        ahead = torch.ones(n, n, dtype=torch.bool).tril(1)[None, None]
+        return ahead if padding is None else ahead & padding[:, None, None].bool()
 
 
 class Translates(nn.Module):
