@@ -17,7 +17,6 @@ from headwise.doctor.targets.load import parse
 from headwise.errors import DoctorError
 from tests.doctor.specimens import CODE, line_of
 
-
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only its process group is known")
 
 
