@@ -251,7 +251,13 @@ class Truth(TorchDispatchMode):
             )
             if bool(one_row) and several:
                 entry.contracted = True
-                entry.used = x.detach().movedim(dim, -1).clone()
+                used = x.detach().movedim(dim, -1).clone()
+                entry.used = used
+                if columns.shape == (entry.empty.numel(), entry.rows.shape[-1]) and bool(mine.all()):
+                    order, straight = rows[:, 0], bool((columns == torch.arange(columns.shape[1])).all())
+                    if straight and torch.equal(order.sort().values, torch.arange(len(order))):
+                        # Each row once: heads and queries may stand in one dimension.
+                        entry.used = used.flatten(0, -2)[order.argsort()].view(entry.rows.shape)
 
     def _sum(self, args: Any, out: Tensor) -> None:
         x = args[0]
