@@ -214,7 +214,6 @@ class MaskTrial:
         except Exception as error:
             if out_of_memory(error):
                 raise
-            self.trial.errors.append((f"{name} {list(value.shape)} {value.dtype}", f"{type(error).__name__}: {error}"))
             return None
         scale = float(base[base.isfinite()].abs().max()) if bool(base.isfinite().any()) else math.nan
         sums = []
