@@ -206,7 +206,7 @@ class Trial:
         rest = [name for name in given if name not in dict(slots).values() and name in named]
         extras = tuple((name, arguments.from_example(given[name], shapes)) for name in rest)
         first, second, third = (t.shape[-1] for t in (*tensors, *[tensors[-1]] * 2)[:3])
-        by_position = tuple(p.name for p in self.parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY)
+        by_position = self._by_position({name for _, name in slots})
         way = Way(takes, slots, by_position, False, "BNM", heads, (first, second, third), extras)
         own = takes == "self" or keys == queries
         for count, sizes_ in ((3, (QUERIES, QUERIES if own else KEYS)), (3, (queries, keys)), (batch, (queries, keys))):
@@ -309,8 +309,15 @@ class Trial:
         return next((v for v in self._example().values() if isinstance(v, Tensor) and v.ndim == 3), None)
 
     def _positional(self, option: Assignment) -> tuple[str, ...]:
-        by_position = tuple(p.name for p in self.parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY)
-        return (*by_position, *option.positional)
+        return (*self._by_position({name for _, name in option.slots}), *option.positional)
+
+    def _by_position(self, inputs: set[str]) -> tuple[str, ...]:
+        """What is passed by position: what has to be, or the first argument, as people do (hooks expect it there)."""
+        found = tuple(p.name for p in self.parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY)
+        first = next(iter(signature(self.module).parameters.values()), None)
+        if not found and first is not None and first.kind is first.POSITIONAL_OR_KEYWORD and first.name in inputs:
+            return (first.name,)
+        return found
 
     def _widths(self, takes: str) -> list[tuple[int, int, int]]:
         spec = self.spec
