@@ -71,6 +71,7 @@ class Patient:
         self.anatomy_problem = ""
         self.fit_problem = "no variant of the catalogue reproduces its output"
         self.has_attention = True  # until `anatomy` finds that there is none
+        self._without_softmax = False
         self.excused: set[str] = set()  # findings that a check examined and dismissed with a reason
 
     @functools.cached_property
@@ -81,14 +82,20 @@ class Patient:
     @functools.cached_property
     def anatomy(self) -> Anatomy | None:
         """The attention found in the traced operations; None if there is none, and `anatomy_problem` says why."""
-        from headwise.doctor.reading.anatomy import NoAttention, Unreadable, dissect
+        from headwise.doctor.reading.anatomy import NoAttention, NoSoftmax, Unreadable, dissect
 
         try:
             return dissect(self)
         except Unreadable as problem:
             self.anatomy_problem = str(problem)
             self.has_attention = not isinstance(problem, NoAttention)
+            self._without_softmax = isinstance(problem, NoSoftmax)
             return None
+
+    @property
+    def has_softmax(self) -> bool:
+        """Whether there is a softmax, or its operations could not be traced."""
+        return self.anatomy is not None or not self._without_softmax
 
     @functools.cached_property
     def fit(self) -> Fit | None:

@@ -354,8 +354,9 @@ class Trial:
         )
 
     def _own_mistake(self) -> Failed | None:
-        """The failure, if all calls that came into forward fail at one line for a reason that no argument changes."""
-        inside = [x for x in self.failed if x.where is not None]
+        """The failure, if the calls that got farthest all fail at one line for a reason that no argument changes."""
+        most = max(x.reached for x in self.failed)
+        inside = [x for x in self.failed if x.where is not None and x.reached == most]
         classes = {type(part).__name__ for part in self.module.modules()}
 
         def is_own(x: Failed) -> bool:
@@ -364,9 +365,8 @@ class Trial:
             found = re.match(r"'(\w+)' object has no attribute", str(x.error))
             return isinstance(x.error, AttributeError) and found is not None and found[1] in classes
 
-        if len({(x.where, x.said) for x in inside}) != 1 or not is_own(inside[0]):
-            return None
-        return inside[0]
+        alike = len({(x.where, x.said) for x in inside}) == 1
+        return inside[0] if alike and is_own(inside[0]) else None
 
 
 def _is_sequence(value: Any) -> bool:

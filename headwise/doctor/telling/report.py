@@ -49,7 +49,11 @@ def conclusion(diagnosis: Diagnosis) -> str:
         return "Not examined: say how it is called, and run the doctor again."
     if not diagnosis.understood:
         return "No bug was found, but nothing was understood either" + (f"; {counted}." if diagnosis.findings else ".")
-    return f"No bug; {counted}." if diagnosis.findings else "Healthy: no bug, no risk."
+    if diagnosis.findings:
+        return f"No bug; {counted}."
+    if diagnosis.unchecked:
+        return f"No bug and no risk was found, but {_plural(len(diagnosis.unchecked), 'check')} could not be made."
+    return "Healthy: no bug, no risk."
 
 
 def counts(findings: Sequence[Finding]) -> str:
