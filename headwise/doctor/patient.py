@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from headwise.doctor.calling import token_ids
 from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.interface import Interface, discover
 from headwise.doctor.calling.spec import Spec
@@ -76,8 +77,24 @@ class Patient:
 
     @functools.cached_property
     def interface(self) -> Interface:
-        """How the module is called. Raises DoctorError if that cannot be found out."""
-        return discover(self.module, spec=self.spec, example=self.example)
+        """How the module is called. Raises DoctorError if that cannot be found out.
+
+        A module that takes token ids takes embeddings from then on.
+        """
+        try:
+            return discover(self.module, spec=self.spec, example=self.example)
+        except DoctorError as error:
+            module = token_ids.on_embeddings(self.module)
+            if module is None:
+                raise
+            example = self.example and token_ids.with_embeddings(self.example, token_ids.width_of(module))
+            try:
+                found = discover(module, spec=self.spec, example=example)
+            except DoctorError:
+                raise error from None
+            self.example = example
+            found.run(found.inputs())  # from now on its table is known
+            return found
 
     @functools.cached_property
     def anatomy(self) -> Anatomy | None:

@@ -17,7 +17,14 @@ from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.scale import FORBIDDEN
 from headwise.doctor.reading.site import Site
 
-FINDINGS = ("causal-leak", "mask-polarity", "causal-corner", "window-off-by-one", "mask-fill-too-small")
+FINDINGS = (
+    "causal-leak",
+    "mask-polarity",
+    "causal-corner",
+    "window-off-by-one",
+    "window-ignored",
+    "mask-fill-too-small",
+)
 
 _WINDOW = re.compile(
     r"(^|_)(window|sliding|radius|local|span|lookback|look_back|band|neighbou?rs?|window_size|w|ws|win|left|context_size)(_|$|size)",
@@ -162,12 +169,23 @@ def _window(patient: Patient) -> Iterator[Finding]:
         raise NotChecked(f"it does not take {length} positions: {error}") from error
     for site in sites:
         allowed = None if site.grid is None else _allowed(site)
-        if allowed is None or bool(allowed.all()) or allowed.shape[0] != allowed.shape[1]:
+        if allowed is None or allowed.shape[0] != allowed.shape[1]:
             continue
         distance = torch.arange(length)[:, None] - torch.arange(length)
         left, right = int(distance[allowed].max()), int(-distance[allowed].min())
-        if not bool((allowed == ((distance <= left) & (-distance <= right))).all()) or left >= length - 1:
+        if not bool((allowed == ((distance <= left) & (-distance <= right))).all()):
             continue  # not a band
+        if left >= length - 1:
+            if _claim(patient.source, name) and not patient.is_library:
+                yield Finding(
+                    "window-ignored",
+                    "bug",
+                    f"with {name} = {size} a position attends to {left} earlier positions: to all that there are",
+                    "combine the window with the mask on every path (a key must be allowed by both)",
+                    site.where_masked(site.steps_before),
+                    numbers={"window": float(size), "left": float(left)},
+                )
+            continue
         yield from _judged(patient, site, name, size, left, right)
 
 
