@@ -267,6 +267,8 @@ class Trial:
                 way = Way(option.takes, option.slots, self._positional(option), option.packed, layout, heads, width)
                 way = dataclasses.replace(way, extras=(*extras, *fixed))
                 got = self.attempt(way, 1 if layout == "NM" else batch, *lengths[which_length])
+                if not isinstance(got, str) and layout in ("BHND", "BNHD") and self._is_a_map(way, batch):
+                    continue
                 if not isinstance(got, str):
                     masked = any(p.role in ("mask", "padding") for p in needed)
                     if not masked or got[0].whole(got[1].raw):
@@ -277,6 +279,12 @@ class Trial:
                     todo += [w for w in _hints(got, width, batch, *lengths[which_length]) if w not in hinted]
                     hinted.update(todo)
         return second
+
+    def _is_a_map(self, way: Way, batch: int) -> bool:
+        """Whether what was taken for heads is the height of an image [B, H, W, M]: projected, and any height runs."""
+        projects = any(isinstance(part, (nn.Linear, nn.Conv2d)) for part in self.module.modules())
+        wider = dataclasses.replace(way, heads=way.heads * 2, widths=tuple(2 * w for w in way.widths))  # type: ignore[arg-type]
+        return projects and not isinstance(self.attempt(wider, batch, QUERIES, QUERIES), str)
 
     def _lengths(self, which: str, own: bool) -> list[tuple[int, int]]:
         """Numbers of queries and keys to try."""
@@ -296,6 +304,10 @@ class Trial:
             shapes = arguments.Shapes(x.shape[0], x.shape[1], x.shape[1], sizes.heads(self.module) or 1)
             found.insert(0 if p.role == "unknown" else 1, arguments.from_example(value, shapes))
         return found
+
+    def example_of(self, name: str) -> Any:
+        """What the example passes for an argument, or None."""
+        return self._example().get(name)
 
     def _example(self) -> dict[str, Any]:
         args, kwargs = self.example or ((), {})

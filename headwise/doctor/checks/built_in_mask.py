@@ -167,6 +167,10 @@ def _window(patient: Patient) -> Iterator[Finding]:
         sites = look(patient, batch=1, length=length).sites
     except Exception as error:
         raise NotChecked(f"it does not take {length} positions: {error}") from error
+    if len(sites) > 1 and not (
+        patient.spec.window or hasattr(patient.module, name) or hasattr(patient.module, f"_{name}")
+    ):
+        return  # the windows of some layers
     for site in sites:
         allowed = None if site.grid is None else _allowed(site)
         if allowed is None or allowed.shape[0] != allowed.shape[1]:
@@ -176,7 +180,7 @@ def _window(patient: Patient) -> Iterator[Finding]:
         if not bool((allowed == ((distance <= left) & (-distance <= right))).all()):
             continue  # not a band
         if left >= length - 1:
-            if _claim(patient.source, name) and not patient.is_library:
+            if len(sites) == 1 and _claim(patient.source, name) and not patient.is_library:
                 yield Finding(
                     "window-ignored",
                     "bug",
@@ -193,8 +197,11 @@ def _stated(patient: Patient) -> tuple[str, int] | None:
     if patient.spec.window is not None:
         return "left", patient.spec.window
     config = getattr(patient.module, "config", None)
-    for place in (vars(patient.module), vars(config) if hasattr(config, "__dict__") else {}):
-        for name, value in place.items():
+    # Its own, its configuration's, those of its parts, and of plain objects that it keeps, such as what makes its mask.
+    parts = [part for part in patient.module.modules() if not type(part).__module__.startswith("torch.")]
+    kept = [x for part in parts for x in vars(part).values() if hasattr(x, "__dict__") and not callable(x)]
+    for place in (patient.module, config, *parts, *kept):
+        for name, value in vars(place).items() if hasattr(place, "__dict__") else ():
             if isinstance(value, int) and not isinstance(value, bool) and value > 0 and _WINDOW.search(name):
                 return name.lstrip("_"), value
     return None

@@ -62,6 +62,9 @@ def _elsewhere(probe: Probe, mask: MaskInput, masks: list[MaskInput]) -> bool:
     """Whether it masks something that is not there, such as a memory in self-attention."""
     others = any(other.works for other in masks if other is not mask)
     about = names.about_memory(mask.parameter)
+    query = next((name for role, name in probe.interface.way.slots if role == "query"), "")
+    if query and mask.parameter.startswith(f"{query}_"):
+        about = False
     return others and (bool(about) if probe.interface.takes == "self" else about is not True)
 
 

@@ -17,7 +17,7 @@ from headwise.doctor.probing.probe import REACHED, Probe
 FINDINGS = ("packing-leak",)
 
 _IDS = re.compile(
-    r"^(seg(ment)?|doc(ument)?|pack(ing|ed)?|sequence|seq|sample|example)_?(ids?|index|indices|idx|ranks?)s?$"
+    r"^([a-z]+_)?(seg(ment)?|doc(ument)?|pack(ing|ed)?|sequence|seq|sample|example)_?(ids?|index|indices|idx|ranks?)s?$"
 )
 _STARTS = re.compile(r"^cu_?(seq_?)?lens?(_[qk])?$|^cumulative_(seq_?)?len(gth)?s$")
 _POSITIONS = re.compile(r"^position(s|_?ids?)$|^pos_ids?$")
@@ -70,7 +70,7 @@ def _finding(arguments: str, across: Tensor) -> Finding:
 def _ways(names: list[str], batch: int) -> Iterator[dict[str, Any]]:
     """The same two documents, in the forms that the arguments may take."""
     rest = _LENGTH - _FIRST
-    ids, starts = torch.tensor([0] * _FIRST + [1] * rest), torch.tensor([0, _FIRST, _LENGTH])
+    ids, starts = torch.tensor([1] * _FIRST + [2] * rest), torch.tensor([0, _FIRST, _LENGTH])  # 0 may be padding
     positions = torch.cat([torch.arange(_FIRST), torch.arange(rest)])
     lens = [name for name in names if _STARTS.match(name.lower())]
     again = [name for name in names if _POSITIONS.match(name.lower())]

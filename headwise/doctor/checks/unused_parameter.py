@@ -23,7 +23,7 @@ from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.masking import hiding
-from headwise.doctor.probing.probe import REACHED, Probe, gap, gradients, quiet
+from headwise.doctor.probing.probe import REACHED, Probe, gap, quiet, weighting
 
 FINDINGS = ("unused-parameter", "gradient-blocked")
 
@@ -93,15 +93,26 @@ def _reached(
     probe.module.train(training)
     try:
         with quiet(), Dice(still=True), torch.enable_grad():
-            out = probe.interface.run(inputs, grad=True, **options).output
-        if not out.requires_grad:
+            result = probe.interface.run(inputs, grad=True, **options)
+        outs = [x for x in (result.output, *_floats(result.raw)) if x.requires_grad]
+        if not outs:
             return None
-        found = gradients(out, wanted.values())
+        weights = [weighting(x) for x in outs]
+        found = torch.autograd.grad(outs, list(wanted.values()), weights, allow_unused=True)
     except Exception:
         return None
     finally:
         probe.module.eval()
     return {name for name, g in zip(wanted, found, strict=True) if g is not None and bool((g != 0).any())}
+
+
+def _floats(raw: Any) -> Iterator[Tensor]:
+    """All tensors of numbers that forward returned."""
+    if isinstance(raw, Tensor):
+        yield from (raw,) if raw.is_floating_point() and raw.numel() else ()
+    elif isinstance(raw, (tuple, list, dict)):
+        for each in raw.values() if isinstance(raw, dict) else raw:
+            yield from _floats(each)
 
 
 def _reached_past_gates(patient: Patient, inputs: Inputs, wanted: dict[str, Tensor]) -> set[str]:
