@@ -17,7 +17,7 @@ from headwise.doctor.probing.probe import REACHED, Probe
 FINDINGS = ("packing-leak",)
 
 _IDS = re.compile(
-    r"^([a-z]+_)?(seg(ment)?|doc(ument)?|pack(ing|ed)?|sequence|seq|sample|example)_?(ids?|index|indices|idx|ranks?)s?$"
+    r"^([a-z]+_)?(seg(ment)?|doc(ument)?|image|img|group|graph|pack(ing|ed)?|sequence|seq|sample|example)_?(ids?|index|indices|idx|ranks?)s?$"
 )
 _STARTS = re.compile(r"^cu_?(seq_?)?lens?(_[qk])?$|^cumulative_(seq_?)?len(gth)?s$")
 _POSITIONS = re.compile(r"^position(s|_?ids?)$|^pos_ids?$")

@@ -149,6 +149,26 @@ def test_a_window_that_is_not_applied() -> None:
     assert "with window_size = 3 a position attends to 8 earlier positions" in bug.evidence
 
 
+class Cross(Attention):
+    """memory_mask [B, K]: 1 for tokens of the memory, 0 for padding."""
+
+    def __init__(self, zeroes: bool = False) -> None:
+        super().__init__()
+        self.zeroes = zeroes
+
+    def forward(self, x: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:  # type: ignore[override]
+        if self.zeroes:
+            return super().forward(x, memory * memory_mask[..., None])
+        return super().forward(x, memory, memory_mask[:, None, None, :].bool())
+
+
+def test_padding_that_is_zeroed_keeps_a_weight() -> None:
+    assert headwise.diagnose(Cross()).healthy
+    (bug,) = headwise.diagnose(Cross(zeroes=True)).bugs
+    assert bug.name == "masked-key-counts"
+    assert "masked by `memory_mask` differs from that without this key" in bug.evidence
+
+
 class Segments(Attention):
     """decoder_segment_ids [B, N]: tokens attend to those of the same id; 0 is padding."""
 
