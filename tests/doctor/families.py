@@ -113,7 +113,9 @@ def told(report: Report) -> list[str]:
     for each in report.diagnoses:
         if each.not_examined:
             lines.append(f"    not examined: {each.subject}: {' '.join(each.not_examined.split())[:400]}")
-        lines += [f"    bug {x.name}: {each.subject}: {' '.join(x.evidence.split())[:300]} {x.where}" for x in each.bugs]
+        lines += [
+            f"    bug {x.name}: {each.subject}: {' '.join(x.evidence.split())[:300]} {x.where}" for x in each.bugs
+        ]
     return lines
 
 

@@ -140,7 +140,9 @@ def _severity(patient: Patient, site: Site, factor: float, known: str | None) ->
     """The severity of a wrong factor (None: it is intended), and a description."""
     text = patient.source
     if _learned(site) or re.search(
-        r"mup|μp|maximal update|(un|not |isn't |are not )scaled|no scal|without (the )?scal", text, re.IGNORECASE
+        r"mup|μp|maximal update|(un|not |isn't |are not )scaled|no scal|without (the )?scal|\bfolded\b|fold_scal",
+        text,
+        re.IGNORECASE,
     ):
         return "note", known or ""
     if _is_stated(patient, factor) or _falls_with_the_layer(patient, site, factor):

@@ -61,6 +61,25 @@ class Labels(nn.Module):
         return out
 
 
+class Seeds(nn.Module):
+    """Learned queries that are the same for all examples pool a set (Lee et al. 2019)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.seeds, self.q, self.kv, self.o = (
+            nn.Parameter(torch.randn(2, 16)),
+            *(nn.Linear(16, n) for n in (16, 32, 16)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(self.seeds).view(2, 4, 4)
+        k, v = (t.unflatten(-1, (4, 4)) for t in self.kv(x).chunk(2, -1))
+        weights = (torch.einsum("mhd,bnhd->bhmn", q, k) / 2).softmax(-1)
+        out: Tensor = self.o(torch.einsum("bhmn,bnhd->bmhd", weights, v).flatten(2))
+        return out
+
+
 class Layers(nn.Module):
     """Layer i divides its scores by i + 1 too, as GPT-2 may."""
 
@@ -120,7 +139,7 @@ class Padded(Attention):
         return super().forward(x, None, allowed)
 
 
-@pytest.mark.parametrize("kind", [Joint, Labels, Layers, Unused, Clips, Gated, Padded])
+@pytest.mark.parametrize("kind", [Joint, Labels, Seeds, Layers, Unused, Clips, Gated, Padded])
 def test_it_has_no_bug(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     found = headwise.diagnose(kind())
