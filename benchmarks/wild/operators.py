@@ -5,8 +5,8 @@
 
 The operators are those of DEFault++ (SigmaJahan/DEFaultplusplus-Transformer-Debugging, Apache-2.0) that name a fault of
 attention: masks, projections, scores, kernels, heads and caches. Only their descriptions were used: here each is a few
-lines in the attention itself, where the original changes a module's inputs, outputs or weights from outside. Operators of
-embeddings, MLPs, norms, residuals and the output are not faults of attention, and are left out.
+lines in the attention itself, where the original changes a module's inputs, outputs or weights from outside. Operators
+of embeddings, MLPs, norms, residuals and the output are not faults of attention, and are left out.
 
 An operator is scored if it changes the output in eval mode, the random numbers in train mode, or what decoding gives.
 """
@@ -468,7 +468,8 @@ def main() -> None:
     print("| operator | model | what it does | named | other bugs |\n|---|---|---|---|---|")
 
     def row(x: Score) -> None:
-        print(f"| {x.operator} | {x.family} | {x.told} | {', '.join(x.found) or '-'} | {', '.join(x.others) or '-'} |", flush=True)
+        cells = [x.operator, x.family, x.told, ", ".join(x.found) or "-", ", ".join(x.others) or "-"]
+        print(f"| {' | '.join(cells)} |", flush=True)
 
     for family in ("bert", "gpt2"):
         row(score(family, None))
