@@ -39,7 +39,7 @@ def assert_healthy(
         timeout: seconds after which a module is reported as hanging; None: no limit.
 
     Raises:
-        AssertionError: a bug was found, or a risk if `risks` is set.
+        AssertionError: a bug was found, or a risk if `risks` is set; or no way to call the module was found.
         ArgumentError: `ignore` holds a name that is not a finding.
     """
     __tracebackhide__ = True  # pytest shows the test's own line
@@ -57,6 +57,8 @@ def check(diagnosis: Diagnosis, ignored: frozenset[str] = frozenset(), *, risks:
     import dataclasses
 
     __tracebackhide__ = True
+    if diagnosis.not_examined:
+        raise AssertionError(f"not examined: {diagnosis.not_examined}")
     bad = ("bug", "risk") if risks else ("bug",)
     failed = tuple(x for x in diagnosis.findings if x.severity in bad and x.name not in ignored)
     if failed:

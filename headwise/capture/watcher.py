@@ -159,7 +159,11 @@ class Watcher:
 
     def _count_runs(self, module: nn.Module) -> None:
         def count(*_: Any) -> None:
-            if self.is_watching() and not in_backward():
+            if not self.is_watching():
+                return
+            if in_backward():  # gradient checkpointing: the same run again
+                self._numbers[id(module)] = 0
+            else:
                 self._ran(id(module))
 
         self._runs[id(module)] = 0

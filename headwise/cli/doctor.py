@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headwise.capture.pretrained import Pretrained
     from headwise.doctor.finding import Diagnosis
 
-FOUND_A_BUG = 1
+FOUND_A_BUG, NOT_EXAMINED = 1, 3
 # Two lengths, so that the shorter text is padded and the model passes a mask to its layers.
 _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
 
@@ -73,7 +73,8 @@ def doctor(
     """Find the bugs in an attention module and name them.
 
     Give a class, such as my_model.py:MyAttention or package.module:MyAttention, with --set for each argument of its
-    constructor; or give --model. The file is imported, so its code is executed. Exit code 1 means that a bug was found.
+    constructor; or give --model. The file is imported, so its code is executed. Exit code 1 means that a bug was found,
+    3 that no way to call a module was found.
     """
     _check(target, settings, model, texts, isolate, memory)
     for option, path in (("--json", json_path), ("--sarif", sarif_path)):
@@ -97,7 +98,9 @@ def doctor(
     for option, path, write in (("--json", json_path, as_json), ("--sarif", sarif_path, _as_sarif)):
         if path is not None:
             write_json(path, option, write(found))
-    return 0 if all(each.healthy for each in found) else FOUND_A_BUG
+    if any(each.bugs for each in found):
+        return FOUND_A_BUG
+    return NOT_EXAMINED if any(each.not_examined for each in found) else 0
 
 
 def as_json(found: Sequence[Diagnosis]) -> dict[str, Any]:

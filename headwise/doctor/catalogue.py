@@ -45,11 +45,9 @@ def _entries() -> Iterable[Entry]:
         2,
         ("keras #23038", "transformers #46634 #47946", "diffusers #8886"),
     )
-    yield Entry("mask-keeps-weight", "bug", "Masked keys keep their weight in the softmax", 2, ("ai-toolkit #161",))
     yield Entry(
         "state-kept", "bug", "An earlier call changes the output of a later one", None, ("transformers #48509",)
     )
-    yield Entry("window-ignored", "bug", "A window is stated and not applied", 5, ("keras-hub #2186", "nanochat #452"))
     yield Entry("causal-leak", "bug", "A position attends to later positions", 3, ("transformers #48745", "minGPT #75"))
     yield Entry("mask-fill-too-small", "risk", "Large scores exceed the mask's fill value", 9, ("flashinfer #4401",))
     yield Entry(
@@ -66,6 +64,9 @@ def _entries() -> Iterable[Entry]:
         5,
         ("transformers #39408 #40163",),
     )
+    yield Entry("masked-key-counts", "bug", "A masked key keeps a weight")
+    yield Entry("positions-ignored", "bug", "Its positions change nothing", None, ("facebookresearch/xformers #841",))
+    yield Entry("window-ignored", "bug", "The window that it has is not applied", 5, ("keras-team/keras-hub #2186",))
     yield Entry("empty-row-nan", "risk", "A query with no allowed key gives NaN", 6, ("pytorch #41508 #103963",))
     yield Entry("masked-nan-leaks", "risk", "NaN in a masked position reaches the output", 7, ("pytorch #101967",))
     yield Entry(

@@ -54,9 +54,9 @@ def _names(text: str) -> frozenset[str]:
 # What a mistake in the layout also looks like.
 _LEAKS = _names(
     "batch-mixing cache-mismatch causal-corner causal-leak cross-mask empty-row-nan left-padding mask-added "
-    "mask-after-softmax mask-broadcast mask-fill-too-small mask-head-order mask-ignored mask-multiplied mask-polarity "
-    "masked-nan-leaks output-shape packing-leak sizes-fixed train-eval-differ weights-averaged window-off-by-one "
-    "wrong-variant"
+    "mask-after-softmax mask-broadcast mask-fill-too-small mask-head-order mask-ignored mask-multiplied "
+    "mask-polarity masked-key-counts masked-nan-leaks output-shape packing-leak sizes-fixed train-eval-differ "
+    "weights-averaged window-off-by-one wrong-variant"
 )
 # Mistake -> its symptoms, which are then not reported.
 EXPLAINS: dict[str, frozenset[str]] = {
@@ -69,19 +69,26 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "gradient-blocked": _names("gradient-wrong unused-parameter"),
     "argument-order": _names("sizes-fixed wrong-variant"),
     "mask-polarity": _names(
-        "cache-mismatch causal-leak empty-row-nan mask-broadcast mask-ignored packing-leak unused-parameter "
-        "wrong-variant"
+        "masked-key-counts cache-mismatch causal-leak empty-row-nan mask-broadcast mask-ignored packing-leak "
+        "unused-parameter wrong-variant"
     ),
     "mask-added": _names(
-        "causal-leak cross-mask mask-broadcast mask-fill-too-small mask-ignored packing-leak wrong-variant"
+        "masked-key-counts causal-leak cross-mask mask-broadcast mask-fill-too-small mask-ignored packing-leak "
+        "wrong-variant"
     ),
-    "mask-multiplied": _names("causal-leak mask-broadcast mask-fill-too-small mask-ignored packing-leak wrong-variant"),
+    "mask-multiplied": _names(
+        "masked-key-counts causal-leak mask-broadcast mask-fill-too-small mask-ignored packing-leak wrong-variant"
+    ),
     "mask-after-softmax": _names(
-        "causal-leak mask-broadcast mask-fill-too-small mask-ignored packing-leak wrong-variant"
+        "masked-key-counts causal-leak mask-broadcast mask-fill-too-small mask-ignored packing-leak wrong-variant"
     ),
-    "mask-broadcast": _names("empty-row-nan mask-fill-too-small mask-ignored packing-leak sizes-fixed wrong-variant"),
-    "mask-head-order": _names("batch-mixing mask-broadcast mask-ignored wrong-variant"),
-    "mask-fill-too-small": _names("cache-mismatch causal-leak mask-ignored packing-leak wrong-variant"),
+    "mask-broadcast": _names(
+        "masked-key-counts empty-row-nan mask-fill-too-small mask-ignored packing-leak sizes-fixed wrong-variant"
+    ),
+    "mask-head-order": _names("masked-key-counts batch-mixing mask-broadcast mask-ignored wrong-variant"),
+    "mask-fill-too-small": _names(
+        "masked-key-counts cache-mismatch causal-leak mask-ignored packing-leak wrong-variant"
+    ),
     "dropout-in-eval": _names(
         "batch-mixing cache-mismatch causal-leak gradient-wrong state-dict train-eval-differ wrong-variant"
     ),
@@ -90,14 +97,14 @@ EXPLAINS: dict[str, frozenset[str]] = {
     ),
     "state-kept": _LEAKS
     | _names("dropout-in-eval gradient-wrong input-modified noncontiguous-input state-dict unused-parameter"),
-    "mask-keeps-weight": _names("mask-fill-too-small mask-ignored wrong-variant"),
-    "causal-corner": _names("cache-mismatch causal-leak"),
+    "masked-key-counts": _names("mask-fill-too-small mask-ignored wrong-variant"),
+    "causal-corner": _names("masked-key-counts cache-mismatch causal-leak"),
     "cache-mismatch": _names("gradient-wrong left-padding"),
     "projection-reused": _names("argument-order unused-parameter wrong-variant"),
     "output-projection-missing": _names("unused-parameter wrong-variant"),
     "wrong-scale": _names("wrong-variant"),
     "qkv-order": _names("argument-order wrong-variant"),
-    "mask-ignored": _names("wrong-variant"),
+    "mask-ignored": _names("masked-key-counts wrong-variant"),
     "packing-leak": _names("mask-ignored"),
-    "cross-mask": _names("mask-ignored sizes-fixed"),
+    "cross-mask": _names("masked-key-counts mask-ignored sizes-fixed"),
 }

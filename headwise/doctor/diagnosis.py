@@ -18,6 +18,7 @@ from torch import nn
 
 from headwise.doctor import checks
 from headwise.doctor.calling.spec import Spec
+from headwise.doctor.calling.trial import Raises
 from headwise.doctor.calling.way import NoOutput
 from headwise.doctor.causes import proved, settled, unnamed
 from headwise.doctor.explain import understood
@@ -67,6 +68,7 @@ def diagnose(
     symptoms: list[Finding] = []
     unchecked: dict[str, str] = {}
     lines: tuple[str, ...] = ()
+    not_examined = ""
     patient = None
     try:
         with _quiet(), time_limit(timeout):  # set_stance imports torch's compiler: that is not the module's time
@@ -89,15 +91,18 @@ def diagnose(
             unchecked["the rest"] = f"the diagnosis took longer than {error.seconds:g} s"
         else:
             causes.append(hangs(error.seconds, error.where))
-    except DoctorError as error:  # (it is a RuntimeError)
+    except (NoOutput, Raises) as error:  # (it is a RuntimeError)
         causes.append(
             Finding(
                 "output-shape" if isinstance(error, NoOutput) else "does-not-run",
                 "bug",
                 str(error),
                 "make sure that one forward runs, or state how the module is called (spec=)",
+                error.where if isinstance(error, Raises) else None,
             )
         )
+    except DoctorError as error:
+        not_examined = str(error)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
@@ -111,6 +116,7 @@ def diagnose(
         unchecked=unchecked,
         seconds=time.monotonic() - begun,
         where=None if patient is None else patient.where,
+        not_examined=not_examined,
     )
 
 

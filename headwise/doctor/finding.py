@@ -84,6 +84,7 @@ class Diagnosis:
     unchecked: Mapping[str, str] = dataclasses.field(default_factory=dict)  # check -> why it was not made
     seconds: float = 0.0
     where: Where | None = None  # where the class is defined
+    not_examined: str = ""  # why the doctor could not call it: then nothing is known about it
 
     @property
     def bugs(self) -> tuple[Finding, ...]:
@@ -91,8 +92,8 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether no bug was found; risks and notes do not count."""
-        return not self.bugs
+        """Whether it was examined and no bug was found; risks and notes do not count."""
+        return not self.bugs and not self.not_examined
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-compatible values."""
@@ -104,6 +105,7 @@ class Diagnosis:
             "unchecked": dict(self.unchecked),
             "seconds": round(self.seconds, 3),
             "where": _where_to_dict(self.where),
+            "not_examined": self.not_examined,
         }
 
     @classmethod

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from headwise.doctor.calling import token_ids
 from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.interface import Interface, discover
 from headwise.doctor.calling.spec import Spec
@@ -71,24 +72,47 @@ class Patient:
         self.anatomy_problem = ""
         self.fit_problem = "no variant of the catalogue reproduces its output"
         self.has_attention = True  # until `anatomy` finds that there is none
+        self._without_softmax = False
         self.excused: set[str] = set()  # findings that a check examined and dismissed with a reason
 
     @functools.cached_property
     def interface(self) -> Interface:
-        """How the module is called. Raises DoctorError if that cannot be found out."""
-        return discover(self.module, spec=self.spec, example=self.example)
+        """How the module is called. Raises DoctorError if that cannot be found out.
+
+        A module that takes token ids takes embeddings from then on.
+        """
+        try:
+            return discover(self.module, spec=self.spec, example=self.example)
+        except DoctorError as error:
+            module = token_ids.on_embeddings(self.module)
+            if module is None:
+                raise
+            example = self.example and token_ids.with_embeddings(self.example, token_ids.width_of(module))
+            try:
+                found = discover(module, spec=self.spec, example=example)
+            except DoctorError:
+                raise error from None
+            self.example = example
+            found.run(found.inputs())  # from now on its table is known
+            return found
 
     @functools.cached_property
     def anatomy(self) -> Anatomy | None:
         """The attention found in the traced operations; None if there is none, and `anatomy_problem` says why."""
-        from headwise.doctor.reading.anatomy import NoAttention, Unreadable, dissect
+        from headwise.doctor.reading.anatomy import NoAttention, NoSoftmax, Unreadable, dissect
 
         try:
             return dissect(self)
         except Unreadable as problem:
             self.anatomy_problem = str(problem)
             self.has_attention = not isinstance(problem, NoAttention)
+            self._without_softmax = isinstance(problem, NoSoftmax)
             return None
+
+    @property
+    def has_softmax(self) -> bool:
+        """Whether there is a softmax, or its operations could not be traced."""
+        return self.anatomy is not None or not self._without_softmax
 
     @functools.cached_property
     def fit(self) -> Fit | None:

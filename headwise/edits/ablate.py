@@ -43,7 +43,7 @@ class Ablate(Edit):
                 raise ArgumentError(
                     f'ablate: how="resample" takes the next example of the batch. Received: one example at {at.site}'
                 )
-            return torch.where(cells, out.roll(1, 0), out)
+            return torch.where(cells, out.roll(-1, 0), out)
         if self.means is None:
             return torch.where(cells, _mean_so_far(out, at), out)
         mean = self.means.get(at.site)

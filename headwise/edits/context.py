@@ -76,7 +76,7 @@ class Editing:
 
     @property
     def emptied(self) -> int:
-        """How many queries were left without any key, counted for each head for which that differs."""
+        """How many queries of all examples were left without any key, once for each head that has a mask of its own."""
         return 0 if self._editor is None else self._editor.emptied
 
     @property

@@ -36,7 +36,7 @@ class Edit:
         where: which layers, as for `watch(only=)`: a path or part of it, a pattern, a number from 0, or several.
         heads: which query heads; None = all.
         key_heads: in place of `heads`: all query heads that read these key/value heads (grouped queries).
-        examples: which examples of the batch; None = all.
+        examples: which examples of the batch, which `generate` was given: all beams of one are one; None = all.
         steps: "prompt" = the passes over the prompt, which are step 0; "decode" = those after it, from step 1; or a
             range of steps; None = all. The prompt is what `generate` was given; without `generate`, all that a pass
             with several tokens ends with.
@@ -125,7 +125,8 @@ class Edit:
             heads = self._chosen("heads", at.heads, at)
         else:
             heads = self._chosen("key_heads", at.key_heads, at).repeat_interleave(at.heads // at.key_heads)
-        return self._chosen("examples", at.batch, at)[:, None] & heads
+        examples = self._chosen("examples", at.batch // at.repeats, at).repeat_interleave(at.repeats)
+        return examples[:, None] & heads
 
     def everywhere(self, at: Where) -> bool:
         """Whether it means all examples and heads."""

@@ -55,6 +55,7 @@ class EditWatcher(Watcher):
         self.edits = edits
         self.elsewhere: EditRefused | None = None  # a layer that ran in another thread
         self._depth = 0  # how often the model runs in this thread
+        self._before: dict[int, int] = {}  # how often each module had run when the model began
         self.sites: list[str] = []  # in the order in which they were seen first
 
     def start(self) -> None:
@@ -68,6 +69,15 @@ class EditWatcher(Watcher):
     def _count(self, more: int) -> None:
         if self.is_watching():
             self._depth += more
+            if more > 0 and self._depth == 1 and not in_backward():
+                self._before = dict(self._runs)
+
+    def nth(self, place: Place) -> int | None:
+        """How often the module of a place ran before in this pass of the model; None if that is not known."""
+        runs = self._runs.get(id(place.module), 1) - self._before.get(id(place.module), 0)
+        if in_backward():  # gradient checkpointing runs the last one first
+            return 0 if runs == 1 else None
+        return runs - 1 if self._depth else 0
 
     def _check_thread(self, module: nn.Module, *_: Any) -> None:
         """EditRefused for a layer in another thread, unless that thread runs the whole model for itself."""
@@ -197,7 +207,7 @@ class Editor(Recogniser):
     def _apply(
         self, place: Place, name: str, call: AttentionCall, edits: Sequence[Edit], out: Tensor | None = None
     ) -> tuple[Tensor | None, Callable[[], Tensor]]:
-        at = self._progress.where(place, name, call)
+        at = self._progress.where(place, name, call, self._watcher.nth(place))
         if at.drafts and any(each.steps is not None for each in edits):
             raise EditRefused(
                 f"{name} cannot be edited in some steps: this pass reads the prompt and drafts of later tokens together"
@@ -360,7 +370,7 @@ def _given(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str) -
 
 
 def _emptied(before: AttentionCall, after: AttentionCall, out: Tensor) -> int:
-    """How many queries may attend to no key any more, each counted once for each head that has a mask of its own."""
+    """How many queries of all examples may attend to no key any more, once for each head with a mask of its own."""
     if after.mask is None:
         return 0
     rows = (out.detach() == 0).all(-1).any(1).any(0).nonzero().flatten()  # an empty row gives 0
@@ -370,7 +380,7 @@ def _emptied(before: AttentionCall, after: AttentionCall, out: Tensor) -> int:
         empty = ~after.mask.cells(some, cols).any(-1)
         if before.mask is not None:
             empty = empty & before.mask.cells(some, cols).any(-1)
-        count += int(empty.sum())
+        count += int(empty.sum()) * (len(out) // empty.shape[0])
     return count
 
 

@@ -57,7 +57,7 @@ class Weights(Edit):
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
         """What the function makes of the weights."""
-        found = _checked("weights", self.f(weights, at, rows), weights, at)
+        found = _checked("weights", self.f(weights.clone(), at, rows), weights, at)  # it may write to them
         return torch.where(self.cells(at)[:, :, None, None], found, weights)
 
 
@@ -74,7 +74,7 @@ class Output(Edit):
 
     def output(self, out: Tensor, at: Where) -> Tensor:
         """What the function makes of the output."""
-        found = _checked("output", self.f(out, at), out, at)
+        found = _checked("output", self.f(out.clone(), at), out, at)
         return torch.where(self.cells(at)[:, :, None, None], found, out)
 
 

@@ -86,6 +86,11 @@ class Inputs:
                 return found.bool().repeat_interleave(batch // len(found), 0)
         return None
 
+    def repeats_of(self, batch: int) -> int:
+        """How many rows of this batch belong to one example of what `generate` was given."""
+        given = [x for x in self._generating.inputs.values() if isinstance(x, Tensor) and x.ndim > 1]
+        return max(1, batch // len(given[0])) if given and len(given[0]) and batch % len(given[0]) == 0 else 1
+
     @property
     def repeats(self) -> bool:
         """Whether a batch may hold beams, or several sequences of one prompt."""

@@ -19,7 +19,7 @@ from headwise.edits.run import CELLS
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError, RecordError, ShapeError
 from headwise.records import AttentionRecord, Seen
-from headwise.records.names import Choice
+from headwise.records.names import Choice, listed
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -45,9 +45,19 @@ class _Patch(Edit):
         record = self.source
         if isinstance(record, Seen):
             found = [each for each in record if each.site is not None and each.site.name == at.site]
-            if len(found) != 1:
-                raise RecordError(f"patch: the source has {len(found)} records of {at.site}, expected 1")
-            record = found[0]
+            if at.nth is None:
+                raise RecordError(
+                    f"patch: which run of {at.site} the backward pass runs again is not known. Switch gradient "
+                    "checkpointing off"
+                )
+            if not found:
+                raise RecordError(f"patch: the source has no record of {at.site}. It has {listed(record.layers)}")
+            if at.nth >= len(found):
+                raise RecordError(
+                    f"patch: expected a record of each run of {at.site}, of which this pass has at least {at.nth + 1}. "
+                    f"Received: a source with {len(found)}"
+                )
+            record = found[at.nth]
         if at.step:
             raise RecordError(
                 f"patch: a step of a generation has other tokens than the source. Received: step {at.step}. Edit the "
@@ -210,8 +220,8 @@ def patch(
 
     Args:
         where, heads, key_heads, examples, steps: as for every edit (`Edit`).
-        source: a record, or a `Seen` with one record of each of these layers. Of the same heads, and of the same batch
-            or of one example.
+        source: a record, or a `Seen` with a record of each run of each of these layers. Of the same heads, and of the
+            same batch or of one example.
         what: "weights"; "output", before the output projection; "q", "k" or "v", as they meet each other (after rotary
             positions). "output" and "v" need a source that was watched with values=True.
         positions: which queries (of q, weights and the output) or keys (of k and v), as for `block`. None = all.

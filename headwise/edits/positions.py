@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +44,9 @@ def check_positions(choice: Positions, what: str) -> None:
 
 
 def _parts(choice: Positions) -> list[Any]:
-    return list(choice) if isinstance(choice, (list, tuple, set, frozenset)) else [choice]
+    parts: list[Any] = list(choice) if isinstance(choice, (list, tuple, set, frozenset)) else [choice]
+    # Whole numbers of NumPy and torch, too.
+    return [operator.index(x) if hasattr(x, "__index__") and not isinstance(x, bool) else x for x in parts]
 
 
 def _flags(

@@ -50,7 +50,7 @@ class Progress:
         self._last: _Sequence | None = None  # of the last self-attention: the queries of cross-attention are its own
         self.met = Met()
 
-    def where(self, place: Place, name: str, call: AttentionCall) -> Where:
+    def where(self, place: Place, name: str, call: AttentionCall, nth: int | None) -> Where:
         """Where a call is made, which is the next pass of its layer."""
         batch, heads, q_len, k_len = call.shape
         causal = is_causal(call.mask, q_len, k_len)
@@ -75,8 +75,8 @@ class Progress:
         # A step sees no later key, whatever its mask says.
         stack: Literal["encoder", "decoder"] = "decoder" if kind == "cross" or causal or shift > 0 else "encoder"
         return Where(
-            name, kind, stack, of.step, batch, heads, queries, keys, shift, of.lengths, key_lengths, call, drafts,
-            of.tokens, names, self.met, self._naming.normal,
+            name, kind, stack, of.step, batch, self._inputs.repeats_of(batch), heads, queries, keys, shift, of.lengths,
+            key_lengths, nth, call, drafts, of.tokens, names, self.met, self._naming.normal,
         )  # fmt: skip
 
     def _target(self, place: Place, name: str, batch: int, q_len: int, like: Tensor) -> _Sequence:

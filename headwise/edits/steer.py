@@ -57,7 +57,8 @@ class Share(Edit):
         share = torch.where(keys, weights, 0.0).sum(-1, keepdim=True)
         whole = weights.sum(-1, keepdim=True)
         rest = whole - share
-        possible = (share > 0) & (rest > 0) & queries & self.cells(at)[:, :, None, None]
+        least = torch.finfo(weights.dtype).tiny
+        possible = (share > least) & (rest > least) & queries & self.cells(at)[:, :, None, None]
         factor = torch.where(keys, self.to * whole / share, (1 - self.to) * whole / rest)
         return torch.where(possible, weights * factor, weights)
 

@@ -48,18 +48,25 @@ class Where:
     stack: Literal["encoder", "decoder"]  # "decoder" = no query sees later keys of its sequence, or cross-attention
     step: int  # 0 for the passes over the prompt, then one more each
     batch: int
+    repeats: int  # rows of the batch for each example: beams, or several sequences of one prompt
     heads: int  # of the queries
     queries: Tensor  # [B, Q], the position of each query
     keys: Tensor  # [B, K], the position of each key
     shift: int  # the place of the first query among the keys
     lengths: Tensor  # [B], how many tokens the prompt has; of cross-attention that of the target
     key_lengths: Tensor  # [B], the same of the keys' sequence
+    nth: int | None  # how often this layer ran before in this pass of the model; None = not known
     original: AttentionCall = dataclasses.field(repr=False)  # the call as the model made it
     drafts: bool = False  # whether this pass reads tokens behind the prompt too, which may be rejected
     tokens: Sequence[Tokens] | None = None  # of each example, from its first real token, where they are known
     key_tokens: Sequence[Tokens] | None = None
     met: Met = dataclasses.field(default_factory=lambda: Met())
     normal: Callable[[str], str] = str  # a text as the tokenizer reads it
+
+    @property
+    def name(self) -> str:
+        """The path of the layer; beside it which run of it, if it runs several times in one pass (ALBERT)."""
+        return self.site if not self.nth else f"{self.site} (run {self.nth + 1})"
 
     @functools.cached_property
     def key_heads(self) -> int:

@@ -31,7 +31,8 @@ class Composition:
     Attributes:
         layers: the paths of the layers.
         scores: [L, H, L, H], of the earlier head (layer, head) and the later one. NaN where the second is not in a
-            later layer than the first, or there is no such head.
+            later layer than the first, there is no such head, or the second has its keys and values from another
+            sequence (cross-attention, of K and V).
         baseline: the mean score of random matrices of these shapes, with which a score is to be compared.
     """
 
@@ -80,6 +81,8 @@ def composition(
     writers = [_writer(p.weight("v", folded=folded), p.weight("o")) for p in layers]
     for i, one in enumerate(writers):
         for j in range(i + 1, len(layers)):
+            if kind != "q" and layers[j].kind == "cross":
+                continue  # its keys and values read the other sequence
             found = _composed(one, readers[j])
             scores[i, : found.shape[0], j, : found.shape[1]] = found
     return Composition(tuple(p.site for p in layers), scores, _baseline(layers[0], kind), kind)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headwise.edits import Edit, Where, weights
 from headwise.edits.context import edit
-from headwise.experiments.running import Inputs, Metric, batch_of, measured, run
+from headwise.experiments.running import Inputs, Metric, batch_of, check_gradient, measured, run
 from headwise.experiments.sweeping import Place, measure_each
 from headwise.records.names import Choice
 
@@ -25,7 +25,7 @@ def weights_of(model: nn.Module, inputs: Inputs, metric: Metric, where: Choice) 
     parts: dict[str, list[Tensor]] = {}
 
     def keep(found: Tensor, at: Where, rows: slice) -> Tensor:
-        parts.setdefault(at.site, []).append(found.detach())
+        parts.setdefault(at.name, []).append(found.detach())
         return found
 
     with edit(model, weights(where, keep)):
@@ -78,11 +78,12 @@ def attributed_edges(
 
     def keep(x: Tensor, at: Where, rows: slice) -> Tensor:
         x = x if x.requires_grad else x.detach().requires_grad_()
-        kept.append((at.site, rows, x))
+        kept.append((at.name, rows, x))
         return x
 
     with torch.enable_grad(), edit(model, weights(where, keep)):
         measures = measured(metric, run(model, inputs), len(whole))
+        check_gradient(measures)
         gradients = torch.autograd.grad((measures / whole).sum(), [x for *_, x in kept], allow_unused=True)
     found = torch.where(effects.isnan(), torch.nan, 0.0)
     names = list(good)
@@ -106,7 +107,7 @@ class _ReplaceWeights(Edit):
         """The weights with those of this layer patched."""
         weights = weights.clone()
         for copy, (layer, head, row, col) in enumerate(self.patches):
-            if self.names[layer] == at.site and rows.start <= row < rows.stop:
+            if self.names[layer] == at.name and rows.start <= row < rows.stop:
                 some = slice(copy * self.each, (copy + 1) * self.each)
-                weights[some, head, row - rows.start, col] = self.source[at.site][:, head, row, col].to(weights.dtype)
+                weights[some, head, row - rows.start, col] = self.source[at.name][:, head, row, col].to(weights.dtype)
         return weights

@@ -58,6 +58,8 @@ def maps(event: Event, called: Sequence[Event], count: int, batch: int) -> Itera
                 if p.shape[axis] != x.shape[-1]:
                     continue
                 weight = p.movedim(axis, 0).flatten(1)
+                if not weight.shape[1]:
+                    continue
                 biases = [b.flatten() for b in parameters.values() if b is not p and b.numel() == weight.shape[1]]
                 for rows in in_rows(x, count, batch):
                     yield Map(f"{event.name}.{name}".lstrip("."), x, rows, weight, biases)

@@ -82,10 +82,16 @@ def direct_logit_attribution(
 
     Raises:
         ProjectionError: how the model makes its logits was not found: they are capped, the stream is normalised after
-            each layer (BERT), or is no sum that was seen.
+            each layer (BERT), or is no sum that was seen; a layer runs several times in one pass.
         ArgumentError: a position or a token that there is not.
     """
     observed = observe(model, inputs)
+    several = [site for site, computed in observed.calls.items() if computed.runs > 1]
+    if several:
+        raise ProjectionError(
+            f"direct_logit_attribution: {several[0]} runs several times in one pass, and the parts of its runs are not "
+            "told apart"
+        )
     found = {site: find(observed, computed, "o") for site, computed in observed.calls.items()}
     adding = _Adding(observed, found.values())
     read = readout(observed, lambda x: adding.site(x) is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,9 @@ class Computed:
     """The attention of one layer: its call, and the output [B, H, Q, E] of its heads."""
 
     site: str
-    call: AttentionCall
+    kind: Literal["self", "cross"]
+    runs: int  # how often it ran in this pass
+    call: AttentionCall  # of its first run
     out: Tensor
 
 
@@ -110,18 +112,19 @@ class _Keep(Edit):
     def __init__(self, where: Choice) -> None:
         super().__init__(where)
         object.__setattr__(self, "_calls", {})
-        object.__setattr__(self, "_outs", {})
+        object.__setattr__(self, "_found", {})
 
     _calls: dict[str, AttentionCall]
-    _outs: dict[str, Tensor]
+    _found: dict[str, Computed]
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
         self._calls.setdefault(at.site, call)
         return call
 
     def output(self, out: Tensor, at: Where) -> Tensor:
-        self._outs.setdefault(at.site, out)
+        before = self._found.get(at.site) or Computed(at.site, at.kind, 0, self._calls[at.site], out)
+        self._found[at.site] = dataclasses.replace(before, runs=before.runs + 1)
         return out
 
     def found(self) -> dict[str, Computed]:
-        return {site: Computed(site, call, self._outs[site]) for site, call in self._calls.items()}
+        return self._found

@@ -24,7 +24,7 @@ from headwise.edits import Where, output
 from headwise.edits.context import edit
 from headwise.errors import ArgumentError, ShapeError
 from headwise.experiments.edges import attributed_edges, sweep_edges, weights_of
-from headwise.experiments.running import Inputs, Metric, batch_of, measured, run
+from headwise.experiments.running import Inputs, Metric, batch_of, check_gradient, measured, run
 from headwise.experiments.sweeping import largest, outputs_of, sweep
 from headwise.records.names import Choice
 
@@ -150,11 +150,12 @@ def _attributed(
     kept: dict[str, Tensor] = {}
 
     def keep(out: Tensor, at: Where) -> Tensor:
-        kept[at.site] = out = out if out.requires_grad else out.detach().requires_grad_()
+        kept[at.name] = out = out if out.requires_grad else out.detach().requires_grad_()
         return out
 
     with torch.enable_grad(), edit(model, output(where, keep)):
         measures = measured(metric, run(model, corrupted), len(whole))
+    check_gradient(measures)
     gradients = torch.autograd.grad((measures / whole).sum(), [*kept.values()], allow_unused=True)
     found = torch.full_like(effects, torch.nan)
     for layer, (name, x, gradient) in enumerate(zip(kept, kept.values(), gradients, strict=True)):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -34,6 +35,7 @@ class Projections:
 
     Attributes:
         site: the path of the layer.
+        kind: whether its keys are of its own sequence ("self") or of another one ("cross").
         heads: H.
         weights: "q" -> W_Q [H, M, D], "k" -> W_K [G, M, D], "v" -> W_V [G, M, E], "o" -> W_O [H, E, M], as far as they
             were found; those of q and k before rotary positions.
@@ -47,6 +49,7 @@ class Projections:
     """
 
     site: str
+    kind: Literal["self", "cross"]
     heads: int
     weights: Mapping[str, Tensor]
     biases: Mapping[str, Tensor]
@@ -133,6 +136,7 @@ def find(observed: Observed, computed: Computed, roles: str = "qkvo") -> Project
     turning = [each for role, each in fits.items() if role != "v"]
     return Projections(
         computed.site,
+        computed.kind,
         computed.out.shape[1],
         weights,
         biases,

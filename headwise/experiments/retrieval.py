@@ -71,9 +71,11 @@ def retrieval_scores(
 
     Raises ArgumentError for a needle outside of the text, or both `answer` and `tokens`.
     """
-    if ids.ndim != 2 or not len(needle) or needle.step != 1 or needle.start < 0 or needle.stop > ids.shape[1]:
+    is_range = isinstance(needle, range) and len(needle) and needle.step == 1
+    if ids.ndim != 2 or not is_range or needle.start < 0 or needle.stop > ids.shape[1]:
         raise ArgumentError(
-            f"retrieval_scores: needle must be places in ids [B, N]. Received: needle={needle}, ids={list(ids.shape)}"
+            f"retrieval_scores: needle must be a range of places in ids [B, N]. Received: needle={needle}, ids="
+            f"{list(ids.shape)}"
         )
     if answer is not None and (tokens is not None or answer.ndim != 2 or len(answer) != len(ids)):
         raise ArgumentError(

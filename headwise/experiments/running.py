@@ -7,14 +7,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headwise.errors import ArgumentError, ShapeError
+from headwise.errors import ArgumentError, DtypeError, ShapeError
 
 Inputs = Mapping[str, Any] | Tensor | tuple[Any, ...]
 Metric = Callable[[Any], Tensor]  # of what the model returns: a number for each example, [B]
 
 
 def run(model: nn.Module, inputs: Inputs) -> Any:
-    """What the model returns."""
+    """What the model returns. ArgumentError if it draws random numbers (dropout), so that two runs differ."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
+            raise ArgumentError("experiments: the model drops out at random. Call model.eval() first")
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
@@ -51,4 +54,15 @@ def measured(metric: Metric, out: Any, batch: int) -> Tensor:
     if not isinstance(found, Tensor) or found.shape != (batch,):
         received = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ShapeError(f"metric: expected a number for each example, [{batch}]. Received: {received}")
+    if not found.is_floating_point():
+        raise DtypeError(f"metric: expected floating-point numbers. Received: {found.dtype}")
     return found
+
+
+def check_gradient(measures: Tensor) -> None:
+    """ArgumentError for a metric that no gradient goes through."""
+    if not measures.requires_grad:
+        raise ArgumentError(
+            "metric: attribution patching needs its gradient, and it has none. Leave out detach() and no_grad(), or "
+            "pass attribution=False"
+        )

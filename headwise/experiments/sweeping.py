@@ -93,7 +93,7 @@ def outputs_of(
     found: dict[str, Tensor] = {}
 
     def keep(out: Tensor, at: Where) -> Tensor:
-        found[at.site] = out.detach()
+        found[at.name] = out.detach()
         return out
 
     with edit(model, output(where, keep)):
@@ -114,10 +114,10 @@ class _Replace(Edit):
         """The output with the patches of this layer."""
         out = out.clone()
         for copy, (layer, head, *row) in enumerate(self.patches):
-            if self.names[layer] == at.site:
+            if self.names[layer] == at.name:
                 rows = slice(None) if not row else slice(row[0], row[0] + 1)
                 some = slice(copy * self.each, (copy + 1) * self.each)
-                out[some, head, rows] = self.outputs[at.site][:, head, rows].to(out.dtype)
+                out[some, head, rows] = self.outputs[at.name][:, head, rows].to(out.dtype)
         return out
 
 

@@ -71,6 +71,8 @@ def profile(
         FileError: the checkpoint is damaged or cannot be written.
     """
     longest = model.max_length
+    if isinstance(texts, str):
+        raise DtypeError(f"texts: expected several texts, such as [text]. Received: one text, {brief(texts)}")
     if length < 4 or (longest is not None and length > longest):
         raise ArgumentError(f"length: expected 4 to {longest or 'any number'} tokens. Received: length={length}")
     for given, value in (("batch", batch), ("kept", kept), ("max_tokens", 1 if max_tokens is None else max_tokens)):

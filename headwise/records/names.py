@@ -68,7 +68,8 @@ def select(names: Sequence[str], choice: Sequence[int | str]) -> tuple[list[str]
         chosen.update(found)
         if not found and isinstance(wanted, str):
             near = difflib.get_close_matches(wanted, names, n=4, cutoff=0.4)
-            there = f"The nearest: {listed(near)}" if near else f"There is: {listed(names)}"
+            there = f"There is: {listed(names)}" if names else "There was none"
+            there = f"The nearest: {listed(near)}" if near else there
             unmatched.append(f"no attention was seen at {wanted!r}. {there}")
         elif not found:
             unmatched.append(f"layers are numbered 0 … {len(names) - 1}. Received: {wanted}")

@@ -180,3 +180,50 @@ def test_constructor_arguments_that_are_missing(run: Run) -> None:
     result = run("doctor", "torch.nn:MultiheadAttention")
     assert result.code == BAD_INPUT
     assert "needs embed_dim and num_heads: for example --set embed_dim=64 --set num_heads=4" in result.err
+
+
+ODD_CALLS = """
+from torch import nn
+
+
+class Table(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.first = nn.Linear(width, width)
+
+    def forward(self, x, table: dict):
+        return self.first(x) * table["scale"]
+
+
+class Typo(Table):
+    def forward(self, x):
+        return softmaks(self.first(x))
+"""
+
+
+def test_what_cannot_be_called_is_not_examined(run: Run, folder: Path) -> None:
+    (folder / "calls.py").write_text(ODD_CALLS, encoding="utf-8")
+    result = run("doctor", "calls.py:Table", "--json", "found.json", "--sarif", "found.sarif")
+    assert result.code == 3
+    assert "not examined" in result.out
+    assert "forward(x=[3, 5, 8])" in result.out
+    assert "calls.py:11: TypeError: 'NoneType' object is not" in " ".join(result.out.split())
+    assert result.out.splitlines()[-1] == "Not examined: say how it is called, and run the doctor again."
+    written = json.loads((folder / "found.json").read_text(encoding="utf-8"))
+    assert not written["healthy"]
+    (diagnosis,) = written["diagnoses"]
+    assert diagnosis["findings"] == []
+    assert "no way to call it was found" in diagnosis["not_examined"]
+    (sarif,) = json.loads((folder / "found.sarif").read_text(encoding="utf-8"))["runs"]
+    assert sarif["results"] == []
+    assert not sarif["invocations"][0]["executionSuccessful"]
+    assert "Table was not examined" in sarif["invocations"][0]["toolExecutionNotifications"][0]["message"]["text"]
+
+
+def test_a_mistake_that_every_call_meets_is_a_bug_with_its_line(run: Run, folder: Path) -> None:
+    (folder / "calls.py").write_text(ODD_CALLS, encoding="utf-8")
+    result = run("doctor", "calls.py:Typo")
+    assert result.code == BUG
+    assert "bug  does-not-run" in result.out
+    assert "raises NameError: name 'softmaks' is not defined" in " ".join(result.out.split())
+    assert re.search(r"where +calls\.py:16\n +return softmaks", result.out)

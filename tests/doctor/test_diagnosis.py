@@ -268,3 +268,28 @@ def test_the_table_of_symptoms_speaks_of_findings_that_there_are() -> None:
     # Two that explain each other would both be left out.
     mutual = [(a, b) for a, symptoms in EXPLAINS.items() for b in symptoms if a in EXPLAINS.get(b, ())]
     assert not mutual
+
+
+def test_a_module_without_a_softmax_has_no_softmax_to_overflow() -> None:
+    class Linear(nn.Module):
+        """Linear attention (Katharopoulos et al. 2020)."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.o = nn.Linear(32, 96), nn.Linear(32, 32)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.qkv(x).chunk(3, -1)
+            q, k = nn.functional.elu(q) + 1, nn.functional.elu(k) + 1
+            out: Tensor = self.o(q @ (k.mT @ v) / (q @ k.sum(-2, keepdim=True).mT))
+            return out
+
+    found = headwise.diagnose(Linear())
+    assert [x.name for x in found.findings] == ["not-attention"]
+
+
+def test_healthy_is_not_said_of_what_was_not_checked() -> None:
+    found = Diagnosis("A", (), ("f(x)",))
+    assert str(found).endswith("Healthy: no bug, no risk.")
+    found = Diagnosis("A", (), ("f(x)",), {"rope": "it takes no positions", "cache": "it raises"})
+    assert str(found).endswith("No bug and no risk was found, but 2 checks could not be made.")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from torch import nn
+from torch import Tensor, nn
 
 from headwise import testing
 from headwise.doctor.finding import Diagnosis, Finding
@@ -123,3 +123,12 @@ def test_pytest_starts_without_anything_heavy_and_classes_are_chosen_by_name(sui
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=suite.path)
     assert [line for line in done.stdout.splitlines() if "odd.py" in line] == ["attention: odd.py:WrongScale"]
     assert {"torch", "numpy", "rich"}.isdisjoint(done.stderr.split())
+
+
+def test_what_was_not_examined_fails() -> None:
+    class Table(nn.Module):
+        def forward(self, x: Tensor, table: dict[str, Tensor]) -> Tensor:
+            return x * table["scale"]
+
+    with pytest.raises(AssertionError, match=r"not examined: Table\.forward\(x, table\): no way to call it was found"):
+        assert_healthy(Table())

@@ -199,9 +199,10 @@ def shared(key: int, to: float, padding: Sequence[int] = (0, 0)) -> dict[str, Ch
         keys = torch.arange(w.shape[-1]) == torch.tensor(_starts(padding, w))[:, None, None, None] + key
         mine = (w * keys).sum(-1, keepdim=True)
         rest = w[..., : _keys(w)].sum(-1, keepdim=True) - mine
-        both = (mine > 1e-12) & (rest > 1e-12)
+        least = torch.finfo(w.dtype).tiny
+        both = (mine > least) & (rest > least)
         whole = mine + rest  # less than 1 beside a learned sink
-        other = torch.where(keys, to * whole / mine.clamp(min=1e-12), (1 - to) * whole / rest.clamp(min=1e-12)) * w
+        other = torch.where(keys, to * whole / mine.clamp(min=least), (1 - to) * whole / rest.clamp(min=least)) * w
         return torch.where(both, other, w)
 
     return {"weights": change}

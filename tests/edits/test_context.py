@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 import headwise
 from headwise import edits
-from headwise.edits import Edit
-from headwise.errors import ArgumentError, DtypeError, EditRefused
+from headwise.edits import Edit, Where
+from headwise.errors import ArgumentError, DtypeError, EditRefused, RecordError
 from headwise.functional import _editors
 from tests.capture.parity import assert_weights
 from tests.edits import oracle
@@ -387,7 +387,7 @@ def test_queries_left_without_keys_in_a_causal_model() -> None:
     model = llama()
     with torch.no_grad(), headwise.edit(model, edits.block("layers.0", keys=0)) as changed:
         model(TOKENS)
-    assert changed.emptied == 1  # the first, which has no other key; of all heads and examples alike
+    assert changed.emptied == 2  # the first of each example, which has no other key; of all heads alike
 
 
 def test_padding_on_the_right_is_not_edited_and_not_counted() -> None:
@@ -518,3 +518,68 @@ def test_rows_that_are_examples_and_heads() -> None:
             model(x)
     with headwise.edit(model, edits.ablate("*")):
         assert not bool(model(x).any())
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable`:FutureWarning")
+@pytest.mark.parametrize("where", [0, [0, 1], "*"])
+@pytest.mark.parametrize("edit", [edits.ablate, lambda where, **more: edits.temperature(where, 2.0, **more)])
+def test_gradient_checkpointing_knows_layers_by_number(where: Any, edit: Any) -> None:
+    found = []
+    for checkpointed in (False, True):
+        model = llama().train()
+        if checkpointed:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        with headwise.edit(model, edit(where, heads=1)):
+            model(TOKENS, labels=TOKENS).loss.backward()
+        found.append([p.grad for p in model.parameters()])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_a_function_may_write_to_what_it_is_given() -> None:
+    model = llama()
+
+    def write(x: Tensor, *_: Any) -> Tensor:
+        x[:] = 0.0
+        return x
+
+    with torch.no_grad(), headwise.edit(model, edits.ablate("*", heads=1, examples=0)):
+        expected = model(TOKENS).logits
+    for edit in (edits.weights, edits.output):
+        with torch.no_grad(), headwise.edit(model, edit("*", write, heads=1, examples=0)):
+            torch.testing.assert_close(model(TOKENS).logits, expected)
+
+
+class Twice(nn.Module):
+    """One layer that runs twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = headwise.nn.MultiHeadAttention(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.attention(x + self.attention(x))
+
+
+def test_each_run_of_a_layer_is_patched_by_its_own_record() -> None:
+    model, x, other = Twice(), torch.randn(1, 4, 8), torch.randn(1, 4, 8)
+    names: list[str] = []
+
+    def keep(out: Tensor, at: Where) -> Tensor:
+        names.append(at.name)
+        return out
+
+    for _ in range(2):
+        with torch.no_grad(), headwise.watch(model, values=True) as seen, headwise.edit(model, edits.output("*", keep)):
+            expected = model(other)
+    assert names == ["attention", "attention (run 2)"] * 2
+    assert len(seen) == 2
+    with torch.no_grad(), headwise.edit(model, edits.patch("*", seen, "output")):
+        found = model(x)
+    torch.testing.assert_close(found - x, expected - other)
+    with (
+        torch.no_grad(),
+        pytest.raises(RecordError, match=r"each run of attention, .* at least 2\. Received: a source with 1"),
+        headwise.edit(model, edits.patch("*", seen.call(0), "output")),
+    ):
+        model(x)

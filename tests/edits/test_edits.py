@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -69,6 +70,7 @@ HALF = [0.5, 0.5]
         (edits.head_mask("*", torch.tensor([1.0, 0.5])), [[0.25, 0.5], [0.375, 0.25]]),
         (edits.block("*", keys=1), [[1, 1], [1, 1]]),
         (edits.block("*", queries=0, keys=0), [[0, 0.5], [0, 0.5]]),
+        (edits.block("*", queries=torch.tensor(0), keys=np.int64(0)), [[0, 0.5], [0, 0.5]]),
         (edits.block("*", queries=-1, keys=-1, heads=0), [[0.25, 1], [0.75, 0.5]]),
         (edits.block("*"), [[0, 0], [0, 0]]),
         (edits.only("*", keys=0), [[1, 1], [1, 1]]),
@@ -261,6 +263,17 @@ def test_what_does_not_fit_the_model(model: nn.Module, edit: Edit, message: str)
     with pytest.raises(ArgumentError, match=message), headwise.edit(model, edit):
         model(SCORES, VALUES)
     assert torch.equal(model(SCORES, VALUES), before)
+
+
+def test_resampling_takes_the_next_example(model: nn.Module) -> None:
+    scores = torch.stack([SCORES[0], SCORES[0].flip(-1), SCORES[0].flip(0)])
+    values = torch.cat([VALUES, VALUES, VALUES])
+    with torch.no_grad(), headwise.edit(model, edits.ablate("*", how="resample", heads=0)):
+        found = model(scores, values)
+    with torch.no_grad():
+        plain = model(scores, values)
+    torch.testing.assert_close(found[:, 0], plain[[1, 2, 0], 0])
+    assert torch.equal(found[:, 1], plain[:, 1])
 
 
 def test_a_text_that_is_not_there_is_told_with_the_nearest(model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -188,3 +189,23 @@ def test_families_generate_as_one_eager_pass_that_is_changed_by_hand(family: str
         # Behind its end a sequence is filled with another token.
         alive = (sequences[:, 6:] == generations.END).cumsum(1).cumsum(1)[:, :count] <= 1
         torch.testing.assert_close(found[alive], expected[alive], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("more", [{"num_beams": 3}, {"num_return_sequences": 2, "num_beams": 2}])
+def test_all_beams_of_an_example_are_one_example(how: str, more: dict[str, int]) -> None:
+    since("transformers", "5.0")
+    model = llama(how)
+    each = more.get("num_return_sequences", 1)
+
+    def generated(edit: Edit | None) -> Tensor:
+        with torch.no_grad(), headwise.edit(model, edit) if edit is not None else contextlib.nullcontext():
+            found: Tensor = model.generate(
+                PROMPT, attention_mask=REAL, max_new_tokens=NEW, do_sample=False, pad_token_id=0, **more
+            )
+        return found.unflatten(0, (2, each))
+
+    plain, whole = generated(None), generated(edits.ablate("*"))
+    found = generated(edits.ablate("*", examples=1))
+    assert torch.equal(found[0], plain[0])
+    assert torch.equal(found[1], whole[1])
+    assert not torch.equal(plain[1], whole[1])

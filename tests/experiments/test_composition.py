@@ -63,3 +63,17 @@ def test_the_baseline_is_that_of_random_matrices(model: Any) -> None:
     lengths = (a @ b @ c @ d).norm(dim=(1, 2)) / ((a @ b).norm(dim=(1, 2)) * (c @ d).norm(dim=(1, 2)))
     for kind in ("q", "k", "v"):
         assert composition(model, IDS, kind).baseline == pytest.approx(float(lengths.mean()), rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["q", "k", "v"])
+def test_keys_and_values_of_cross_attention_read_the_other_sequence(kind: Literal["q", "k", "v"]) -> None:
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=50, d_model=32, d_kv=8, d_ff=16, num_layers=2, num_heads=4, decoder_start_token_id=0
+    )
+    given = {"input_ids": IDS, "decoder_input_ids": IDS}
+    found = composition(transformers.T5ForConditionalGeneration(config).eval(), given, kind, where="decoder")
+    for i, _ in enumerate(found.layers):
+        for j in range(i + 1, len(found.layers)):
+            unknown = bool(found.scores[i, :, j].isnan().all())
+            assert unknown == (kind != "q" and "EncDec" in found.layers[j])

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import headwise
 from headwise import edits
-from headwise.errors import ArgumentError, ShapeError
+from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.experiments import ablation, knockout, patching
 
 
@@ -153,3 +153,31 @@ def test_what_does_not_fit() -> None:
         patching(model, CLEAN, torch.zeros(2, 4), last)
     with pytest.raises(ArgumentError, match="window must be an odd number of layers"):
         knockout(model, CLEAN, last, queries=1, keys=0, window=2)
+
+
+def test_each_run_of_a_layer_is_patched_on_its_own() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.carrier = Carrier(2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.carrier(self.carrier(x))
+
+    clean, other = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2.0, 2.0, 3.0]])
+    found = patching(Twice(), clean, other, last)
+    assert found.layers == ("carrier", "carrier (run 2)")
+    # x3 + 2 x2 + x1: the first run carries x1 to the second token, and the second run carries that to the third.
+    torch.testing.assert_close(found.effects, torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
+
+
+def test_a_metric_that_cannot_be_asked() -> None:
+    given = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2.0, 2.0, 3.0]])
+    with pytest.raises(ArgumentError, match="attribution patching needs its gradient"):
+        patching(Chain(), *given, lambda out: out[:, -1].detach())
+    with pytest.raises(DtypeError, match=r"expected floating-point numbers\. Received: torch\.bool"):
+        patching(Chain(), *given, lambda out: out[:, -1] > 0)
+    with pytest.raises(ArgumentError, match=r"drops out at random\. Call model\.eval\(\) first"):
+        patching(nn.Sequential(Chain(), nn.Dropout(0.5)), *given, last)
+    with pytest.raises(ArgumentError, match="There was none"):
+        patching(nn.Identity(), *given, last)

@@ -211,3 +211,21 @@ def test_eigenvalues_are_those_of_the_whole_matrix(folded: bool) -> None:
     whole = torch.linalg.eigvals((embed * first) @ q @ k.T @ (embed * first).T)
     assert found.matching is not None
     assert float(found.matching[1, 3]) == pytest.approx(float(whole.real.sum() / whole.abs().sum()), abs=1e-6)
+
+
+def test_a_layer_that_runs_twice_is_refused() -> None:
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.attention = torch.nn.Embedding(20, 8), headwise.nn.MultiHeadAttention(8, 2)
+            self.unembedding = torch.nn.Linear(8, 20)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.embedding(ids)
+            for _ in range(2):
+                x = x + self.attention(x)
+            out: Tensor = self.unembedding(x)
+            return out
+
+    with pytest.raises(ProjectionError, match="attention runs several times in one pass"):
+        direct_logit_attribution(Twice().eval(), torch.arange(9)[None], token=3)

@@ -149,7 +149,7 @@ def test_retrieval() -> None:
 def test_what_does_not_fit_a_retrieval() -> None:
     text = torch.tensor([[7, 8, 0, 1]])
     for needle in (range(2, 6), range(0), range(0, 4, 2)):
-        with pytest.raises(ArgumentError, match=r"needle must be places in ids \[B, N\]"):
+        with pytest.raises(ArgumentError, match=r"needle must be a range of places in ids \[B, N\]"):
             retrieval_scores(MODEL, text, needle)
     with pytest.raises(ArgumentError, match=r"expected an answer \[1, A\], or tokens=, not both"):
         retrieval_scores(MODEL, text, range(1, 3), answer=torch.tensor([[1]]), tokens=1)

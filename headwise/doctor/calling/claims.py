@@ -250,7 +250,12 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: s
         for sentence in re.split(r"(?<=[.;:])\s", " ".join(first.split())):
             if re.search(_CAUSAL, sentence, re.I) and not re.search(_UNLESS, sentence, re.I):
                 return f'docstring "{shortened(sentence, 80)}"'
+    before = ""
     for line in text.splitlines():
+        option = re.match(r"\s*(?:el)?if (not )?self\.(\w+):", before)
+        before = line
+        if option and bool(getattr(module, option[2], not option[1])) == bool(option[1]):
+            continue  # an option that is off
         code, _, comment = line.partition("#")
         if re.search(_CAUSAL, comment, re.I) and not re.search(_UNLESS, comment, re.I):
             return f'comment "{shortened(comment.strip(), 80)}"'

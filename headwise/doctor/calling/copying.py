@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,12 +21,16 @@ def copied(module: nn.Module) -> nn.Module:
         DoctorError: the module cannot be copied.
     """
     memo: dict[int, Any] = {}
+    originals = {id(part) for part in module.modules()}
     for part in module.modules():
         for value in vars(part).values():
             if isinstance(value, Tensor) and value.grad_fn is not None:
                 memo[id(value)] = value.detach().clone()
     try:
-        return copy.deepcopy(module, dict(memo))
+        known = dict(memo)
+        found = copy.deepcopy(module, known)
+        _rebind(found, known, originals)
+        return found
     except Exception as error:
         with contextlib.suppress(Exception), _keras_as_torch():
             return copy.deepcopy(module, memo)
@@ -33,6 +38,47 @@ def copied(module: nn.Module) -> nn.Module:
             f"{type(module).__name__} cannot be copied, so trials would change it; expected a module that "
             f"copy.deepcopy accepts. Received: {type(error).__name__}: {error}"
         ) from error
+
+
+def _rebind(module: nn.Module, memo: dict[int, Any], originals: set[int]) -> None:
+    """Functions that a copy keeps, such as a wrapper around forward, refer to it: deepcopy leaves them as they are."""
+    for part in module.modules():
+        for name, value in list(vars(part).items()):
+            if isinstance(value, types.FunctionType):
+                vars(part)[name] = _rebound(value, memo, originals)
+            elif isinstance(value, dict) and name.endswith("_hooks"):
+                for key, hook in value.items():
+                    if isinstance(hook, types.FunctionType):
+                        value[key] = _rebound(hook, memo, originals)
+
+
+def _rebound(function: types.FunctionType, memo: dict[int, Any], originals: set[int]) -> types.FunctionType:
+    """The function with the copies in place of the originals among what it closes over; itself if there is none."""
+    contents = [_content(cell) for cell in function.__closure__ or ()]
+    changed = []
+    for x in contents:
+        if isinstance(x, types.FunctionType) and x is not function:
+            changed.append(_rebound(x, memo, originals))
+        elif id(x) in originals or id(getattr(x, "__self__", None)) in originals or id(x) in memo:
+            changed.append(copy.deepcopy(x, memo))
+        else:
+            changed.append(x)
+    if all(one is two for one, two in zip(contents, changed, strict=True)):
+        return function
+    cells = tuple(types.CellType(x) if x is not _EMPTY else types.CellType() for x in changed)
+    found = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    found.__kwdefaults__, found.__dict__ = function.__kwdefaults__, dict(function.__dict__)
+    return found
+
+
+_EMPTY = object()
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return _EMPTY
 
 
 @contextlib.contextmanager

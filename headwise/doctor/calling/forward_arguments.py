@@ -193,13 +193,33 @@ def permissive(name: str, role: str, heads: int, *, own: bool = False) -> list[M
     return [*ones[:count], *zeros[:count], *ones[count:], *zeros[count:], *other]
 
 
-def from_example(value: Any, batch: int, length: int) -> Maker:
-    """A captured value as a template: sizes equal to the batch or the length are replaced by those of the call."""
+@dataclasses.dataclass(frozen=True)
+class Shapes:
+    """The sizes of a captured call."""
+
+    batch: int
+    queries: int
+    keys: int
+    heads: int
+
+
+def from_example(value: Any, shapes: Shapes) -> Maker:
+    """A captured value as a template: sizes equal to the batch or a length are replaced by those of the call.
+
+    The first dimension may also be that of all heads of all examples.
+    """
+
+    def wanted_for(dim: int, size: int, at: Sizes) -> int:
+        if dim == 0 and size == shapes.batch:
+            return at.batch
+        if dim == 0 and shapes.heads > 1 and size == shapes.batch * shapes.heads:
+            return at.batch * shapes.heads
+        return at.queries if size == shapes.queries else at.keys if size == shapes.keys else size
 
     def fit(x: Any, at: Sizes) -> Any:
         if isinstance(x, Tensor):
             for dim, size in enumerate(x.shape):
-                wanted = at.batch if dim == 0 and size == batch else at.queries if size == length else size
+                wanted = wanted_for(dim, size, at)
                 if wanted != size:
                     x = x.index_select(dim, torch.arange(wanted, device=x.device).clamp(max=size - 1))
             return x.to(at.device, at.dtype if x.is_floating_point() else x.dtype)

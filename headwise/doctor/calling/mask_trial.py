@@ -159,6 +159,9 @@ class MaskTrial:
         shapes = [*_KEYS, *_CELLS] if p.role == "padding" else [*_CELLS, *_KEYS]
         stated = spec.padding_shape if p.role == "padding" else spec.mask_shape
         form = self._stated(p)
+        passed = self.trial.example_of(p.name)
+        if isinstance(passed, Tensor) and passed.ndim > 1:
+            shapes = [s for s in shapes if len(s.replace("(BH)", "B")) == passed.ndim] or shapes
         if stated:
             shapes = [stated]
         if self.way.layout == "NM":
@@ -216,7 +219,6 @@ class MaskTrial:
         except Exception as error:
             if out_of_memory(error):
                 raise
-            self.trial.errors.append((f"{name} {list(value.shape)} {value.dtype}", f"{type(error).__name__}: {error}"))
             return None
         scale = float(base[base.isfinite()].abs().max()) if bool(base.isfinite().any()) else math.nan
         sums = []

@@ -143,7 +143,9 @@ def untangle(roles: dict[str, str]) -> dict[str, str]:
     first = (exact or (targets if sources else []) or queries)[0]
     has_memory = any(r in ("memory", "key", "value") for r in roles.values())
     for name in queries:
-        if name != first:
+        if name != first and simple(name) == "residual":
+            found[name] = "other"  # it is added to the output
+        elif name != first:
             found[name] = "unknown" if has_memory else "memory"
             has_memory = True
     return found

@@ -45,8 +45,9 @@ def signature(module: nn.Module) -> inspect.Signature:
         )
     if all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in found.parameters.values()):
         inner = getattr(module, "_orig_mod", None) or getattr(module, "module", None)
-        if isinstance(inner, nn.Module):
-            return signature(inner)
+        children = list(module.children()) if inner is None else [inner]
+        if len(children) == 1 and isinstance(children[0], nn.Module) and not hasattr(module, "call"):  # a wrapper
+            return signature(children[0])
         call = getattr(module, "call", None)
         if callable(call):
             return inspect.signature(call)

@@ -20,9 +20,30 @@ from headwise.doctor.calling import names, sizes
 from headwise.doctor.calling.forward_arguments import Maker
 from headwise.doctor.calling.signature import Assignment, Parameter, assignments, parameters, signature
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.way import LAYOUTS, Inputs, NoOutput, OutputProblem, Result, Way, describe, home
-from headwise.doctor.limits import out_of_memory
+from headwise.doctor.calling.way import LAYOUTS, Inputs, NoOutput, OutputProblem, Result, Way, describe, home, noise
+from headwise.doctor.finding import Where
+from headwise.doctor.limits import last_line, out_of_memory
 from headwise.errors import DoctorError, shortened
+
+
+class Raises(DoctorError):  # noqa: N818 (what it raises, in words)
+    """Forward has a mistake that every call meets, such as a name that is not defined; `where` is its line."""
+
+    def __init__(self, said: str, where: Where | None) -> None:
+        super().__init__(said)
+        self.where = where
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """A trial that failed."""
+
+    how: str  # it was called
+    said: str
+    reached: int = 0  # how many parts of the module had run
+    error: Exception | None = None
+    where: Where | None = None  # the line of the user's code that raised
+
 
 QUERIES, KEYS = 5, 7  # lengths of a trial: all sizes differ, so that none can be confused with another
 _ATTEMPTS = 3000  # the maximum number of calls
@@ -54,8 +75,14 @@ class Trial:
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in kinds)
         self.example = example
         self.calls = 0
-        self.errors: list[tuple[str, str]] = []  # how it was called, and the error
+        self.failed: list[Failed] = []
+        self._reached = 0
+        for part in module.modules():
+            part.register_forward_hook(self._count)
         self.dtype, self.device = home(module)
+
+    def _count(self, *_: Any) -> None:
+        self._reached += 1
 
     # ---- calls
 
@@ -72,6 +99,7 @@ class Trial:
 
     def attempt(self, way: Way, batch: int, queries: int, keys: int) -> tuple[Way, Result] | str:
         inputs = self.inputs(way, batch, queries, keys)
+        self._reached, raised = 0, None
         try:
             result = self.run(way, inputs)
         except OutputProblem as problem:
@@ -79,7 +107,7 @@ class Trial:
         except Exception as error:
             if out_of_memory(error):
                 raise  # the next call would need as much memory
-            said = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
+            said, raised = f"{type(error).__name__}: {str(error).strip() or 'no message'}", error
         else:
             at = way.sizes(inputs)
             path = way.find_output(result.raw, at)
@@ -92,7 +120,9 @@ class Trial:
                 return dataclasses.replace(way, output_at=path, weights_at=weights, lengths=(queries, keys)), result
             else:
                 said = f"forward returned {describe(result.raw)}, which has no dimension of {queries} queries"
-        self.errors.append((self.describe(way, batch, queries, keys), said))
+        where = None if raised is None else last_line(raised)
+        kept = None if raised is None else raised.with_traceback(None)  # which would keep tensors
+        self.failed.append(Failed(self.describe(way, batch, queries, keys), said, self._reached, kept, where))
         return said
 
     def describe(self, way: Way, batch: int, queries: int, keys: int) -> str:
@@ -124,12 +154,6 @@ class Trial:
         plain = ["NBM", "BNM"] if self._says_sequence_first() else ["BNM"]
         if self._convolves():
             plain = ["BMN", "BM1N", *plain]
-        for option in whole if self._embeds() else ():
-            for with_optional in (False, True):
-                found = self._try(option, "BNM", batch, with_optional, "any", ids=True)
-                if found is not None:
-                    return found
-        of_ids, self.errors = self.errors, []
         # A number of keys that differs from the number of queries comes first: it tells which argument is which.
         for layouts, several, lengths in (
             *((plain, whole, "differ"), (["BM"], whole, "one"), (["BNM"], whole, "alike")),
@@ -141,10 +165,64 @@ class Trial:
                 if found is not None:
                     return found
                 if self.calls > _ATTEMPTS:
-                    self.errors += of_ids
                     raise self._failure()
-        self.errors += of_ids
+        replayed = self._replay()
+        if replayed is not None:
+            return replayed
         raise self._failure()
+
+    def _replay(self) -> Way | None:
+        """The call of the example, with the sizes of its batch and its lengths replaced; or as it was; or None."""
+        given, x = self._example(), self._example_input()
+        if x is None:
+            return None
+        named = {p.name: p for p in self.parameters}
+        query = next(name for name, value in given.items() if value is x)
+        inputs = {
+            p.role: name
+            for name, p in named.items()
+            if name != query and p.role in ("key", "value", "memory") and _is_sequence(given.get(name))
+        }
+        slots: tuple[tuple[str, str], ...]
+        if "key" in inputs and "value" in inputs:
+            takes, slots = "qkv", (("query", query), ("key", inputs["key"]), ("value", inputs["value"]))
+        elif inputs:
+            takes, slots = "memory", (("query", query), ("memory", next(iter(inputs.values()))))
+        else:
+            takes, slots = "self", (("query", query),)
+        way = self._as_given(takes, slots, x)
+        if way is not None and takes != "self" and not self._attends_to(way):
+            way = self._as_given("self", slots[:1], x)  # a residual, which is added token by token
+        return way
+
+    def _as_given(self, takes: str, slots: tuple[tuple[str, str], ...], x: Tensor) -> Way | None:
+        """A way in which all that is no input is as in the example."""
+        given = self._example()
+        tensors = [given[name] for _, name in slots]
+        (batch, queries, _), keys = x.shape, tensors[-1].shape[1]
+        heads = sizes.heads(self.module) or 1
+        shapes = arguments.Shapes(batch, queries, keys, heads)
+        named = {p.name for p in self.parameters}
+        rest = [name for name in given if name not in dict(slots).values() and name in named]
+        extras = tuple((name, arguments.from_example(given[name], shapes)) for name in rest)
+        first, second, third = (t.shape[-1] for t in (*tensors, *[tensors[-1]] * 2)[:3])
+        by_position = self._by_position({name for _, name in slots})
+        way = Way(takes, slots, by_position, False, "BNM", heads, (first, second, third), extras)
+        own = takes == "self" or keys == queries
+        for count, sizes_ in ((3, (QUERIES, QUERIES if own else KEYS)), (3, (queries, keys)), (batch, (queries, keys))):
+            got = self.attempt(way, count, *sizes_)
+            if not isinstance(got, str):
+                return got[0]
+        return None
+
+    def _attends_to(self, way: Way) -> bool:
+        """Whether the first key reaches the outputs of other queries."""
+        inputs = self.inputs(way, *self.sizes(way))
+        before = self.run(way, inputs).output
+        assert inputs.key is not None
+        key = inputs.key.clone()
+        key[:, 0] = noise(key.shape[-1], seed=5, dtype=key.dtype, device=key.device)
+        return bool((self.run(way, dataclasses.replace(inputs, key=key)).output - before)[:, 1:].any())
 
     def _says_sequence_first(self) -> bool:
         if self.spec.batch_first is not None:
@@ -163,13 +241,7 @@ class Trial:
         inputs = ("query", "key", "value", "memory")
         return any(p.required and p.role in inputs and p.name not in taken for p in self.parameters)
 
-    def _embeds(self) -> list[int]:
-        """The widths of its embeddings of tokens; those of relative positions have one number for each head."""
-        return list(dict.fromkeys(p.embedding_dim for p in self.module.modules() if isinstance(p, nn.Embedding)))
-
-    def _try(
-        self, option: Assignment, layout: str, batch: int, with_optional: bool, which: str, *, ids: bool = False
-    ) -> Way | None:
+    def _try(self, option: Assignment, layout: str, batch: int, with_optional: bool, which: str) -> Way | None:
         """One assignment in one layout, with all likely widths, lengths and values of other arguments."""
         taken = {name for _, name in option.slots} | set(self.spec.arguments)
         given = ("positions", "mask", "padding") if with_optional else ()
@@ -178,8 +250,6 @@ class Trial:
             return None
         others = _combinations([self._makers(p) for p in needed])[:80]
         widths = self._widths(option.takes)[: None if layout == "BNM" else 4]
-        if ids:
-            widths, others = [(w, w, w) for w in self._embeds()[:3]], others[:12]
         lengths = self._lengths(which, option.takes == "self")
         heads = sizes.heads(self.module) or 4
         fixed = tuple((name, arguments.constant(value)) for name, value in self.spec.arguments.items())
@@ -195,18 +265,26 @@ class Trial:
                 if layout in ("BHND", "BNHD") and width[0] % heads:
                     continue
                 way = Way(option.takes, option.slots, self._positional(option), option.packed, layout, heads, width)
-                way = dataclasses.replace(way, extras=(*extras, *fixed), ids=ids)
+                way = dataclasses.replace(way, extras=(*extras, *fixed))
                 got = self.attempt(way, 1 if layout == "NM" else batch, *lengths[which_length])
+                if not isinstance(got, str) and layout in ("BHND", "BNHD") and self._is_a_map(way, batch):
+                    continue
                 if not isinstance(got, str):
                     masked = any(p.role in ("mask", "padding") for p in needed)
                     if not masked or got[0].whole(got[1].raw):
                         return got[0]
                     second = second or got[0]  # a mask that does not fit may have been broadcast into the output
                     continue
-                if self.spec.width is None and not ids:
+                if self.spec.width is None:
                     todo += [w for w in _hints(got, width, batch, *lengths[which_length]) if w not in hinted]
                     hinted.update(todo)
         return second
+
+    def _is_a_map(self, way: Way, batch: int) -> bool:
+        """Whether what was taken for heads is the height of an image [B, H, W, M]: projected, and any height runs."""
+        projects = any(isinstance(part, (nn.Linear, nn.Conv2d)) for part in self.module.modules())
+        wider = dataclasses.replace(way, heads=way.heads * 2, widths=tuple(2 * w for w in way.widths))  # type: ignore[arg-type]
+        return projects and not isinstance(self.attempt(wider, batch, QUERIES, QUERIES), str)
 
     def _lengths(self, which: str, own: bool) -> list[tuple[int, int]]:
         """Numbers of queries and keys to try."""
@@ -225,8 +303,13 @@ class Trial:
             found = found[:4]
         value, x = self._example().get(p.name), self._example_input()
         if value is not None and x is not None:
-            found.insert(0 if p.role == "unknown" else 1, arguments.from_example(value, x.shape[0], x.shape[1]))
+            shapes = arguments.Shapes(x.shape[0], x.shape[1], x.shape[1], sizes.heads(self.module) or 1)
+            found.insert(0 if p.role == "unknown" else 1, arguments.from_example(value, shapes))
         return found
+
+    def example_of(self, name: str) -> Any:
+        """What the example passes for an argument, or None."""
+        return self._example().get(name)
 
     def _example(self) -> dict[str, Any]:
         args, kwargs = self.example or ((), {})
@@ -240,8 +323,15 @@ class Trial:
         return next((v for v in self._example().values() if isinstance(v, Tensor) and v.ndim == 3), None)
 
     def _positional(self, option: Assignment) -> tuple[str, ...]:
-        by_position = tuple(p.name for p in self.parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY)
-        return (*by_position, *option.positional)
+        return (*self._by_position({name for _, name in option.slots}), *option.positional)
+
+    def _by_position(self, inputs: set[str]) -> tuple[str, ...]:
+        """What is passed by position: what has to be, or the first argument, as people do (hooks expect it there)."""
+        found = tuple(p.name for p in self.parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY)
+        first = next(iter(signature(self.module).parameters.values()), None)
+        if not found and first is not None and first.kind is first.POSITIONAL_OR_KEYWORD and first.name in inputs:
+            return (first.name,)
+        return found
 
     def _widths(self, takes: str) -> list[tuple[int, int, int]]:
         spec = self.spec
@@ -263,16 +353,38 @@ class Trial:
     def _failure(self) -> DoctorError:
         name = type(self.module).__name__
         listed = ", ".join(p.name for p in self.parameters) or "*args"
-        if not self.errors:
+        if not self.failed:
             return DoctorError(f"{name}.forward({listed}) could not be tried. State how it is called with spec=")
-        how, said = most_informative(self.errors)
-        tried = len(self.errors)
-        kind = NoOutput if said.startswith("forward returned") else DoctorError
+        own = self._own_mistake()
+        if own is not None:
+            return Raises(f"every call of {name}.forward({listed}) raises {shortened(own.said, 400)}", own.where)
+        best = most_plausible(self.failed)
+        at = f" at {best.where}" if best.where is not None else ""
+        kind = NoOutput if best.said.startswith("forward returned") else DoctorError
         return kind(
-            f"{name}.forward({listed}): no way to call it was found in {tried} trials. With {how} it raised or "
-            f"returned: {shortened(said, 400)}. "
-            'State how it is called with spec=, such as Spec(takes="self", width=64), or pass example= of a real call'
+            f"{name}.forward({listed}): no way to call it was found in {len(self.failed)} trials. The call that got "
+            f"farthest, {best.how}, raised or returned{at}: {shortened(best.said, 400)}. State how it is called with "
+            'spec=, such as Spec(takes="self", width=64), or pass example= of a real call'
         )
+
+    def _own_mistake(self) -> Failed | None:
+        """The failure, if the calls that got farthest all fail at one line for a reason that no argument changes."""
+        most = max(x.reached for x in self.failed)
+        inside = [x for x in self.failed if x.where is not None and x.reached == most]
+        classes = {type(part).__name__ for part in self.module.modules()}
+
+        def is_own(x: Failed) -> bool:
+            if isinstance(x.error, (NameError, ImportError)):
+                return True
+            found = re.match(r"'(\w+)' object has no attribute", str(x.error))
+            return isinstance(x.error, AttributeError) and found is not None and found[1] in classes
+
+        alike = len({(x.where, x.said) for x in inside}) == 1
+        return inside[0] if alike and is_own(inside[0]) else None
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point()
 
 
 def _combinations(lists: list[list[Maker]]) -> list[tuple[Maker, ...]]:
@@ -287,13 +399,15 @@ def _combinations(lists: list[list[Maker]]) -> list[tuple[Maker, ...]]:
     return [*together[:12], *apart]
 
 
-def most_informative(errors: list[tuple[str, str]]) -> tuple[str, str]:
-    """The error to quote: the first that is not merely about a wrongly guessed width or argument."""
+def most_plausible(failed: list[Failed]) -> Failed:
+    """The failure to quote: of the calls that got farthest the first that is not merely about a guessed size."""
+    most = max(x.reached for x in failed)
+    farthest = [x for x in failed if x.reached == most]
     guessed = re.compile(
         r"mat1 and mat2|normalized_shape|missing .* required|unexpected keyword|size of tensor|einsum|shape '\["
         r"|to have \d+ channels|invalid for input of size"
     )
-    return next((e for e in errors if not guessed.search(e[1])), errors[0])
+    return next((x for x in farthest if not guessed.search(x.said)), farthest[0])
 
 
 def _hints(said: str, widths: tuple[int, int, int], batch: int, q_len: int, k_len: int) -> list[tuple[int, int, int]]:

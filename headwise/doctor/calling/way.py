@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -80,7 +79,6 @@ class Way:
     lengths: tuple[int, int] = (0, 0)  # queries and keys with which it worked
     output_at: tuple[Any, ...] | None = None
     weights_at: tuple[Any, ...] | None = None
-    ids: bool = False  # its inputs are token ids: numbers are passed in place of their embeddings
 
     @property
     def batch_first(self) -> bool:
@@ -109,8 +107,6 @@ class Way:
             for role, name in self.slots
             if (x := tensors[role]) is not None
         }
-        if self.ids:
-            placed = {name: token_ids(x, i) for i, (name, x) in enumerate(placed.items())}
         if self.packed:
             values[self.slots[0][1]] = list(placed.values())
         else:
@@ -120,12 +116,7 @@ class Way:
 
     def call(self, module: nn.Module, inputs: Inputs, given: Mapping[str, Any]) -> Any:
         args, kwargs = self.arguments(inputs, given)
-        if not self.ids:
-            return module(*args, **kwargs)
-        tensors = {"query": inputs.query, "key": inputs.key, "value": inputs.value, "memory": inputs.key}
-        embedded = [lay(tensors[role], self.layout, self.heads) for role, _ in self.slots]  # type: ignore[arg-type]
-        with _embedding(module, embedded):
-            return module(*args, **kwargs)
+        return module(*args, **kwargs)
 
     def read(self, raw: Any, inputs: Inputs) -> Result:
         """The output and the weights in the returned value."""
@@ -177,54 +168,6 @@ class Way:
             ):
                 return path
         return None
-
-
-# Token ids
-
-_VOCABULARY = 23  # ids are below it; small vocabularies are usual in tests
-
-
-def token_ids(x: Tensor, which: int) -> Tensor:
-    """[B, N] ids for embeddings [B, N, M]: not in order (positions are), none of them 0 (often padding), and other ones
-    for each input.
-    """
-    count = x.shape[0] * x.shape[1]
-    at = torch.arange(count, device=x.device)
-    return (2 + (at * (7 + 2 * which) + at // 5 + 3 * which) % (_VOCABULARY - 2)).reshape(x.shape[:2])
-
-
-@contextlib.contextmanager
-def _embedding(module: nn.Module, embedded: list[Tensor]) -> Iterator[None]:
-    """Let the module's embeddings of our ids give these numbers: so inputs are numbers, as those of an attention are.
-
-    Raises:
-        NotEmbedded: the module did not embed the ids.
-    """
-    ids = [token_ids(x, i) for i, x in enumerate(embedded)]
-    met: set[int] = set()
-
-    def given(_: nn.Module, args: tuple[Any, ...], out: Any) -> Tensor | None:
-        looked_up = args[0] if args and isinstance(args[0], Tensor) else None
-        for i, (mine, x) in enumerate(zip(ids, embedded, strict=True)):
-            if looked_up is None or looked_up.shape != mine.shape or out.shape != x.shape:
-                continue
-            if torch.equal(looked_up, mine):
-                met.add(i)
-                return x.clone(memory_format=torch.contiguous_format)
-        return None
-
-    hooks = [part.register_forward_hook(given) for part in module.modules() if isinstance(part, nn.Embedding)]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if len(met) < len(ids):
-        raise NotEmbedded("it does not look up its input in an embedding")
-
-
-class NotEmbedded(Exception):  # noqa: N818 (an answer, not an error)
-    """A module that was given token ids does not embed them."""
 
 
 def lay(x: Tensor, layout: str, heads: int, *, query: bool = True) -> Tensor:

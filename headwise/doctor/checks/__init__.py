@@ -33,6 +33,7 @@ READ = _load(
 )
 PROBED = _load(
     "output_shape determinism kept_state train_eval input_modified noncontiguous batch_mixing sizes mask_ignored "
-    "mask_broadcast mask_fill causal_leak empty_row masked_nan half unused_parameter gradient_blocked state_dict cache "
-    "left_padding packing cross_mask weights_returned heads_dividing explained"
+    "masked_weight mask_broadcast mask_fill causal_leak empty_row masked_nan half unused_parameter "
+    "gradient_blocked state_dict cache left_padding packing cross_mask positions_ignored weights_returned "
+    "heads_dividing explained"
 )

@@ -219,6 +219,10 @@ def _window(patient: Patient) -> Iterator[Finding]:
         sites = look(patient, batch=1, length=length).sites
     except Exception as error:
         raise NotChecked(f"it does not take {length} positions: {error}") from error
+    if len(sites) > 1 and not (
+        patient.spec.window or hasattr(patient.module, name) or hasattr(patient.module, f"_{name}")
+    ):
+        return  # the windows of some layers
     masks = [(site, None if site.grid is None else _allowed(site)) for site in sites]
     squares = [(site, x) for site, x in masks if x is not None and x.shape == (length, length)]
     distance = torch.arange(length)[:, None] - torch.arange(length)
@@ -229,8 +233,10 @@ def _window(patient: Patient) -> Iterator[Finding]:
             yield _only_outside(site, f"with {name} = {size} ")
             return
         left, right = int(distance[allowed].max()), int(-distance[allowed].min())
-        if not bool((allowed == ((distance <= left) & (-distance <= right))).all()) or left >= length - 1:
+        if not bool((allowed == ((distance <= left) & (-distance <= right))).all()):
             continue  # not a band
+        if left >= length - 1:
+            continue
         yield from _judged(site.where_masked(site.steps_before), source, name, size, left, right)
     if squares and all(_is(allowed, 0) for _, allowed in squares) and len(squares) == len(sites):
         yield from _not_applied(patient, source, name, size, squares[0][0])

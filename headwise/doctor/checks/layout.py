@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from headwise.doctor.finding import Finding
 from headwise.doctor.fitting.projection_names import read_name
 from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
 from headwise.doctor.reading.placement import Placement
 from headwise.doctor.reading.site import Site
 
@@ -48,14 +49,24 @@ def check(patient: Patient) -> Iterator[Finding]:
     for site in patient.see().sites:
         wrong = [name for name in site.projections if not site.placement(name).right]
         if wrong:
-            yield from _placed(site, wrong)
+            yield from _placed(patient, site, wrong)
         else:
             yield from _axis(site)
 
 
-def _placed(site: Site, wrong: list[str]) -> Iterator[Finding]:
+def _mixes(patient: Patient) -> bool:
+    """Whether a change of one example reaches the outputs of others."""
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    change = rows(probe.answers(inputs), probe.output(moved(inputs, 1, queries=True)))
+    return float(change[[0, 2]].amax()) > REACHED
+
+
+def _placed(patient: Patient, site: Site, wrong: list[str]) -> Iterator[Finding]:
     placement = site.placement(wrong[0])
     what = " and ".join(_WORDS[x] for x in wrong)
+    if placement.examples and not _mixes(patient):
+        raise NotChecked(f"the {what} of several examples are in one product, and the examples stay apart all the same")
     if placement.examples:
         yield Finding(
             "batch-mixing",

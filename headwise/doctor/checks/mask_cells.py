@@ -23,7 +23,7 @@ from headwise.errors import DoctorError
 
 FINDINGS = (
     *("mask-polarity", "mask-added", "mask-multiplied", "mask-after-softmax", "mask-broadcast", "mask-head-order"),
-    *("mask-fill-too-small", "mask-overflows-half", "causal-leak", "mask-keeps-weight"),
+    *("mask-fill-too-small", "mask-overflows-half", "causal-leak", "masked-key-counts"),
 )
 
 _SAFE = -9e3
@@ -106,7 +106,7 @@ def _keeps_weight(patient: Patient, mask: MaskInput, allowed: Tensor, sites: lis
         least = min(least, float(weights[cells].nan_to_num().abs().amin()))
     if least > 1e-4:
         yield Finding(
-            "mask-keeps-weight",
+            "masked-key-counts",
             "bug",
             f"`{mask.parameter}` clears the numbers of masked keys, and their scores stay as ordinary ones: each "
             f"masked key keeps a weight of {least:.2g} or more, which the others lose",
@@ -409,6 +409,11 @@ def _elsewhere(
             where,
         )
         return
+    wrong = (forbidden != expected) & open_
+    if mask.what == "keys" and expected.shape[-1] == expected.shape[-2]:
+        padding = expected.diagonal(dim1=-2, dim2=-1)  # queries that are padding may attend to what they like
+        if not bool((wrong & ~padding[..., None]).any()):
+            return
     turned = expected.transpose(-1, -2) if expected.shape[-1] == expected.shape[-2] else None
     by_query = bool((forbidden == forbidden[..., :1])[open_].all())
     if by_query:
@@ -418,7 +423,7 @@ def _elsewhere(
         what = "masks the transposed cells: queries and keys are swapped"
         fix = "give the mask the shape [.., Q, K]"
     else:
-        cells = int(((forbidden != expected) & open_).sum())
+        cells = int(wrong.sum())
         what = f"masks other cells than it should: {cells} of {int(open_.sum())} are wrong"
         fix = "give the mask a shape that broadcasts to [B, H, Q, K]"
     yield Finding("mask-broadcast", "bug", f"{name} {what}", fix, where)

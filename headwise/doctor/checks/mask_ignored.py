@@ -35,7 +35,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             continue
         if change > REACHED:
             acting.append((mask, change))
-        elif not _elsewhere(probe, mask, masks):
+        elif not (_elsewhere(probe, mask, masks) or _acts_beside(probe, inputs, mask, masks)):
             yield _finding(
                 f"{mask.parameter} changes nothing: a mask that hides a key gives the same output as one that hides "
                 "none",
@@ -67,6 +67,13 @@ def _elsewhere(probe: Probe, mask: MaskInput, masks: list[MaskInput]) -> bool:
         about_memory(probe.interface, other.parameter) for other in others
     )
     return bool(others) and (about is False or (about is None and of_memory))
+
+
+def _acts_beside(probe: Probe, inputs: Inputs, mask: MaskInput, masks: list[MaskInput]) -> bool:
+    """Whether it acts, or has another shape than was thought, once another mask is passed that hides nothing."""
+    others = [other for other in masks if other is not mask and other.works]
+    changes = [_change(probe, inputs, mask, more=given(probe.interface, other, inputs)) for other in others]
+    return any(change is None or change > REACHED for change in changes)
 
 
 def _change(

@@ -2,7 +2,8 @@
 
 It is tested without masks, with them, in train mode with dropout disabled, and with every flag. A parameter whose
 gradient is 0 in all of these is changed, to see whether the output depends on it anyway: then its gradient is cut off.
-A difference in rounding only is not reported (the bias of the keys shifts all scores of a row by the same amount).
+A difference in rounding only is not reported (the bias of the keys shifts all scores of a row by the same amount), nor
+is what a gate of 0 keeps from the output.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +23,7 @@ from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.masking import hiding
-from headwise.doctor.probing.probe import REACHED, Probe, gap, gradients, quiet
+from headwise.doctor.probing.probe import REACHED, Probe, gap, quiet, weighting
 
 FINDINGS = ("unused-parameter", "gradient-blocked")
 
@@ -30,10 +32,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     inputs = probe.inputs()
     before = probe.answers(inputs)
-    stood_in = _stood_in(probe)
-    wanted: dict[str, Tensor] = {
-        name: x for name, x in probe.module.named_parameters() if x.requires_grad and name not in stood_in
-    }
+    wanted: dict[str, Tensor] = {name: x for name, x in probe.module.named_parameters() if x.requires_grad}
     if not wanted:
         raise NotApplicable("it has no parameters that require a gradient")
     called: set[str] = set()
@@ -52,6 +51,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             waiting -= reached
     for hook in hooks:
         hook.remove()
+    if waiting and ran:
+        waiting -= _reached_past_gates(patient, inputs, wanted)
     if not ran:
         yield Finding(
             "gradient-blocked",
@@ -71,15 +72,9 @@ def check(patient: Patient) -> Iterator[Finding]:
             unused.setdefault(name.rpartition(".")[0] or name, []).append(name)
     if blocked:
         yield _blocked(probe, blocked, len(wanted))
+    read = _read(probe, inputs) if unused else set()
     for names in unused.values():
-        yield _unused(probe, names, wanted, called)
-
-
-def _stood_in(probe: Probe) -> set[str]:
-    """Embeddings of tokens, in whose place the inputs are given."""
-    parts = probe.module.named_modules() if probe.interface.way.ids else ()
-    width = probe.interface.width
-    return {f"{name}.weight" for name, x in parts if isinstance(x, nn.Embedding) and x.embedding_dim == width}
+        yield _unused(probe, names, wanted, called, read)
 
 
 def _calls(probe: Probe, inputs: Inputs) -> Iterator[tuple[bool, dict[str, Any]]]:
@@ -98,15 +93,53 @@ def _reached(
     probe.module.train(training)
     try:
         with quiet(), Dice(still=True), torch.enable_grad():
-            out = probe.interface.run(inputs, grad=True, **options).output
-        if not out.requires_grad:
+            result = probe.interface.run(inputs, grad=True, **options)
+        outs = [x for x in (result.output, *_floats(result.raw)) if x.requires_grad]
+        if not outs:
             return None
-        found = gradients(out, wanted.values())
+        weights = [weighting(x) for x in outs]
+        found = torch.autograd.grad(outs, list(wanted.values()), weights, allow_unused=True)
     except Exception:
         return None
     finally:
         probe.module.eval()
     return {name for name, g in zip(wanted, found, strict=True) if g is not None and bool((g != 0).any())}
+
+
+def _floats(raw: Any) -> Iterator[Tensor]:
+    """All tensors of numbers that forward returned."""
+    if isinstance(raw, Tensor):
+        yield from (raw,) if raw.is_floating_point() and raw.numel() else ()
+    elif isinstance(raw, (tuple, list, dict)):
+        for each in raw.values() if isinstance(raw, dict) else raw:
+            yield from _floats(each)
+
+
+def _reached_past_gates(patient: Patient, inputs: Inputs, wanted: dict[str, Tensor]) -> set[str]:
+    """The parameters with a gradient where no parameter is 0 (ReZero, projections that begin with 0)."""
+    other = Probe(patient)
+    draw = torch.Generator().manual_seed(12)
+    with torch.no_grad():
+        for x in other.module.parameters():
+            x.add_(0.1 * torch.randn(x.shape, generator=draw).to(x.dtype))
+    there = dict(other.module.named_parameters())
+    return _reached(other, inputs, {name: there[name] for name in wanted}, False, {}) or set()
+
+
+def _read(probe: Probe, inputs: Inputs) -> set[str]:
+    """The parameters that a call takes from their modules."""
+    names = {id(x): name for name, x in probe.module.named_parameters()}
+    found: set[str] = set()
+    before = nn.Module.__getattr__
+
+    def read(module: nn.Module, name: str) -> Any:
+        value = before(module, name)
+        found.add(names.get(id(value), ""))
+        return value
+
+    with mock.patch.object(nn.Module, "__getattr__", read):
+        probe.attempt(inputs)
+    return found
 
 
 def _matters(patient: Patient, name: str, inputs: Inputs, before: Tensor) -> float:
@@ -133,16 +166,19 @@ def _blocked(probe: Probe, changes: dict[str, float], of: int) -> Finding:
     )
 
 
-def _unused(probe: Probe, names: list[str], wanted: dict[str, Tensor], called: set[str]) -> Finding:
+def _unused(probe: Probe, names: list[str], wanted: dict[str, Tensor], called: set[str], read: set[str]) -> Finding:
     """The finding about parameters of one submodule that never get a gradient."""
     owner, attribute = _owner(probe.module, names[0])
     holder = names[0].rpartition(".")[0]
     ran = holder in called and type(probe.module.get_submodule(holder)).__module__.startswith("torch.")
-    optional = not ran and _mentioned(owner, attribute)
+    is_read = bool(read & set(names))
+    optional = not ran and not is_read and _mentioned(owner, attribute)
     listed = _listed([f"{name} {list(wanted[name].shape)}" for name in names])
     never = f"{listed} never get{'s' if len(names) == 1 else ''} a gradient"
     if ran:
         evidence = f"{never}: {holder} is computed, but its result is not used"
+    elif is_read:
+        evidence = f"{never}: forward reads {'it' if len(names) == 1 else 'them'}, and other numbers change nothing"
     elif optional:
         evidence = f"{never} in any way of calling that was tried; some other option may use it"
     else:
@@ -150,7 +186,7 @@ def _unused(probe: Probe, names: list[str], wanted: dict[str, Tensor], called: s
     matrix = any(wanted[name].ndim >= 2 and min(wanted[name].shape[-2:]) > 1 for name in names)
     return Finding(
         "unused-parameter",
-        "bug" if matrix and not optional else "risk",
+        "bug" if is_read or (matrix and not optional) else "risk",
         evidence,
         "use it where it belongs (is another one used in its place?), or remove it",
         where=_origin(probe.module, names[0]),

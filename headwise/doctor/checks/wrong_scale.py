@@ -140,10 +140,12 @@ def _severity(patient: Patient, site: Site, factor: float, known: str | None) ->
     """The severity of a wrong factor (None: it is intended), and a description."""
     text = patient.source
     if _learned(site) or re.search(
-        r"mup|μp|maximal update|(un|not |isn't |are not )scaled|no scal|without (the )?scal", text, re.IGNORECASE
+        r"mup|μp|maximal update|(un|not |isn't |are not )scaled|no scal|without (the )?scal|\bfolded\b|fold_scal",
+        text,
+        re.IGNORECASE,
     ):
         return "note", known or ""
-    if _is_stated(patient, factor):
+    if _is_stated(patient, factor) or _falls_with_the_layer(patient, site, factor):
         return None, ""
     if known is None:
         return (None if _normed(site) else "risk"), "which is not a power of any width here"
@@ -159,6 +161,12 @@ def _severity(patient: Patient, site: Site, factor: float, known: str | None) ->
         if convolved or plain:
             return "risk", known
     return "bug", known
+
+
+def _falls_with_the_layer(patient: Patient, site: Site, factor: float) -> bool:
+    """Whether the layers divide their scores by 1, 2, 3, ... beside the head width, as GPT-2 may."""
+    number = patient.see().sites.index(site)
+    return number > 0 and _close(factor * (number + 1), site.q.shape[-1] ** -0.5)
 
 
 def _known(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> str | None:

@@ -94,6 +94,11 @@ class Session:
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is something in the cache."""
+        return True
+
     def feed(self, first: int, last: int) -> Tensor:
         out, raw = self.steps.call(first, last, self.options(first))
         if out.shape[:2] != (len(self.steps.x), last - first):
@@ -132,6 +137,12 @@ class Returned(Session):
 
     def after(self, raw: Any) -> None:
         self.cache = self.pick(raw)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it may be keys and values, and no weights of a step that saw itself alone."""
+        parts = self.cache if isinstance(self.cache, (tuple, list)) else (self.cache,)
+        return not any(isinstance(x, Tensor) and x.shape[-1:] == (1,) for x in parts)
 
     def anew(self) -> Session:
         return Returned(self.steps, self.pick)

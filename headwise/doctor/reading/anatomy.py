@@ -64,7 +64,8 @@ def dissect(patient: Patient) -> Anatomy:
         run = found.run
         if run.out is not None and run.out.live and not run.problem and not run.softmaxes and not run.exponentials:
             raise NoAttention("there is no softmax in its operations, from its inputs to its output")
-        raise Unreadable(run.problem or "its operations contain no softmax over a product of two tensors")
+        said = run.problem or "its operations contain no softmax over a product of two tensors"
+        raise Unreadable(said) if run.problem or run.softmaxes else NoSoftmax(said)
     return found
 
 
@@ -112,5 +113,9 @@ class Unreadable(Exception):  # noqa: N818 (an answer, not a failure)
     """No attention can be found in a trace; the message says why."""
 
 
-class NoAttention(Unreadable):
+class NoSoftmax(Unreadable):
+    """It was traced, and has no softmax, nor one that is written by hand over a product."""
+
+
+class NoAttention(NoSoftmax):
     """The trace is complete from the inputs to the output, and has no softmax."""

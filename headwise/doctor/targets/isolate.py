@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -29,6 +30,8 @@ TIMEOUT = 60.0
 _START = 120.0  # seconds that Python and torch may take to start
 _GRACE = 5.0  # seconds that the process has, after the time limit, to report by itself
 _LOOK = 0.05  # seconds between two checks of the process
+_COUNT = 0.5  # seconds between two searches for the processes that it started
+_MARK = "HEADWISE_ISOLATED"  # in the environment of all that it starts
 _ON_POSIX = os.name == "posix"
 
 
@@ -62,6 +65,9 @@ class _Child:
         self._request = request
         self._files = _Files(folder)
         self._base = 0.0  # bytes that it used before it ran the user's code
+        self._mark = secrets.token_hex(16)
+        self._counted = 0.0  # when its processes were searched for
+        self._others: list[int] = []  # those that it started, in whatever session
         self._files.request.write_text(json.dumps(dataclasses.asdict(request)), encoding="utf-8")
 
     def __enter__(self) -> _Child:
@@ -77,6 +83,7 @@ class _Child:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # so that processes that it starts can be killed with it
+                env={**os.environ, _MARK: self._mark},  # and those that leave its session are found
             )
         return self
 
@@ -96,8 +103,10 @@ class _Child:
                 return self._stop("start")
             if ready is not None and now - ready > self._request.timeout + _GRACE:
                 return self._stop("time")
-            taken = _memory(self._process.pid)
-            if ready is not None and taken is not None and taken - self._base > self._request.memory:
+            if ready is not None and now - self._counted > _COUNT:
+                self._counted, self._others = now, _started(self._mark, self._process.pid)
+            taken = sum(_memory(pid) or 0.0 for pid in (self._process.pid, *self._others))
+            if ready is not None and taken - self._base > self._request.memory:
                 return self._stop("memory")
             time.sleep(_LOOK)
         return "ended"
@@ -152,10 +161,18 @@ class _Child:
     def _end(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if _ON_POSIX:
-                os.killpg(self._process.pid, signal.SIGKILL)  # its session: also the processes that it started
+                os.killpg(self._process.pid, signal.SIGKILL)  # its group: also the processes that it started
             else:
                 self._process.kill()
         self._process.wait()
+        for _ in range(10):  # one may start another meanwhile
+            others = _started(self._mark, self._process.pid)
+            if not others:
+                break
+            for pid in others:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(_LOOK)
 
 
 class _Files:
@@ -191,6 +208,17 @@ class _Files:
                 if is_users(file):
                     return line_of(file, int(line))
         return None
+
+
+def _started(mark: str, besides: int) -> list[int]:
+    """The running processes whose environment has this mark: all that a process started, in any session. Linux only."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ") if sys.platform == "linux" else ():
+        pid = int(path.parent.name)
+        with contextlib.suppress(OSError):
+            if pid != besides and mark.encode() in path.read_bytes():
+                found.append(pid)
+    return found
 
 
 def _memory(pid: int) -> float | None:

@@ -45,9 +45,15 @@ def conclusion(diagnosis: Diagnosis) -> str:
         at = f" at {printable(str(first.where))}" if first.where else ""
         begin = f"Fix {printable(first.name)}{at}" + (" first" if len(diagnosis.findings) > 1 else "")
         return f"{counted}. {begin}, then run the doctor again."
+    if diagnosis.not_examined:
+        return "Not examined: say how it is called, and run the doctor again."
     if not diagnosis.understood:
         return "No bug was found, but nothing was understood either" + (f"; {counted}." if diagnosis.findings else ".")
-    return f"No bug; {counted}." if diagnosis.findings else "Healthy: no bug, no risk."
+    if diagnosis.findings:
+        return f"No bug; {counted}."
+    if diagnosis.unchecked:
+        return f"No bug and no risk was found, but {_plural(len(diagnosis.unchecked), 'check')} could not be made."
+    return "Healthy: no bug, no risk."
 
 
 def counts(findings: Sequence[Finding]) -> str:
@@ -71,6 +77,10 @@ def _parts(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     for finding in diagnosis.findings:
         yield Text()
         yield from _finding(finding)
+    if diagnosis.not_examined:
+        yield Text()
+        yield Text("not examined", style=_STYLE["risk"])
+        yield from indented([diagnosis.not_examined])
     if diagnosis.unchecked:
         yield Text()
         yield Text("not checked", style="bold dim")

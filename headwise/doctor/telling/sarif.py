@@ -21,7 +21,7 @@ def sarif(diagnoses: Iterable[Diagnosis], *, version: str, root: Path | None = N
 
     Files are given relative to `root`, by default the working directory. A finding without a line stands at its class.
     """
-    root = (root or Path.cwd()).resolve()
+    root, diagnoses = (root or Path.cwd()).resolve(), list(diagnoses)
     found = [(diagnosis, finding) for diagnosis in diagnoses for finding in diagnosis.findings]
     names = list(dict.fromkeys(finding.name for _, finding in found))
     return {
@@ -38,10 +38,18 @@ def sarif(diagnoses: Iterable[Diagnosis], *, version: str, root: Path | None = N
                     }
                 },
                 "columnKind": "unicodeCodePoints",
+                "invocations": [_invocation(diagnoses)],
                 "results": _results(found, names, root),
             }
         ],
     }
+
+
+def _invocation(diagnoses: Sequence[Diagnosis]) -> dict[str, Any]:
+    """Whether everything was examined, and what was not."""
+    missed = [f"{x.subject} was not examined: {x.not_examined}" for x in diagnoses if x.not_examined]
+    notifications = [{"level": "error", "message": {"text": text}} for text in missed]
+    return {"executionSuccessful": not missed, "toolExecutionNotifications": notifications}
 
 
 def _rule(name: str) -> dict[str, Any]:

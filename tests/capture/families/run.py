@@ -14,10 +14,10 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import transformers
@@ -32,6 +32,7 @@ IMPLEMENTATIONS = ("sdpa", "eager")
 PADDINGS: tuple[Padding, ...] = ("none", "left", "right")
 VARIANTS = tuple((how, padding) for how in IMPLEMENTATIONS for padding in PADDINGS)
 SECONDS, BYTES = 60, 6 * 2**30
+R = TypeVar("R")
 PRELOADED = (
     *("transformers.modeling_utils", "transformers.generation", "transformers.masking_utils", "headwise.capture"),
     *("transformers.models.llama.modeling_llama", "transformers.models.clip.modeling_clip", "scipy.optimize"),
@@ -58,31 +59,11 @@ def examine(
     """Every variant of a family, here and now."""
     start = time.monotonic()
     report = Report(family)
-    made = None
-    errors: list[str] = []
-    for size in SIZES:
-        for how in ("sdpa", "eager"):
-            try:
-                model = build(family, how, size)
-            except Exception as error:
-                errors.append(f"config {size} {how}: {_short(error)}")
-                if isinstance(error, ImportError):
-                    report.error = _short(error)
-                    return report
-                if "scaled_dot_product_attention" in str(error):
-                    continue
-                break
-            try:
-                made = (size, fitting(model, family))
-            except Exception as error:
-                errors.append(f"inputs {size}: {error}")
-            break
-        if made is not None:
-            break
-    if made is None:
-        report.error = " | ".join(errors)
+    try:
+        size, inputs = made(family)
+    except RuntimeError as error:
+        report.error = str(error)
         return report
-    size, inputs = made
     report.inputs, report.size = tuple(sorted(inputs)), size
     known: dict[str, Any] = {}
     for how, padding in variants:
@@ -107,6 +88,28 @@ def examine(
             report.skipped[variant] = f"HARNESS {_short(error)} {_line()}"
     report.seconds = time.monotonic() - start
     return report
+
+
+def made(family: str) -> tuple[Any, Inputs]:
+    """The first of SIZES that makes a model which runs, and its inputs. RuntimeError with what each size met."""
+    errors: list[str] = []
+    for size in SIZES:
+        for how in ("sdpa", "eager"):
+            try:
+                model = build(family, how, size)
+            except Exception as error:
+                errors.append(f"config {size} {how}: {_short(error)}")
+                if isinstance(error, ImportError):
+                    raise RuntimeError(_short(error)) from error
+                if "scaled_dot_product_attention" in str(error):
+                    continue
+                break
+            try:
+                return size, fitting(model, family)
+            except Exception as error:
+                errors.append(f"inputs {size}: {error}")
+            break
+    raise RuntimeError(" | ".join(errors))
 
 
 def _to(dtype: torch.dtype, x: Any) -> Any:
@@ -156,7 +159,7 @@ def _line() -> str:
 # In processes of their own.
 
 
-def _child(family: str, variants: Any, dtype: torch.dtype, pipe: Connection) -> None:
+def _child(work: Callable[[str], Any], failed: Callable[[str, str], Any], family: str, pipe: Connection) -> None:
     os.setpgrp()  # what the family starts ends with it
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, used + BYTES))
@@ -167,9 +170,9 @@ def _child(family: str, variants: Any, dtype: torch.dtype, pipe: Connection) -> 
     os.dup2(silence, 1)
     os.dup2(silence, 2)
     try:
-        report = examine(family, variants, dtype)
+        report = work(family)
     except BaseException as error:
-        report = Report(family, error=f"the harness: {type(error).__name__}: {error}")
+        report = failed(family, f"the harness: {type(error).__name__}: {error}")
     pipe.send(report)
     pipe.close()
 
@@ -182,8 +185,24 @@ def run(
     seconds: int = SECONDS,
 ) -> Iterator[Report]:
     """The report of each family, as they finish."""
+
+    def failed(family: str, error: str) -> Report:
+        return Report(family, error=error)
+
+    return apart(families, lambda family: examine(family, variants, dtype), failed, jobs, seconds, PRELOADED)
+
+
+def apart(
+    families: Sequence[str],
+    work: Callable[[str], R],
+    failed: Callable[[str, str], R],
+    jobs: int,
+    seconds: int,
+    preloaded: Sequence[str],
+) -> Iterator[R]:
+    """What `work` makes of each family, in a process of its own, as they finish; or `failed`, with the reason."""
     torch.set_num_threads(1)  # a process with threads cannot be forked
-    for name in PRELOADED:  # once, and not in every process
+    for name in preloaded:  # once, and not in every process
         importlib.import_module(name)
     fork = multiprocessing.get_context("fork")
     waiting, running = list(families), {}
@@ -191,21 +210,21 @@ def run(
         while waiting and len(running) < jobs:
             family = waiting.pop(0)
             mine, theirs = fork.Pipe(duplex=False)
-            process = fork.Process(target=_child, args=(family, variants, dtype, theirs), daemon=True)
+            process = fork.Process(target=_child, args=(work, failed, family, theirs), daemon=True)
             process.start()
             theirs.close()
             running[mine] = (family, process, time.monotonic())
         done = wait(list(running), timeout=1.0)
         for pipe, (family, process, start) in list(running.items()):
-            report: Report | None = None
+            report: R | None = None
             if pipe in done:
                 try:
                     report = pipe.recv()
                 except (EOFError, OSError):
                     process.join(1.0)
-                    report = Report(family, error=f"the process ended with {process.exitcode}")
+                    report = failed(family, f"the process ended with {process.exitcode}")
             elif time.monotonic() - start > seconds:
-                report = Report(family, error=f"not done after {seconds} s")
+                report = failed(family, f"not done after {seconds} s")
             if report is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)

@@ -104,6 +104,7 @@ class Truth(TorchDispatchMode):
         self._marks: dict[int, tuple[Any, Tensor, int]] = {}  # storage -> (it, a mark for each element, their size)
         of_keras = [x.value for x in getattr(model, "variables", ())]
         self._weights = {x.untyped_storage()._cdata for x in (*model.parameters(), *model.buffers(), *of_keras)}
+        self._parameters = [x.detach() for x in model.parameters()]
         self._kept: list[Any] = []  # so that no storage of `_weights` is used again for something else
         self._names = {id(module): name or type(module).__name__ for name, module in model.named_modules()}
         self._running: list[str] = []
@@ -119,6 +120,10 @@ class Truth(TorchDispatchMode):
     def gates(self) -> list[Entry]:
         """What is contracted, and not made of a product of activations."""
         return [entry for entry in self.entries if entry.contracted and not entry.of_product]
+
+    def is_parameter(self, x: Tensor) -> bool:
+        """Whether the numbers of a tensor are those of a parameter of the model."""
+        return any(p.numel() == x.numel() and torch.equal(p.flatten(), x.flatten()) for p in self._parameters)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Truth]:
@@ -246,7 +251,13 @@ class Truth(TorchDispatchMode):
             )
             if bool(one_row) and several:
                 entry.contracted = True
-                entry.used = x.detach().movedim(dim, -1).clone()
+                used = x.detach().movedim(dim, -1).clone()
+                entry.used = used
+                if columns.shape == (entry.empty.numel(), entry.rows.shape[-1]) and bool(mine.all()):
+                    order, straight = rows[:, 0], bool((columns == torch.arange(columns.shape[1])).all())
+                    if straight and torch.equal(order.sort().values, torch.arange(len(order))):
+                        # Each row once: heads and queries may stand in one dimension.
+                        entry.used = used.flatten(0, -2)[order.argsort()].view(entry.rows.shape)
 
     def _sum(self, args: Any, out: Tensor) -> None:
         x = args[0]
@@ -301,7 +312,8 @@ class Truth(TorchDispatchMode):
             if name == "mul" and out.numel() > x.numel():
                 mark = torch.where(mark > 0, mark // MANY * MANY + mark % MANY + MANY * (mark // MANY % 2 == 0), mark)
             if found is not None:  # of a product and a term it is the product that counts
-                mark = torch.where((found != 0) & (mark != 0), torch.maximum(found, mark), found + mark)
+                both = (found != 0) & (mark != 0)
+                mark = torch.where(both, self._counts(found, mark) if bool(both.any()) else 0, found + mark)
             found = mark
         if name == "mul" and found is None and len(read) == 2:
             outer = all(out.numel() > x.numel() > 1 and not self._is_weight(x) for x in read)
@@ -311,6 +323,12 @@ class Truth(TorchDispatchMode):
             self._enter(name, out, out.ndim - 1, torch.zeros(out.shape[:-1], dtype=torch.bool), True, 0.0)
             return
         self._set(out, found)
+
+    def _counts(self, one: Tensor, two: Tensor) -> Tensor:
+        """Of two marks the one that counts: of two softmaxes that which was made of a product, else the later one."""
+        made = torch.tensor([False, *(entry.of_product for entry in self.entries)])
+        first, second = (made[(mark // (2 * MANY)).clamp(min=0)] for mark in (one, two))
+        return torch.where(first & ~second, one, torch.where(second & ~first, two, torch.maximum(one, two)))
 
     # Where marks are kept: beside the storage, so that views and writes into views need no rule.
 

@@ -277,7 +277,10 @@ class Ids(nn.Module):
 @pytest.mark.parametrize(
     ("module", "sentence"),
     [
-        (Raises(), r"Raises.forward\(x\): no way .* With forward\(x=\[3, 5, 8\]\).*the flux capacitor is empty.*spec="),
+        (
+            Raises(),
+            r"Raises.forward\(x\): no way .* farthest, forward\(x=\[3, 5, 8\]\).*the flux capacitor is empty.*spec=",
+        ),
         (Text(), r"forward returned a str, and nothing in it is an output"),
         (Nothing(), r"Nothing.forward takes no argument, and none of them looks like an input. State it with spec="),
         (Ids(), r"scalar types: Long, Int"),

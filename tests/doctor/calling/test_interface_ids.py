@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
 from headwise.doctor import diagnose
-from headwise.doctor.calling.interface import discover
+from headwise.doctor.patient import Patient
 from tests.doctor.checks.specimens import Attention, seeded
 
 
@@ -88,19 +87,6 @@ class RelativeBias(Attention):
         return super().score(q, k) + self.bias((at[:, None] - at).abs().clamp(max=31)).permute(2, 0, 1)
 
 
-@pytest.mark.parametrize("kind", [Model, Tied])
-def test_numbers_take_the_place_of_embeddings(kind: type[nn.Module]) -> None:
-    interface = discover(seeded(kind))
-    assert (interface.takes, interface.way.ids, interface.width) == ("self", True, 16)
-    assert [(m.parameter, m.shape, m.form) for m in interface.masks] == [("attention_mask", "BK", "allowed")]
-    inputs = interface.inputs()
-    inputs.query.requires_grad_()
-    out = interface.run(inputs, grad=True).output
-    assert out.shape == (3, 5, 50)
-    (grad,) = torch.autograd.grad(out.sum(), inputs.query)
-    assert bool((grad != 0).any())
-
-
 def test_a_model_of_ids_is_healthy_or_named() -> None:
     assert diagnose(seeded(Model)).healthy
     assert diagnose(seeded(Tied)).healthy
@@ -108,12 +94,15 @@ def test_a_model_of_ids_is_healthy_or_named() -> None:
     assert [x.name for x in diagnose(seeded(OneAhead)).bugs] == ["causal-leak"]
 
 
+def test_its_mask_is_found() -> None:
+    masks = Patient(seeded(Model)).interface.masks
+    assert [(m.parameter, m.shape, m.form) for m in masks] == [("attention_mask", "BK", "allowed")]
+
+
 def test_two_sequences_of_ids() -> None:
-    interface = discover(seeded(Translates))
-    assert (interface.takes, interface.way.ids) == ("memory", True)
-    assert dict(interface.way.slots) == {"query": "tgt", "memory": "src"}
+    interface = Patient(seeded(Translates)).interface
+    assert (interface.takes, dict(interface.way.slots)) == ("memory", {"query": "tgt", "memory": "src"})
 
 
 def test_an_embedding_of_something_else() -> None:
-    interface = discover(seeded(RelativeBias))
-    assert (interface.takes, interface.way.ids) == ("self", False)
+    assert Patient(seeded(RelativeBias)).interface.takes == "self"

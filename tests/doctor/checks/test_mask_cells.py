@@ -452,7 +452,7 @@ class ClearsAndMasks(Cross):
 @pytest.mark.parametrize("kind", [ClearsTheMemory, ClearsTheValues])
 def test_masked_keys_that_keep_their_weight(kind: type[nn.Module]) -> None:
     finding = one("mask_cells", seeded(kind))
-    assert (finding.name, finding.severity) == ("mask-keeps-weight", "bug")
+    assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
     assert finding.numbers["weight"] > 1e-3
     assert found("mask_cells", seeded(ClearsAndMasks)) == []
 

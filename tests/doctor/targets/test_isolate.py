@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from headwise.doctor.targets.isolate import Request, diagnose_isolated
 from headwise.doctor.targets.load import parse
 from headwise.errors import DoctorError
 from tests.doctor.specimens import CODE, line_of
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only its process group is known")
 
 
 @pytest.fixture(autouse=True)
@@ -82,10 +85,12 @@ def test_a_file_that_hangs(folder: Path) -> None:
     assert "__main__" in finding.fix
 
 
-def test_what_it_starts_is_ended_with_it(folder: Path) -> None:
+@pytest.mark.parametrize("own_session", [False, pytest.param(True, marks=LINUX)])
+def test_what_it_starts_is_ended_with_it(folder: Path, own_session: bool) -> None:
     (folder / "odd.py").write_text(
         "import os, subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'])\n"
+        "code = 'import time; time.sleep(1000)'\n"
+        f"child = subprocess.Popen([sys.executable, '-c', code], start_new_session={own_session})\n"
         "open('pid', 'w').write(str(child.pid))\n"
         "os._exit(1)\n",
         encoding="utf-8",
@@ -96,6 +101,19 @@ def test_what_it_starts_is_ended_with_it(folder: Path) -> None:
     while _runs(stat) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _runs(stat)
+
+
+@LINUX
+def test_the_memory_of_all_that_it_starts_counts(folder: Path) -> None:
+    code = "x = bytearray(700_000_000); import time; time.sleep(1000)"
+    (folder / "odd.py").write_text(
+        "import subprocess, sys, time\n"
+        f"many = [subprocess.Popen([sys.executable, '-c', {code!r}], start_new_session=True) for _ in range(2)]\n"
+        "time.sleep(1000)\n",
+        encoding="utf-8",
+    )
+    finding = only(isolated("A", memory=1e9), "too-large")
+    assert "more than 1.0 GB of memory" in finding.evidence
 
 
 def _runs(stat: Path) -> bool:

@@ -68,7 +68,7 @@ def test_a_report_says_all_of_a_finding() -> None:
     ("found", "last"),
     [
         (diagnosis(unchecked={}), "Healthy: no bug, no risk."),
-        (diagnosis(), "Healthy: no bug, no risk."),
+        (diagnosis(), "No bug and no risk was found, but 1 check could not be made."),
         (diagnosis(NOTE, unchecked={}), "No bug; 1 note."),
         (diagnosis(RISK, RISK, NOTE, unchecked={}), "No bug; 2 risks, 1 note."),
         (diagnosis(SCALE, unchecked={}), "1 bug. Fix wrong-scale at my_model.py:31, then run the doctor again."),

@@ -1,0 +1,90 @@
+"""Modules that take token ids: the doctor gives them embeddings in the place of ids, so that every probe works on them.
+
+    forward(input_ids [B, N], ...)     becomes     forward(input_ids [B, N, M], ...)
+
+What the module's own nn.Embedding gives for the ids is replaced by what was passed. Everything else runs as it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def on_embeddings(module: nn.Module) -> nn.Module | None:
+    """The module itself, taking embeddings from now on; None if it has no nn.Embedding.
+
+    Its class becomes a subclass of its own class, with the same name and source.
+    """
+    if not any(isinstance(part, nn.Embedding) for part in module.modules()):
+        return None
+    cls = type(module)
+    signature = inspect.signature(cls.forward)
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(self, *args, **kwargs)
+        given: list[tuple[Tensor, Tensor]] = []  # ids, and the embeddings that they stand for
+        for name, value in list(bound.arguments.items())[1:]:
+            if isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point() and not given_as_mask(name):
+                ids = _ids(value, len(given), _smallest(self))
+                given.append((ids, value))
+                bound.arguments[name] = ids
+
+        def replace(part: nn.Embedding, inputs: tuple[Any, ...], out: Tensor) -> Tensor | None:
+            for ids, embeddings in given:
+                if inputs and inputs[0].shape == ids.shape and torch.equal(inputs[0], ids):
+                    if embeddings.shape != out.shape:
+                        raise RuntimeError(f"expected embeddings {list(out.shape)}, got {list(embeddings.shape)}")
+                    part.weight.requires_grad_(False)  # it has no gradient now, which is not the module's mistake
+                    return embeddings
+            return None
+
+        hooks = [part.register_forward_hook(replace) for part in self.modules() if isinstance(part, nn.Embedding)]
+        try:
+            return cls.forward(*bound.args, **bound.kwargs)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    forward.__signature__ = signature  # type: ignore[attr-defined]
+    names = {"forward": forward, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    module.__class__ = type(cls.__name__, (cls,), names)
+    return module
+
+
+def with_embeddings(example: tuple[tuple[Any, ...], dict[str, Any]], width: int) -> tuple[Any, dict[str, Any]]:
+    """An example with noise [B, N, M] in the place of its ids: the first argument that is [B, N] of integers."""
+    args, kwargs = list(example[0]), dict(example[1])
+    for values, places in ((args, range(len(args))), (kwargs, list(kwargs))):
+        for at in places:
+            x = values[at]  # type: ignore[index]
+            if isinstance(x, Tensor) and x.ndim == 2 and x.dtype == torch.int64:
+                generator = torch.Generator().manual_seed(0)
+                values[at] = torch.randn(*x.shape, width, generator=generator)  # type: ignore[index]
+                return tuple(args), kwargs
+    return tuple(args), kwargs
+
+
+def width_of(module: nn.Module) -> int:
+    """M, of the embedding with the most rows."""
+    tables = [part for part in module.modules() if isinstance(part, nn.Embedding)]
+    return max(tables, key=lambda part: part.num_embeddings).embedding_dim
+
+
+def given_as_mask(name: str) -> bool:
+    """Whether an argument is a mask, of which [B, N, N] may be one."""
+    return "mask" in name or "bias" in name
+
+
+def _smallest(module: nn.Module) -> int:
+    return min(part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding))
+
+
+def _ids(x: Tensor, number: int, below: int) -> Tensor:
+    """Ids [B, N] that are no positions, other ones for each input."""
+    batch, length = x.shape[:2]
+    places = torch.arange(batch * length, device=x.device).view(batch, length)
+    return (7 * places + 3 + number) % max(below, 2)

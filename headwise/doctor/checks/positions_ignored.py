@@ -1,0 +1,68 @@
+"""Positions that change nothing: tables that are read and not used, or that run over another axis than the sequence.
+
+Without positions attention does not know the order of its keys: the last query of a module with one attention gives the
+same output when two earlier tokens change places. If the module has positions, it must not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.probing.probe import REACHED, Probe, gap
+
+FINDINGS = ("positions-ignored",)
+
+_NAMES = re.compile(r"rotary|(^|_)rope($|_)|inv_freq|freqs_cis|alibi|slopes|rel(ative)?_?pos|pos_?(emb|enc|bias)", re.I)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    has = _positions(patient)
+    if not has:
+        raise NotApplicable("it has no positions of its own")
+    if patient.interface.takes != "self" or patient.interface.length:
+        raise NotApplicable("its keys are given apart from its queries, or its length is fixed")
+    if len(patient.see().sites) != 1:
+        raise NotApplicable("with several attentions the order of tokens matters without positions, too")
+    probe = Probe(patient)
+    draw = torch.Generator().manual_seed(13)
+    with torch.no_grad():  # tables that begin with 0
+        for x in probe.module.parameters():
+            x.add_(0.1 * torch.randn(x.shape, generator=draw).to(x.dtype))
+    inputs = probe.inputs()
+    out = probe.answers(inputs)
+    others = probe.attempt(inputs.each(_swapped))
+    if not isinstance(others, Tensor) or out.shape[1] != inputs.query.shape[1]:
+        return
+    change = gap(out[:, -1:], others[:, -1:])
+    if change <= REACHED * 10:
+        yield Finding(
+            "positions-ignored",
+            "bug",
+            f"it has positions ({has}), but when the first two tokens change places, the output of the last one stays "
+            f"the same (within {change:.0e}): its scores do not depend on where a key stands",
+            "apply them along the sequence: for RoPE on queries and keys [B, H, N, D] the tables are [N, D]",
+            numbers={"change": change},
+        )
+
+
+def _positions(patient: Patient) -> str:
+    """The name of its positions: a buffer, a parameter, a submodule, or an argument that has to be given."""
+    names = [name for name, _ in (*patient.module.named_buffers(), *patient.module.named_parameters())]
+    names += [name for name, part in patient.module.named_modules() if name and not isinstance(part, nn.Identity)]
+    for name in names:
+        if _NAMES.search(name.rpartition(".")[2]):
+            return name
+    extras = dict(patient.interface.way.extras)
+    roles = patient.interface.roles
+    return next((name for name in extras if roles.get(name) == "positions"), "")
+
+
+def _swapped(x: Tensor) -> Tensor:
+    order = [1, 0, *range(2, x.shape[1])]
+    return x[:, order]

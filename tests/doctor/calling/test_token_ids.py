@@ -1,0 +1,56 @@
+"""Whole models that take token ids are examined on embeddings."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+import headwise
+
+
+class Model(nn.Module):
+    """A causal language model; attn_mask [B, N]: 1 = a token, 0 = padding."""
+
+    def __init__(self, forgets: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.forgets = forgets
+        self.wte, self.wpe = nn.Embedding(40, 16), nn.Embedding(32, 16)
+        self.qkv, self.o, self.head = nn.Linear(16, 48), nn.Linear(16, 16), nn.Linear(16, 40, bias=False)
+
+    def forward(self, input_ids: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+        n = input_ids.shape[1]
+        x = self.wte(input_ids) + self.wpe(torch.arange(n))
+        q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        allowed = torch.ones(n, n, dtype=torch.bool).tril()[None, None]
+        if attn_mask is not None:
+            padding = attn_mask[:, None, None, :].bool()
+            allowed = padding.expand(-1, 1, n, -1) if self.forgets else allowed & padding
+        scores = (q @ k.mT / 2).masked_fill(~allowed, torch.finfo(x.dtype).min)
+        x = x + self.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        out: Tensor = self.head(x)
+        return out
+
+
+def test_a_model_that_forgets_the_causal_mask_where_there_is_padding() -> None:
+    found = headwise.diagnose(Model(forgets=True))
+    assert [x.name for x in found.bugs] == ["causal-leak"]
+    assert "with `attn_mask` passed" in found.bugs[0].evidence
+    assert found.where is not None
+    assert found.where.file == __file__
+
+
+def test_a_healthy_model_of_token_ids() -> None:
+    found = headwise.diagnose(Model())
+    assert found.healthy, str(found)
+    ids = torch.randint(0, 40, (2, 6))
+    found = headwise.diagnose(Model(), example=((ids,), {"attn_mask": torch.ones(2, 6, dtype=torch.long)}))
+    assert found.healthy, str(found)
+
+
+def test_the_model_of_the_user_still_takes_ids() -> None:
+    model = Model()
+    headwise.diagnose(model)
+    assert type(model) is Model
+    assert model(torch.tensor([[1, 2, 3]])).shape == (1, 3, 40)
+    assert all(p.requires_grad for p in model.parameters())

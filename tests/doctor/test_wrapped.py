@@ -1,0 +1,110 @@
+"""What changes nothing about a healthy module must yield nothing: wrappers, hooks, parametrizations."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+import headwise
+from headwise.doctor.calling.copying import copied
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(16, 16) for _ in range(4))
+        self.attend = self._attend
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT / 8**0.5).softmax(-1) @ v
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = [f(x).unflatten(-1, (2, 8)).transpose(1, 2) for f in (self.q, self.k, self.v)]
+        out: Tensor = self.o(self.attend(*heads).transpose(1, 2).flatten(2))
+        return out
+
+
+def wrapped(module: nn.Module) -> nn.Module:
+    forward = module.forward
+
+    @functools.wraps(forward)
+    def through(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    module.forward = through  # type: ignore[method-assign]
+    return module
+
+
+def wrapped_twice(module: nn.Module) -> nn.Module:
+    return wrapped(wrapped(module))
+
+
+def hooked(module: nn.Module) -> nn.Module:
+    def check(_: nn.Module, args: Any) -> None:
+        assert args[0].shape[-1] == module.q.in_features  # type: ignore[union-attr]
+
+    module.register_forward_pre_hook(check)
+    return module
+
+
+class Same(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def parametrized(module: nn.Module) -> nn.Module:
+    for name in "qkvo":
+        parametrize.register_parametrization(getattr(module, name), "weight", Same())
+    return module
+
+
+class Around(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner(*args, **kwargs)
+
+
+def reassigned(module: nn.Module) -> nn.Module:
+    for part in (module.q, module.k, module.v, module.o):  # type: ignore[union-attr]
+        part.weight = nn.Parameter(part.weight.detach().clone())  # type: ignore[union-attr]
+    return module
+
+
+CHANGES = [wrapped, wrapped_twice, hooked, parametrized, Around, reassigned]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_nothing_yields_nothing(change: Callable[[nn.Module], nn.Module]) -> None:
+    torch.manual_seed(0)
+    diagnosis = headwise.diagnose(change(Attention()))
+    assert diagnosis.healthy, str(diagnosis)
+    assert not [x.name for x in diagnosis.findings if x.severity == "risk"]
+
+
+@pytest.mark.parametrize("change", [wrapped, wrapped_twice])
+def test_a_copy_computes_with_its_own_parameters(change: Callable[[nn.Module], nn.Module]) -> None:
+    module = change(Attention())
+    copy, x = copied(module), torch.randn(1, 3, 16)
+    before = module(x)
+    with torch.no_grad():
+        for p in copy.parameters():
+            p.zero_()
+    assert torch.equal(module(x), before)
+    assert not copy(x).any()
+
+
+def test_a_wrapper_does_not_hide_a_mistake() -> None:
+    class ByModelWidth(Attention):
+        def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return (q @ k.mT / 16**0.5).softmax(-1) @ v
+
+    assert [x.name for x in headwise.diagnose(wrapped(ByModelWidth())).bugs] == ["wrong-scale"]
