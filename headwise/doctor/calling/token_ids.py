@@ -7,6 +7,7 @@ What the module's own nn.Embedding gives for the ids is replaced by what was pas
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -49,6 +50,7 @@ def on_embeddings(module: nn.Module) -> nn.Module | None:
             for hook in hooks:
                 hook.remove()
 
+    functools.update_wrapper(forward, cls.forward)  # its docstring and its file are read
     forward.__signature__ = signature  # type: ignore[attr-defined]
     names = {"forward": forward, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     module.__class__ = type(cls.__name__, (cls,), names)

@@ -245,7 +245,8 @@ def _empty(steps: Steps) -> Iterator[Callable[[], Any]]:
         except Exception:
             continue
         yield kind
-    for name, kind in list(getattr(type(module).forward, "__globals__", {}).items()):  # of the module's own file
+    around = getattr(inspect.unwrap(type(module).forward), "__globals__", {})  # the names of the module's own file
+    for name, kind in list(around.items()):
         if inspect.isclass(kind) and "cache" in name.lower() and not issubclass(kind, (torch.nn.Module, tuple)):
             try:
                 kind()
