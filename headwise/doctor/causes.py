@@ -97,7 +97,6 @@ EXPLAINS: dict[str, frozenset[str]] = {
     ),
     "state-kept": _LEAKS
     | _names("dropout-in-eval gradient-wrong input-modified noncontiguous-input state-dict unused-parameter"),
-    "masked-key-counts": _names("mask-fill-too-small mask-ignored wrong-variant"),
     "causal-corner": _names("masked-key-counts cache-mismatch causal-leak"),
     "cache-mismatch": _names("gradient-wrong left-padding"),
     "projection-reused": _names("argument-order unused-parameter wrong-variant"),

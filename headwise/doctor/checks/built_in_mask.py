@@ -276,8 +276,7 @@ def _not_applied(patient: Patient, source: str, name: str, size: int, site: Site
     yield Finding(
         "window-ignored",
         "bug" if said and not by_layer else "risk",
-        f"with {name} = {size} and {2 * size + 3} tokens the last position still attends to the first: the window is "
-        "not applied",
+        f"with {name} = {size} a position attends to {2 * size + 2} earlier positions: to all that there are",
         "apply the window on every path, with the causal mask: key > query - window",
         site.where_masked(site.steps_before),
         numbers={"window": float(size)},

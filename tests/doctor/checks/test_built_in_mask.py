@@ -403,7 +403,7 @@ def test_a_window_turned_inside_out() -> None:
 def test_a_window_that_is_not_applied() -> None:
     finding = one("built_in_mask", seeded(SaysALocalWindow))
     assert (finding.name, finding.severity) == ("window-ignored", "bug")
-    assert "with sliding_window = 3 and 9 tokens the last position still attends to the first" in finding.evidence
+    assert "with sliding_window = 3 a position attends to 8 earlier positions" in finding.evidence
     assert found("built_in_mask", seeded(SwitchedOff)) == []
 
 

@@ -185,7 +185,7 @@ def test_padding_that_is_zeroed_keeps_a_weight() -> None:
     assert headwise.diagnose(Cross()).healthy
     (bug,) = headwise.diagnose(Cross(zeroes=True)).bugs
     assert bug.name == "masked-key-counts"
-    assert "masked by `memory_mask` differs from that without this key" in bug.evidence
+    assert "masked key keeps a weight" in bug.evidence
 
 
 class Segments(Attention):
