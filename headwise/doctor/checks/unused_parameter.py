@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -40,13 +41,17 @@ def check(patient: Patient) -> Iterator[Finding]:
     ]
     waiting = set(wanted)
     ran = 0
+    trained: set[str] | None = None  # those with a gradient in train mode
+    used: dict[str, Tensor] = {}  # matrix -> where it had a gradient
     for training, options in _calls(probe, inputs):
-        if not waiting:
-            break
         reached = _reached(probe, inputs, wanted, training, options)
         if reached is not None:
             ran += 1
-            waiting -= reached
+            waiting -= reached.keys()
+            trained = set(reached) if training else trained
+            for name, where in reached.items():
+                if where.ndim >= 2:
+                    used[name] = used[name] | where if name in used else where
     for hook in hooks:
         hook.remove()
     if not ran:
@@ -69,7 +74,10 @@ def check(patient: Patient) -> Iterator[Finding]:
     if blocked:
         yield _blocked(probe, blocked, len(wanted))
     for names in unused.values():
-        yield _unused(probe, names, wanted, called)
+        yield _unused(patient, probe, names, wanted, called)
+    if trained is not None and not blocked:
+        yield from _only_in_eval(patient, probe, inputs, set(wanted) - waiting - trained)
+    yield from _idle(patient, probe, inputs, before, used)
 
 
 def _calls(probe: Probe, inputs: Inputs) -> Iterator[tuple[bool, dict[str, Any]]]:
@@ -83,8 +91,8 @@ def _calls(probe: Probe, inputs: Inputs) -> Iterator[tuple[bool, dict[str, Any]]
 
 def _reached(
     probe: Probe, inputs: Inputs, wanted: dict[str, Tensor], training: bool, options: dict[str, Any]
-) -> set[str] | None:
-    """The parameters with a nonzero gradient; None if it does not run this way, or gives no gradient at all."""
+) -> dict[str, Tensor] | None:
+    """The parameters with a gradient, and where it is not 0; None if it does not run this way, or gives no gradient at all."""
     probe.module.train(training)
     try:
         with quiet(), Dice(still=True), torch.enable_grad():
@@ -96,18 +104,109 @@ def _reached(
         return None
     finally:
         probe.module.eval()
-    return {name for name, g in zip(wanted, found, strict=True) if g is not None and bool((g != 0).any())}
+    return {name: g != 0 for name, g in zip(wanted, found, strict=True) if g is not None and bool((g != 0).any())}
 
 
-def _matters(patient: Patient, name: str, inputs: Inputs, before: Tensor) -> float:
-    """How far the output changes when the parameter holds other numbers."""
+def _matters(
+    patient: Patient, name: str, inputs: Inputs, before: Tensor, there: Tensor | None = None
+) -> float:
+    """How far the output changes when the parameter holds other numbers, everywhere or `there`."""
     other = Probe(patient)
     x = dict(other.module.named_parameters())[name]
     draw = torch.Generator().manual_seed(11)
     with torch.no_grad():
-        x.add_(torch.randn(x.shape, generator=draw).to(x.dtype) * max(0.5, float(x.abs().amax()) if x.numel() else 0.5))
+        noise = torch.randn(x.shape, generator=draw).to(x.dtype)
+        noise = noise if there is None else noise * there
+        x.add_(noise * max(0.5, float(x.abs().amax()) if x.numel() else 0.5))
     out = other.attempt(inputs)
     return gap(before, out) if isinstance(out, Tensor) else torch.inf
+
+
+def _only_in_eval(patient: Patient, probe: Probe, inputs: Inputs, names: set[str]) -> Iterator[Finding]:
+    """Parameters whose gradient is cut off in train mode alone, although the output depends on them there."""
+    lost = []
+    for name in sorted(names):
+        other = Probe(patient)
+        other.module.train()
+        with Dice(still=True):
+            before = other.attempt(inputs)
+        x = dict(other.module.named_parameters())[name]
+        with torch.no_grad():
+            x.add_(torch.randn(x.shape, generator=torch.Generator().manual_seed(11)).to(x.dtype) * 0.5)
+        with Dice(still=True):
+            after = other.attempt(inputs)
+        if isinstance(before, Tensor) and isinstance(after, Tensor) and gap(before, after) > REACHED * 1e3:
+            lost.append(name)
+    if lost:
+        yield Finding(
+            "gradient-blocked",
+            "bug",
+            f"in train mode {_listed(lost)} get{'s' if len(lost) == 1 else ''} no gradient, although the output depends "
+            "on it there; in eval mode there is one",
+            "remove the detach(), .data or torch.no_grad that acts in train mode",
+            where=_origin(probe.module, lost[0]),
+            numbers={"blocked": len(lost)},
+        )
+
+
+_TABLES = re.compile(r"embed|table|pos(ition)?(_|\.|$)|rel(ative)?_|bias|bucket|experts?|token", re.IGNORECASE)
+
+
+def _idle(
+    patient: Patient, probe: Probe, inputs: Inputs, before: Tensor, used: dict[str, Tensor]
+) -> Iterator[Finding]:
+    """Rows or columns of a matrix that never get a gradient, and do not change the output: a part of a packed weight.
+
+    Whole heads only: single units of an MLP may be inactive for a few tokens.
+    """
+    if "projection-zero" in patient.excused:  # nothing behind a projection of zeros has a gradient
+        return
+    interface = probe.interface
+    heads = interface.heads or 1
+    embeddings = {
+        f"{path}.{name}" if path else name
+        for path, part in probe.module.named_modules()
+        if isinstance(part, (nn.Embedding, nn.EmbeddingBag))
+        for name, _ in part.named_parameters(recurse=False)
+    }
+    for name, where in used.items():
+        if where.ndim != 2 or name in embeddings or _TABLES.search(name.removesuffix(".weight")):
+            continue
+        for dim in (0, 1):
+            dead = ~where.any(1 - dim)
+            count, of = int(dead.sum()), len(dead)
+            head = max(1, interface.width // heads)
+            if not count or count == of or count < min(head, of // 4) or count < 2:
+                continue
+            first = int(dead.nonzero()[0])
+            change = _matters(patient, name, inputs, before, dead[:, None] if dim == 0 else dead[None])
+            if change > 0:
+                continue
+            runs = _runs(dead)
+            kind = "rows" if dim == 0 else "columns"
+            yield Finding(
+                "unused-parameter",
+                "bug" if count % head == 0 else "risk",
+                f"{count} of the {of} {kind} of {name} {list(where.shape)} never get a gradient ({kind} {runs}), and other "
+                "numbers there do not change the output: this part of the weight is not used",
+                "use every part of the weight once (is another part used in its place?), or make the weight smaller",
+                where=_origin(probe.module, name),
+                numbers={"idle": count, "of": of, "first": first},
+            )
+            return
+
+
+def _runs(dead: Tensor) -> str:
+    """[0, 1, 2, 5] as "0-2, 5"."""
+    at = dead.nonzero().flatten().tolist()
+    runs: list[list[int]] = []
+    for x in at:
+        if runs and x == runs[-1][1] + 1:
+            runs[-1][1] = x
+        else:
+            runs.append([x, x])
+    said = [f"{a}-{b}" if b > a else str(a) for a, b in runs]
+    return ", ".join(said[:4]) + (" …" if len(said) > 4 else "")
 
 
 def _blocked(probe: Probe, changes: dict[str, float], of: int) -> Finding:
@@ -123,7 +222,9 @@ def _blocked(probe: Probe, changes: dict[str, float], of: int) -> Finding:
     )
 
 
-def _unused(probe: Probe, names: list[str], wanted: dict[str, Tensor], called: set[str]) -> Finding:
+def _unused(
+    patient: Patient, probe: Probe, names: list[str], wanted: dict[str, Tensor], called: set[str]
+) -> Finding:
     """The finding about parameters of one submodule that never get a gradient."""
     owner, attribute = _owner(probe.module, names[0])
     holder = names[0].rpartition(".")[0]
@@ -138,9 +239,10 @@ def _unused(probe: Probe, names: list[str], wanted: dict[str, Tensor], called: s
     else:
         evidence = f"{never}: forward does not use {'it' if len(names) == 1 else 'them'}"
     matrix = any(wanted[name].ndim >= 2 and min(wanted[name].shape[-2:]) > 1 for name in names)
+    several = matrix or (not patient.is_library and any(wanted[name].numel() > 1 and not name.endswith("bias") for name in names))
     return Finding(
         "unused-parameter",
-        "bug" if matrix and not optional else "risk",
+        "bug" if several and not optional else "risk",
         evidence,
         "use it where it belongs (is another one used in its place?), or remove it",
         where=_origin(probe.module, names[0]),
@@ -193,10 +295,42 @@ def _mentioned(owner: nn.Module, attribute: str) -> bool:
             continue
         nodes = list(ast.walk(function))
         if any(isinstance(node, ast.Attribute) and node.attr == attribute for node in nodes):
-            return True
+            return _by_option(function, attribute)
         if not any(isinstance(node, ast.Name) and node.id == "super" for node in nodes):
             replaced.add(function.name)  # a method of a base class that is overridden does not run
     return not found
+
+
+def uses(module: nn.Module, attribute: str) -> bool:
+    """Whether forward reads an attribute of the module in every call."""
+    for _, _, function in _functions(module):
+        if function.name == "forward":
+            mentioned = any(isinstance(x, ast.Attribute) and x.attr == attribute for x in ast.walk(function))
+            return mentioned and not _under_conditions(function, attribute)
+    return False
+
+
+def _under_conditions(function: ast.FunctionDef, attribute: str) -> list[ast.expr]:
+    """The conditions around its uses."""
+    found: list[ast.expr] = []
+
+    def inside(node: ast.AST, above: tuple[ast.expr, ...]) -> None:
+        if isinstance(node, ast.Attribute) and node.attr == attribute:
+            found.extend(above)
+        tests = (*above, node.test) if isinstance(node, (ast.If, ast.IfExp, ast.While)) else above
+        for child in ast.iter_child_nodes(node):
+            inside(child, above if child is getattr(node, "test", None) else tests)
+
+    inside(function, ())
+    return found
+
+
+def _by_option(function: ast.FunctionDef, attribute: str) -> bool:
+    """Whether its use may depend on how the module is called or set up: False if the conditions around it are constants."""
+    arguments = {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}
+    conditions = _under_conditions(function, attribute)
+    names = {x.id for test in conditions for x in ast.walk(test) if isinstance(x, ast.Name)}
+    return not conditions or bool(names & arguments) or not names
 
 
 def _origin(module: nn.Module, name: str) -> Where | None:
