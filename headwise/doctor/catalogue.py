@@ -169,6 +169,7 @@ def _entries() -> Iterable[Entry]:
     yield Entry("norm-axis", "bug", "A norm is taken over positions or heads")
     yield Entry("causal-unasked", "bug", "A module that should see all positions is causal")
     yield Entry("state-kept", "bug", "A call changes what later calls give")
+    yield Entry("weights-wrong", "bug", "The returned weights are not those that were used")
     yield Entry("projection-zero", "bug", "A projection is 0 for every input")
     yield Entry("head-idle", "bug", "The weights of a head are not used")
     yield Entry("output-projection-missing", "risk", "The output projection is missing or not used")

@@ -80,14 +80,20 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "mask-head-order": _names("batch-mixing mask-broadcast mask-ignored wrong-variant"),
     "mask-fill-too-small": _names("cache-mismatch causal-leak mask-ignored packing-leak wrong-variant"),
     "dropout-in-eval": _names(
-        "batch-mixing cache-mismatch causal-leak gradient-wrong state-dict train-eval-differ wrong-variant"
+        "state-kept batch-mixing cache-mismatch causal-leak gradient-wrong state-dict train-eval-differ wrong-variant"
     ),
     "input-modified": _names(
-        "batch-mixing dropout-in-eval gradient-blocked gradient-wrong noncontiguous-input state-dict"
+        "state-kept batch-mixing dropout-in-eval gradient-blocked gradient-wrong noncontiguous-input state-dict"
     ),
     "causal-corner": _names("cache-mismatch causal-leak"),
     "cache-mismatch": _names("left-padding"),
     "projection-reused": _names("argument-order unused-parameter wrong-variant"),
+    "state-kept": _names(
+        "batch-mixing cache-mismatch causal-leak dropout-in-eval gradient-wrong left-padding noncontiguous-input sizes-fixed "
+        "state-dict train-eval-differ wrong-variant"
+    ),
+    "norm-axis": _names("batch-mixing causal-leak left-padding mask-ignored wrong-variant"),
+    "rope-axis": _names("cache-mismatch left-padding wrong-variant"),
     "projection-zero": _LEAKS | _names("argument-order projection-reused wrong-scale unused-parameter"),
     "head-idle": _names("unused-parameter gqa-order wrong-variant"),
     "heads-not-dividing": _names("unused-parameter"),

@@ -19,7 +19,8 @@ _SAYS = re.compile(r"\bbi-?directional|\bnon-?causal\b|\bnot causal\b|attends? t
 
 def check(patient: Patient) -> Iterator[Finding]:
     said = _said(patient)
-    if not said or patient.interface.causal_claim or patient.spec.causal:
+    claim = patient.interface.causal_claim
+    if not said or (claim and not claim.startswith("code ")) or patient.spec.causal:
         raise NotApplicable("it does not say that it has no causal mask")
     for site in patient.see().sites:
         if site.grid is not None and _causal(site):

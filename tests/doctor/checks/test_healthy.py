@@ -105,7 +105,7 @@ def test_the_whole_diagnosis_names_no_bug(name: str) -> None:
     diagnosis = headwise.diagnose(module)
     assert diagnosis.bugs == ()
     assert len(diagnosis.understood) > 1
-    assert len(diagnosis.unchecked) <= 14  # of all checks: what could not be traced leaves the most
+    assert len(diagnosis.unchecked) <= 18  # of all checks: what could not be traced leaves the most
     assert all(torch.equal(x, before[key]) for key, x in module.state_dict().items())
     assert module.training
 
