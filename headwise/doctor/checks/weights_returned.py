@@ -57,7 +57,7 @@ def _weights(probe: Probe, options: dict[str, Any]) -> Tensor | None:
 
 def _compared(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterator[Finding]:
     """The returned weights against those that the values were multiplied with, if they were traced."""
-    if patient.anatomy is None or len(patient.anatomy.sites) != 1:
+    if patient.anatomy is None or not patient.anatomy.sites:
         return
     keys = [{}, *hiding(probe.inputs(), 1)]
     for mask in keys:
@@ -86,9 +86,11 @@ def _traced(patient: Patient, options: dict[str, Any]) -> tuple[Tensor, list[Ten
         found = look(patient, **options)
     except Exception:
         return None
-    if len(found.sites) != 1 or found.sites[0].grid is None or found.sites[0].contraction is None:
+    sites = [x for x in found.sites if x.grid is not None and x.contraction is not None]
+    used_there = [x.weights for x in sites if _same(x.weights, x.weights_at_values)]
+    if len(used_there) != 1:
         return None
-    used = found.sites[0].weights
+    used = used_there[0]
     result = found.run.result
     returned = [
         x.detach().to(torch.float64)
