@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.calling.way import Result, tensors_in
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
@@ -96,15 +97,27 @@ def _reached(
     probe.module.train(training)
     try:
         with quiet(), Dice(still=True), torch.enable_grad():
-            out = probe.interface.run(inputs, grad=True, **options).output
-        if not out.requires_grad:
-            return None
-        found = gradients(out, wanted.values())
+            result = probe.interface.run(inputs, grad=True, **options)
+            outs = [x for x in (result.output, *_streams(result)) if x.requires_grad]
+            if not result.output.requires_grad:
+                return None
+            of_each = [gradients(x, wanted.values(), keep=True) for x in outs]
+            found = [next((g for g in gs if g is not None and bool((g != 0).any())), None) for gs in zip(*of_each, strict=True)]
     except Exception:
         return None
     finally:
         probe.module.eval()
     return {name: g != 0 for name, g in zip(wanted, found, strict=True) if g is not None and bool((g != 0).any())}
+
+
+def _streams(result: Result) -> list[Tensor]:
+    """Outputs beside the first, such as those of a second stream of tokens: of its width, and not weights."""
+    width = result.output.shape[-1]
+    return [
+        x
+        for _, x in tensors_in(result.raw)
+        if x is not result.weights and x.ndim >= 3 and x.shape[-1] == width and x.shape[0] == len(result.output)
+    ]
 
 
 def _matters(
@@ -239,7 +252,8 @@ def _unused(
     else:
         evidence = f"{never}: forward does not use {'it' if len(names) == 1 else 'them'}"
     matrix = any(wanted[name].ndim >= 2 and min(wanted[name].shape[-2:]) > 1 for name in names)
-    several = matrix or (not patient.is_library and any(wanted[name].numel() > 1 and not name.endswith("bias") for name in names))
+    own = not type(probe.module.get_submodule(holder)).__module__.startswith("torch.")  # not of a norm that is left over
+    several = matrix or (own and not patient.is_library and any(wanted[name].numel() > 1 and not name.endswith("bias") for name in names))
     return Finding(
         "unused-parameter",
         "bug" if several and not optional else "risk",
