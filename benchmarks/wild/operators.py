@@ -473,7 +473,10 @@ def main() -> None:
     print("| operator | model | what it does | named | other bugs |\n|---|---|---|---|---|")
 
     def row(x: Score) -> None:
-        print(f"| {x.operator} | {x.family} | {x.told} | {', '.join(x.found) or '-'} | {', '.join(x.others) or '-'} |", flush=True)
+        print(
+            f"| {x.operator} | {x.family} | {x.told} | {', '.join(x.found) or '-'} | {', '.join(x.others) or '-'} |",
+            flush=True,
+        )
 
     for family in ("bert", "gpt2"):
         row(score(family, None))

@@ -14,7 +14,9 @@ from headwise.doctor.reading.site import Site
 
 FINDINGS = ("causal-unasked",)
 
-_SAYS = re.compile(r"\bbi-?directional|\bnon-?causal\b|\bnot causal\b|attends? to (all|every) (other )?(tokens?|positions?)", re.I)
+_SAYS = re.compile(
+    r"\bbi-?directional|\bnon-?causal\b|\bnot causal\b|attends? to (all|every) (other )?(tokens?|positions?)", re.I
+)
 
 
 def check(patient: Patient) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ same weight, or adds nothing.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Iterator
@@ -83,10 +84,8 @@ def _zeros_on_purpose(patient: Patient) -> bool:
             except (OSError, TypeError):
                 continue
     if patient.where is not None:
-        try:
+        with contextlib.suppress(OSError, UnicodeError):
             text.append(Path(patient.where.file).read_text(encoding="utf-8"))
-        except (OSError, UnicodeError):
-            pass
     lines = (line for part in text for line in part.splitlines())
     return any(_ON_PURPOSE.search(line) and "bias" not in line for line in lines)
 

@@ -33,12 +33,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     documented = "\n".join(x.__doc__ or "" for x in (type(patient.module), type(patient.module).forward))
     text = documented if _BATCH_FIRST.search(documented) else patient.source
     said = _BATCH_FIRST.search(text)
-    if (
-        interface.batched
-        and not interface.batch_first
-        and said
-        and not re.search(r"batch_first|seq\w* first", text)
-    ):
+    if interface.batched and not interface.batch_first and said and not re.search(r"batch_first|seq\w* first", text):
         yield Finding(
             "batch-mixing",
             "bug",

@@ -37,7 +37,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 def _over_positions(patient: Patient, site: Site) -> Iterator[Finding]:
     norm = _norm(site)
-    if norm is None or patient.interface.length is not None and patient.interface.length < 3:
+    if norm is None or (patient.interface.length is not None and patient.interface.length < 3):
         return
     if any(isinstance(x, (nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)) for x in patient.module.modules()):
         return  # these are over positions by design

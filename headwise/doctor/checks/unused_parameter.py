@@ -101,13 +101,16 @@ def _reached(
             outs = [x for x in (result.output, *_streams(result)) if x.requires_grad]
             if not result.output.requires_grad:
                 return None
-            of_each = [gradients(x, wanted.values(), keep=True) for x in outs]
-            found = [next((g for g in gs if g is not None and bool((g != 0).any())), None) for gs in zip(*of_each, strict=True)]
+            reached: dict[str, Tensor] = {}
+            for x in outs:
+                for name, g in zip(wanted, gradients(x, wanted.values(), keep=True), strict=True):
+                    if g is not None and bool((g != 0).any()):
+                        reached[name] = reached[name] | (g != 0) if name in reached else g != 0
     except Exception:
         return None
     finally:
         probe.module.eval()
-    return {name: g != 0 for name, g in zip(wanted, found, strict=True) if g is not None and bool((g != 0).any())}
+    return reached
 
 
 def _streams(result: Result) -> list[Tensor]:
@@ -120,9 +123,7 @@ def _streams(result: Result) -> list[Tensor]:
     ]
 
 
-def _matters(
-    patient: Patient, name: str, inputs: Inputs, before: Tensor, there: Tensor | None = None
-) -> float:
+def _matters(patient: Patient, name: str, inputs: Inputs, before: Tensor, there: Tensor | None = None) -> float:
     """How far the output changes when the parameter holds other numbers, everywhere or `there`."""
     other = Probe(patient)
     x = dict(other.module.named_parameters())[name]
@@ -165,9 +166,7 @@ def _only_in_eval(patient: Patient, probe: Probe, inputs: Inputs, names: set[str
 _TABLES = re.compile(r"embed|table|pos(ition)?(_|\.|$)|rel(ative)?_|bias|bucket|experts?|token", re.IGNORECASE)
 
 
-def _idle(
-    patient: Patient, probe: Probe, inputs: Inputs, before: Tensor, used: dict[str, Tensor]
-) -> Iterator[Finding]:
+def _idle(patient: Patient, probe: Probe, inputs: Inputs, before: Tensor, used: dict[str, Tensor]) -> Iterator[Finding]:
     """Rows or columns of a matrix that never get a gradient, and do not change the output: a part of a packed weight.
 
     Whole heads only: single units of an MLP may be inactive for a few tokens.
@@ -235,9 +234,7 @@ def _blocked(probe: Probe, changes: dict[str, float], of: int) -> Finding:
     )
 
 
-def _unused(
-    patient: Patient, probe: Probe, names: list[str], wanted: dict[str, Tensor], called: set[str]
-) -> Finding:
+def _unused(patient: Patient, probe: Probe, names: list[str], wanted: dict[str, Tensor], called: set[str]) -> Finding:
     """The finding about parameters of one submodule that never get a gradient."""
     owner, attribute = _owner(probe.module, names[0])
     holder = names[0].rpartition(".")[0]
@@ -252,8 +249,12 @@ def _unused(
     else:
         evidence = f"{never}: forward does not use {'it' if len(names) == 1 else 'them'}"
     matrix = any(wanted[name].ndim >= 2 and min(wanted[name].shape[-2:]) > 1 for name in names)
-    own = not type(probe.module.get_submodule(holder)).__module__.startswith("torch.")  # not of a norm that is left over
-    several = matrix or (own and not patient.is_library and any(wanted[name].numel() > 1 and not name.endswith("bias") for name in names))
+    own = not type(probe.module.get_submodule(holder)).__module__.startswith(
+        "torch."
+    )  # not of a norm that is left over
+    several = matrix or (
+        own and not patient.is_library and any(wanted[name].numel() > 1 and not name.endswith("bias") for name in names)
+    )
     return Finding(
         "unused-parameter",
         "bug" if several and not optional else "risk",

@@ -28,10 +28,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     probe.answers(inputs)
     options: dict[str, Any] = {}
     flags = [
-            name
-            for name, role in probe.interface.roles.items()
-            if role == "weights-flag" and name in probe.interface.flags
-        ]
+        name for name, role in probe.interface.roles.items() if role == "weights-flag" and name in probe.interface.flags
+    ]
     wrong = next((x for o in ({}, {"given": dict.fromkeys(flags, True)}) for x in _compared(patient, probe, o)), None)
     if wrong is not None:
         yield wrong
@@ -129,7 +127,9 @@ def _unlike(used: Tensor, returned: Tensor) -> str:
         hidden = used == 0
         inside = returned.masked_fill(hidden, 0.0)
         if float(returned[hidden].max()) > 1e-4 and _same(used, inside / inside.sum(-1, keepdim=True)):
-            return f"{shape} those before the mask: masked keys have weights of up to {float(returned[hidden].max()):.2g}"
+            return (
+                f"{shape} those before the mask: masked keys have weights of up to {float(returned[hidden].max()):.2g}"
+            )
     return ""
 
 

@@ -127,7 +127,9 @@ class Tracing(TorchDispatchMode):
         if name in ("cos", "sin", "polar"):
             self.ledger.trace.functions.append((name, first.dtype, running_line()))
             angle = args[1 if name == "polar" else 0]
-            self.ledger.trace.angles.append(angle.detach().clone() if isinstance(angle, Tensor) else torch.tensor(angle))
+            self.ledger.trace.angles.append(
+                angle.detach().clone() if isinstance(angle, Tensor) else torch.tensor(angle)
+            )
         operands = marks.tensors_in([list(args), kwargs]) if name not in _HANDING_ON else marks.tensors_in(args[0])[:1]
         parts = [self.ledger.marks_of(x) for x in operands]
         if name == "where" and len(args) == 3:  # the condition is not a number

@@ -306,7 +306,7 @@ def test_keys_of_several_positions_cannot_be_judged() -> None:
         found("layout", seeded(Convolved))
 
 
-class SaysBatchFirst(nn.Module):
+class DocumentsBatchFirst(nn.Module):
     """x: (batch_size, tokens, width)"""
 
     def __init__(self, **options: bool) -> None:
@@ -317,7 +317,7 @@ class SaysBatchFirst(nn.Module):
         return self.attention(x, x, x)[0]
 
 
-class BatchFirst(SaysBatchFirst):
+class KeepsBatchFirst(DocumentsBatchFirst):
     """x: (batch_size, tokens, width)"""
 
     def __init__(self) -> None:
@@ -325,6 +325,6 @@ class BatchFirst(SaysBatchFirst):
 
 
 def test_a_layout_that_the_docstring_states() -> None:
-    finding = one("layout", seeded(SaysBatchFirst))
+    finding = one("layout", seeded(DocumentsBatchFirst))
     assert (finding.name, finding.severity) == ("batch-mixing", "bug")
-    assert found("layout", seeded(BatchFirst)) == []
+    assert found("layout", seeded(KeepsBatchFirst)) == []
