@@ -5,8 +5,8 @@
 
 The operators are those of DEFault++ (SigmaJahan/DEFaultplusplus-Transformer-Debugging, Apache-2.0) that name a fault of
 attention: masks, projections, scores, kernels, heads and caches. Only their descriptions were used: here each is a few
-lines in the attention itself, where the original changes a module's inputs, outputs or weights from outside. Operators of
-embeddings, MLPs, norms, residuals and the output are not faults of attention, and are left out.
+lines in the attention itself, where the original changes a module's inputs, outputs or weights from outside. Operators
+of embeddings, MLPs, norms, residuals and the output are not faults of attention, and are left out.
 
 An operator is scored if it changes the output in eval mode, the random numbers in train mode, or what decoding gives.
 """
@@ -58,7 +58,8 @@ class Attention(nn.Module):
         raise NotImplementedError
 
     def split(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return tuple(x.view(*x.shape[:2], self.heads, -1).transpose(1, 2) for x in (q, k, v))  # type: ignore[return-value]
+        q, k, v = (x.view(*x.shape[:2], self.heads, -1).transpose(1, 2) for x in (q, k, v))
+        return q, k, v
 
     def remember(self, cache: Any, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         return cache.update(k, v, self.layer_idx)  # type: ignore[no-any-return]

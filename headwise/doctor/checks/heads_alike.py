@@ -1,8 +1,8 @@
 """Heads that compute the same numbers, projections that are 0, and heads whose weights meet no values.
 
-Two heads with the same queries, keys and values are one head computed twice, whatever the reason: a slice that was copied,
-a loop that fills every head from the first, a checkpoint that was loaded wrongly. A projection of zeros gives every key the
-same weight, or adds nothing.
+Two heads with the same queries, keys and values are one head computed twice, whatever the reason: a slice that was
+copied, a loop that fills every head from the first, a checkpoint that was loaded wrongly. A projection of zeros gives
+every key the same weight, or adds nothing.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def _idle(site: Site) -> Iterator[Finding]:
     yield Finding(
         "head-idle",
         "bug",
-        f"the weights of {len(idle)} of {heads} heads ({_some(idle)}) are not multiplied with any values: their queries "
+        f"the weights of {len(idle)} of {heads} heads ({_some(idle)}) are not multiplied with any values: their "
+        f"queries "
         "and keys have no effect",
         "multiply the weights of every head with the values of that head",
         site.softmax.where,

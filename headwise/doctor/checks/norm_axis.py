@@ -1,8 +1,8 @@
 """Norms over the wrong axis: over the positions of a sequence, or over the heads.
 
-The statistics of a norm belong to one token of one head (or of all heads together). Taken over the sequence, they let every
-token influence the queries and keys of every other before any mask acts; taken over the heads, each feature competes with
-those of other heads.
+The statistics of a norm belong to one token of one head (or of all heads together). Taken over the sequence, they let
+every token influence the queries and keys of every other before any mask acts; taken over the heads, each feature
+competes with those of other heads.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _over_positions(patient: Patient, site: Site) -> Iterator[Finding]:
 
 
 def _norm(site: Site) -> Norm | None:
-    """The last statistic over several positions before the scores. A mean alone may be a pooling: it counts if its root is
-    taken, as in a norm that is written out.
+    """The last statistic over several positions before the scores. A mean alone may be a pooling: it counts if
+    a root is taken too, as in a norm that is written out.
     """
     before = [x for x in site.trace.norms if x.order < site.softmax.order]
     certain = [x for x in before if x.name != "mean"]
@@ -88,7 +88,8 @@ def _over_heads(site: Site) -> Iterator[Finding]:
             yield Finding(
                 "norm-axis",
                 "bug",
-                f"for every feature the {_WORDS[name]} of the {heads} heads together have the same size, and those of one "
+                f"for every feature the {_WORDS[name]} of the {heads} heads together have the same size, and those "
+                f"of one "
                 "head do not: they are normalised over the heads",
                 _FIX,
                 site.product.where,

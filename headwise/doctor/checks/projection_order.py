@@ -112,7 +112,8 @@ def _order(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor] | N
 
 
 _BY_HEAD = re.compile(
-    r"[\[(]\s*(num_(attention_)?heads|n_heads?|heads|H|nh|np)\s*,\s*3\s*,\s*(head_(size|dim)|dim_head|hn|D|d|hs)\s*[\])]"
+    r"[\[(]\s*(num_(attention_)?heads|n_heads?|heads|H|nh|np)\s*,\s*3\s*,"
+    r"\s*(head_(size|dim)|dim_head|hn|D|d|hs)\s*[\])]"
 )
 
 
@@ -120,14 +121,16 @@ def _documented(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor
     """A packed projection that is documented head by head, and split in thirds."""
     said = _BY_HEAD.search("\n".join(x.__doc__ or "" for x in (type(patient.module), type(patient.module).forward)))
     q = used["q"]
-    if said is None or q is None or any(used[name] is None or used[name][0] is not q[0] for name in "kv"):  # type: ignore[index]
+    others = [used[name] for name in "kv"]
+    if said is None or q is None or any(x is None or x[0] is not q[0] for x in others):
         return
     heads, width = q[1].shape
     if heads > 1 and torch.equal(q[1].flatten(), torch.arange(heads * width)):
         yield Finding(
             "qkv-order",
             "bug",
-            f"its documentation lays {q[0].name} out as {said.group(0)}, head by head; it is split in thirds, so that the "
+            f"its documentation lays {q[0].name} out as {said.group(0)}, head by head; it is split in thirds, so "
+            f"that the "
             "queries of most heads are the documented keys and values of others",
             "split it head by head: view(B, N, H, 3 * D).chunk(3, dim=-1)",
             q[0].where,

@@ -151,9 +151,11 @@ def _axis(site: Site) -> Iterator[Finding]:
                     "rope-axis",
                     "bug",
                     f"the {'queries' if name == 'q' else 'keys'} are rotated by the number of their "
-                    f"{'head' if dim else 'example'}, the same at every position (up to {apart:.2f} rad between the {word}): "
+                    f"{'head' if dim else 'example'}, the same at every position (up to {apart:.2f} rad between the "
+                    f"{word}): "
                     f"the table runs over the {word}",
-                    "rotate with the positions on the dimension that the table expects: transpose to [B, H, N, D] first, or "
+                    "rotate with the positions on the dimension that the table expects: transpose to [B, H, N, D] "
+                    "first, or "
                     "take the length from the dimension of the positions",
                     site.product.where,
                     numbers={"apart": apart},
@@ -262,8 +264,9 @@ def _turn(x: Tensor) -> Tensor:
 
 
 def _rotation(site: Site, name: str, dim: int = 2) -> Rotation | None:
-    """The maps of the pairing that explains the measured change, one for each index of `dim` of [B, H, L, D]; None if no
-    pairing does.
+    """The maps of the pairing that explains the measured change, one for each index of `dim` of [B, H, L, D].
+
+    None if no pairing does.
     """
     raw = site.raw(name)
     if raw is None:

@@ -43,7 +43,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "rope-half-precision",
                 "bug" if lowered else "risk",
-                f"in a bfloat16 module the angles of {name} differ by up to {float(off):.1%} from those of a float32 module: "
+                f"in a bfloat16 module the angles of {name} differ by up to {float(off):.1%} from those of a float32 "
+                f"module: "
                 "the frequencies were rounded to 8 bits, so that far positions are rotated wrongly",
                 "keep the frequencies in float32 and compute the angles in float32; cast cos and sin afterwards",
                 where,

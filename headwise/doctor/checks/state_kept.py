@@ -1,8 +1,8 @@
 """Whether a call changes what later calls give: stale keys, stale tables, a dropout that is switched off for good.
 
-A copy of the module is called with one input and then with another; a second copy with the other input alone. Shorter and
-longer inputs, another number of examples, and train mode come first. The copies are made of the module as it was given, since
-the trials that found out how to call it were calls, too.
+A copy of the module is called with one input and then with another; a second copy with the other input alone. Shorter
+and longer inputs, another number of examples, and train mode come first. The copies are made of the module as it was
+given, since the trials that found out how to call it were calls, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
-from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.probe import ROUNDING, Probe, awake, gap, sentence
 
 FINDINGS = ("state-kept", "train-eval-differ")

@@ -93,7 +93,9 @@ def _calls(probe: Probe, inputs: Inputs) -> Iterator[tuple[bool, dict[str, Any]]
 def _reached(
     probe: Probe, inputs: Inputs, wanted: dict[str, Tensor], training: bool, options: dict[str, Any]
 ) -> dict[str, Tensor] | None:
-    """The parameters with a gradient, and where it is not 0; None if it does not run this way, or gives no gradient at all."""
+    """The parameters with a gradient, and where it is not 0; None if it does not run this way, or gives no
+    gradient at all.
+    """
     probe.module.train(training)
     try:
         with quiet(), Dice(still=True), torch.enable_grad():
@@ -155,7 +157,8 @@ def _only_in_eval(patient: Patient, probe: Probe, inputs: Inputs, names: set[str
         yield Finding(
             "gradient-blocked",
             "bug",
-            f"in train mode {_listed(lost)} get{'s' if len(lost) == 1 else ''} no gradient, although the output depends "
+            f"in train mode {_listed(lost)} get{'s' if len(lost) == 1 else ''} no gradient, although the output "
+            f"depends "
             "on it there; in eval mode there is one",
             "remove the detach(), .data or torch.no_grad that acts in train mode",
             where=_origin(probe.module, lost[0]),
@@ -199,7 +202,8 @@ def _idle(patient: Patient, probe: Probe, inputs: Inputs, before: Tensor, used: 
             yield Finding(
                 "unused-parameter",
                 "bug" if count % head == 0 else "risk",
-                f"{count} of the {of} {kind} of {name} {list(where.shape)} never get a gradient ({kind} {runs}), and other "
+                f"{count} of the {of} {kind} of {name} {list(where.shape)} never get a gradient ({kind} {runs}), and "
+                f"other "
                 "numbers there do not change the output: this part of the weight is not used",
                 "use every part of the weight once (is another part used in its place?), or make the weight smaller",
                 where=_origin(probe.module, name),
@@ -341,7 +345,9 @@ def _under_conditions(function: ast.FunctionDef, attribute: str) -> list[ast.exp
 
 
 def _by_option(function: ast.FunctionDef, attribute: str) -> bool:
-    """Whether its use may depend on how the module is called or set up: False if the conditions around it are constants."""
+    """Whether its use may depend on how the module is called or set up: False if the conditions around it are
+    constants.
+    """
     arguments = {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}
     conditions = _under_conditions(function, attribute)
     names = {x.id for test in conditions for x in ast.walk(test) if isinstance(x, ast.Name)}

@@ -80,7 +80,9 @@ def look(
     edit: Callable[[Inputs], Inputs] | None = None,
     **arguments: Any,
 ) -> Anatomy:
-    """One traced forward, on a copy that `change` may change, with inputs that `edit` may. `arguments` are those of `Interface.run`."""
+    """One traced forward, on a copy that `change` may change, with inputs that `edit` may change.
+    `arguments` are those of `Interface.run`.
+    """
     twin = patient.fresh()
     if change is not None:
         change(twin.module)

@@ -223,7 +223,9 @@ class Tracing(TorchDispatchMode):
 
 
 # Statistics that norms are made of.
-_SPREADS = frozenset("var var_mean std std_mean linalg_vector_norm native_layer_norm _fused_rms_norm mean".split())
+_SPREADS = frozenset(
+    ("var", "var_mean", "std", "std_mean", "linalg_vector_norm", "native_layer_norm", "_fused_rms_norm", "mean")
+)
 # Operations that move numbers; that pass the marks of the input to one result; that multiply matrices.
 _MOVES = """
 alias as_strided channel_shuffle chunk constant_pad_nd detach diagonal expand expand_copy flip gather im2col index
