@@ -89,9 +89,8 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "cache-mismatch": _names("left-padding"),
     "projection-reused": _names("argument-order unused-parameter wrong-variant"),
     "state-kept": _names(
-        "batch-mixing cache-mismatch causal-leak dropout-in-eval gradient-wrong left-padding noncontiguous-input "
-        "sizes-fixed "
-        "state-dict train-eval-differ wrong-variant"
+        "batch-mixing cache-mismatch causal-leak gradient-wrong left-padding noncontiguous-input "
+        "sizes-fixed state-dict train-eval-differ wrong-variant"
     ),
     "norm-axis": _names("batch-mixing causal-leak left-padding mask-ignored wrong-variant"),
     "rope-axis": _names("cache-mismatch left-padding wrong-variant"),
