@@ -24,6 +24,7 @@ from headwise.errors import DoctorError, shortened
 
 if TYPE_CHECKING:
     from headwise.doctor.fitting.fit import Fit
+    from headwise.doctor.probing.reached import Reached
     from headwise.doctor.reading.anatomy import Anatomy
 
 Example = tuple[tuple[Any, ...], dict[str, Any]]
@@ -128,6 +129,13 @@ class Patient:
             return None
 
     @functools.cached_property
+    def reached(self) -> Reached:
+        """Which parameters a gradient reaches."""
+        from headwise.doctor.probing.reached import reached
+
+        return reached(self)
+
+    @functools.cached_property
     def source(self) -> str:
         """The text of the module's class, or "" where there is none."""
         try:
@@ -159,6 +167,15 @@ class Patient:
         """A copy that may be changed (`.module.half()`, `.module.train()`); it keeps what is known about the calls."""
         twin = Patient(self.module, spec=self.spec, example=self.example, make=self.make)
         twin.__dict__["interface"] = self.interface.on(twin.module)
+        return twin
+
+    def as_given(self) -> Patient:
+        """A copy of the module as it was given, without traces of the doctor's own calls."""
+        twin = Patient(self.original, spec=self.spec, example=self.example, make=self.make)
+        known = self.interface  # before the class is compared: it may make a module of token ids take embeddings
+        if type(self.module) is not type(self.original):
+            token_ids.on_embeddings(twin.module)
+        twin.__dict__["interface"] = known.on(twin.module)
         return twin
 
     def rebuild(self, **changes: Any) -> nn.Module | None:

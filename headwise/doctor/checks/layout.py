@@ -31,13 +31,10 @@ _BATCH_FIRST = re.compile(
 
 def check(patient: Patient) -> Iterator[Finding]:
     interface = patient.interface
-    said = _BATCH_FIRST.search(patient.source)
-    if (
-        interface.batched
-        and not interface.batch_first
-        and said
-        and not re.search(r"batch_first|seq\w* first", patient.source)
-    ):
+    documented = "\n".join(x.__doc__ or "" for x in (type(patient.module), type(patient.module).forward))
+    text = documented if _BATCH_FIRST.search(documented) else patient.source
+    said = _BATCH_FIRST.search(text)
+    if interface.batched and not interface.batch_first and said and not re.search(r"batch_first|seq\w* first", text):
         yield Finding(
             "batch-mixing",
             "bug",

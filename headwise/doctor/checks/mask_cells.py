@@ -34,6 +34,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     masks = [m for m in patient.interface.masks if not m.own]
     if not masks:
         raise NotApplicable("it takes no mask")
+    if "projection-zero" in patient.excused:
+        raise NotChecked("a projection is 0, so that a mask has no effect to understand it by")
     tried = 0
     for mask in _one_each(masks):
         # Documentation is taken literally: the mask is passed in the form that it states, and the effect is measured.

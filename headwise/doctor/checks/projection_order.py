@@ -6,6 +6,7 @@ say what their author intended. A module trains with any order, but loads no che
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import torch
@@ -92,6 +93,7 @@ def _order(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor] | N
         return  # used twice: reported below
     order = sorted(shared, key=lambda name: first[name])
     if order == shared:
+        yield from _documented(patient, site, used)
         return
     seed = used[shared[0]][0]  # type: ignore[index]
     stated = read_name(seed.name.removesuffix(".weight").removesuffix(".in_proj")).letters
@@ -107,6 +109,31 @@ def _order(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor] | N
         seed.where,
         numbers={name: float(first[name]) for name in shared},
     )
+
+
+_BY_HEAD = re.compile(
+    r"[\[(]\s*(num_(attention_)?heads|n_heads?|heads|H|nh|np)\s*,\s*3\s*,"
+    r"\s*(head_(size|dim)|dim_head|hn|D|d|hs)\s*[\])]"
+)
+
+
+def _documented(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor] | None]) -> Iterator[Finding]:
+    """A packed projection that is documented head by head, and split in thirds."""
+    said = _BY_HEAD.search("\n".join(x.__doc__ or "" for x in (type(patient.module), type(patient.module).forward)))
+    q = used["q"]
+    others = [used[name] for name in "kv"]
+    if said is None or q is None or any(x is None or x[0] is not q[0] for x in others):
+        return
+    heads, width = q[1].shape
+    if heads > 1 and torch.equal(q[1].flatten(), torch.arange(heads * width)):
+        yield Finding(
+            "qkv-order",
+            "bug",
+            f"its documentation lays {q[0].name} out as {said.group(0)}, head by head; it is split in thirds, so "
+            "that the queries of most heads are the documented keys and values of others",
+            "split it head by head: view(B, N, H, 3 * D).chunk(3, dim=-1)",
+            q[0].where,
+        )
 
 
 def _named(

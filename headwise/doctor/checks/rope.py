@@ -8,18 +8,21 @@ keys, the scores do not depend on the distance alone.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding, Severity, Where
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading.creation import uses
 from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site
 
-FINDINGS = ("rope-pairing", "rope-asymmetric", "mscale-twice")
+FINDINGS = ("rope-pairing", "rope-asymmetric", "rope-axis", "rope-unused", "mscale-twice")
 
 _ROUNDING = 1e-4
 
@@ -63,10 +66,15 @@ def check(patient: Patient) -> Iterator[Finding]:
             continue
         q, k, v = (_rotation(site, name) for name in ("q", "k", "v"))
         if q is None or k is None:
+            wrong = list(_axis(site))
+            known += bool(wrong)
+            yield from wrong
             continue
         known += 1
         yield from _judge(site, q, k, v)
         yield from _stretched(patient, site, q)
+        if not q.pairing and not k.pairing and site is sites[0]:
+            yield from _unused(patient, site)
     if not known:
         raise NotChecked("queries and keys are not pairwise maps of the outputs of their projections")
 
@@ -130,6 +138,87 @@ def _judge(site: Site, q: Rotation, k: Rotation, v: Rotation | None) -> Iterator
             )
 
 
+def _axis(site: Site) -> Iterator[Finding]:
+    """Rotations by the number of the head, or of the example, where positions are meant."""
+    for dim, word in ((1, "heads"), (0, "examples of the batch")):
+        for name in "qk":
+            turned = _rotation(site, name, dim)
+            if turned is None or not turned.pairing or float(turned.stretch.max()) > 1e-2:
+                continue
+            apart = float(_turn(turned.angles - turned.angles[:1]).abs().max())
+            if apart > 1e-2:
+                yield Finding(
+                    "rope-axis",
+                    "bug",
+                    f"the {'queries' if name == 'q' else 'keys'} are rotated by the number of their "
+                    f"{'head' if dim else 'example'}, the same at every position (up to {apart:.2f} rad between the "
+                    f"{word}): the table runs over the {word}",
+                    "rotate with the positions on the dimension that the table expects: transpose to [B, H, N, D] "
+                    "first, or take the length from the dimension of the positions",
+                    site.product.where,
+                    numbers={"apart": apart},
+                )
+                return
+
+
+_ROTARY = re.compile(r"rot|rope|inv_?freq|freqs|cos|sin(_|$)", re.IGNORECASE)
+
+
+def _unused(patient: Patient, site: Site) -> Iterator[Finding]:
+    """Tables of cos and sin that are made or read, where a token's queries and keys are the same at every position."""
+    if patient.interface.takes != "self" or site.q.shape[2] < 4:
+        return
+    used = _runs_rotary(patient, site)
+    if not used:
+        return
+
+    def edit(inputs: Inputs) -> Inputs:
+        def repeated(x: Tensor) -> Tensor:
+            x = x.clone()
+            x[:, 3] = x[:, 1]
+            return x
+
+        return inputs.each(repeated)
+
+    twins = look(patient, batch=6, length=patient.interface.length or 6, edit=edit).sites
+    if not twins or twins[0].grid is None:
+        return
+    for x in (twins[0].q, twins[0].k):
+        if float((x[:, :, 1] - x[:, :, 3]).abs().max()) > 1e-5 * float(x.abs().max()):
+            return
+    yield Finding(
+        "rope-unused",
+        "bug",
+        f"{used}, but the same token has the same queries and keys at positions 1 and 3: nothing is rotated",
+        "use the rotated queries and keys, at the positions 0, 1, 2, …",
+        site.product.where,
+    )
+
+
+def _runs_rotary(patient: Patient, site: Site) -> str:
+    """What of RoPE runs in forward: cos and sin that are computed, or a module of that name."""
+    if any(name in ("cos", "sin", "polar") for name, _, _ in site.trace.functions):
+        return "cos and sin are computed"
+    twin = patient.fresh()
+    called: list[str] = []
+    hooks = [
+        part.register_forward_hook(lambda *_, path=path: called.append(path))
+        for path, part in twin.module.named_modules()
+        if path and _ROTARY.search(path.rpartition(".")[2] + " " + type(part).__name__)
+    ]
+    with torch.no_grad():
+        twin.interface.run(twin.interface.inputs())
+    for hook in hooks:
+        hook.remove()
+    if called:
+        return f"{called[0]} is called"
+    for path, _ in twin.module.named_buffers():
+        holder, _, name = path.rpartition(".")
+        if _ROTARY.search(name) and not holder and uses(twin.module, name):
+            return f"forward reads the table {name}"
+    return ""
+
+
 def _stretched(patient: Patient, site: Site, q: Rotation) -> Iterator[Finding]:
     """YaRN's mscale in cos and sin as well as in the scale."""
     twins = patient.see().again
@@ -172,12 +261,16 @@ def _turn(x: Tensor) -> Tensor:
     return torch.atan2(x.sin(), x.cos())
 
 
-def _rotation(site: Site, name: str) -> Rotation | None:
-    """The maps of the pairing that explains the measured change; None if no pairing does."""
+def _rotation(site: Site, name: str, dim: int = 2) -> Rotation | None:
+    """The maps of the pairing that explains the measured change, one for each index of `dim` of [B, H, L, D].
+
+    None if no pairing does.
+    """
     raw = site.raw(name)
     if raw is None:
         return None
     entered = {"q": site.q, "k": site.k, "v": site.v}[name].double()
+    entered, raw = entered.transpose(dim, 2), raw.transpose(dim, 2)
     factor = (entered * raw).sum() / (raw * raw).sum()
     if float((entered - factor * raw).abs().max()) < _ROUNDING * float(entered.abs().max()):
         return Rotation("")

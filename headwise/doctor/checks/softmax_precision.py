@@ -8,6 +8,7 @@ import torch
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
+from headwise.doctor.reading.site import Site
 
 FINDINGS = ("softmax-half",)
 
@@ -30,3 +31,20 @@ def check(patient: Patient) -> Iterator[Finding]:
                 "compute the softmax in float32, and cast its result if needed",
                 site.softmax.where,
             )
+            continue
+        yield from _products(site)
+
+
+def _products(site: Site) -> Iterator[Finding]:
+    """Products in half precision, which kernels may need, and a softmax that is not."""
+    operand = site.product.left
+    if operand is not None and operand.value.dtype in _HALF:
+        kind = str(operand.value.dtype).removeprefix("torch.")
+        bits = "8 bits" if kind == "bfloat16" else "11 bits, and scores above 65504 become infinite"
+        yield Finding(
+            "softmax-half",
+            "risk",
+            f"in a float32 module the products of queries and keys are computed in {kind}, with {bits}",
+            "cast no queries and keys down, unless a kernel needs it",
+            site.product.where,
+        )

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.masking import hiding
 from headwise.doctor.probing.probe import Probe
+from headwise.doctor.reading.anatomy import look
 
-FINDINGS = ("weights-averaged", "softmax-axis", "mask-after-softmax")
+FINDINGS = ("weights-averaged", "weights-wrong", "softmax-axis", "mask-after-softmax")
 
 _PER_HEAD = re.compile(r"average|per_head|head_weights|mean")
 _NEAR = 1e-3
@@ -24,19 +26,21 @@ def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     inputs = probe.inputs()
     probe.answers(inputs)
-    weights = _weights(probe, {})
     options: dict[str, Any] = {}
+    flags = [
+        name for name, role in probe.interface.roles.items() if role == "weights-flag" and name in probe.interface.flags
+    ]
+    wrong = next((x for o in ({}, {"given": dict.fromkeys(flags, True)}) for x in _compared(patient, probe, o)), None)
+    if wrong is not None:
+        yield wrong
+        return
+    weights = _weights(probe, {})
     if weights is None:
-        flags = [
-            name
-            for name, role in probe.interface.roles.items()
-            if role == "weights-flag" and name in probe.interface.flags
-        ]
         options = {"given": dict.fromkeys(flags, True)}
         weights = _weights(probe, options)
     if weights is None:
         raise NotApplicable("it returns no weights")
-    yield from _averaged(probe, weights)
+    yield from _averaged(probe, weights, options)
     yield from _sums(probe, weights, options)
 
 
@@ -49,13 +53,109 @@ def _weights(probe: Probe, options: dict[str, Any]) -> Tensor | None:
     return None if weights is None else weights.detach()
 
 
-def _averaged(probe: Probe, weights: Tensor) -> Iterator[Finding]:
+def _compared(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterator[Finding]:
+    """The returned weights against those that the values were multiplied with, if they were traced."""
+    if patient.anatomy is None or not patient.anatomy.sites:
+        return
+    keys = [{}, *hiding(probe.inputs(), 1)]
+    for mask in keys:
+        given = {**options, **mask}
+        pair = _traced(patient, given)
+        if pair is None:
+            continue
+        used, returned = pair
+        if any(not _unlike(used, x) and _known(used, x) for x in returned):
+            continue
+        told = next((said for x in returned if (said := _unlike(used, x))), "")
+        if told:
+            yield Finding(
+                "weights-wrong",
+                "bug",
+                ("with key 1 hidden, " if mask else "") + told,
+                "return the weights that are multiplied with the values, [B, H, Q, K]",
+                patient.anatomy.sites[0].softmax.where,
+            )
+            return
+
+
+def _traced(patient: Patient, options: dict[str, Any]) -> tuple[Tensor, list[Tensor]] | None:
+    """[B, H, Q, K] as used, and the tensors beside the output that were returned in the same call."""
+    try:
+        found = look(patient, **options)
+    except Exception:
+        return None
+    sites = [x for x in found.sites if x.grid is not None and x.contraction is not None]
+    used_there = [x.weights for x in sites if _same(x.weights, x.weights_at_values)]
+    if len(used_there) != 1:
+        return None
+    used = used_there[0]
+    result = found.run.result
+    returned = [
+        x.detach().to(torch.float64)
+        for _, x in tensors_in(result.raw)
+        if x.is_floating_point() and x.ndim >= 2 and x.numel() > 5 and not bool((x < 0).any())
+    ]
+    return (used, returned) if returned and bool(used.isfinite().all()) else None
+
+
+def _known(used: Tensor, returned: Tensor) -> bool:
+    """Whether these are weights as they were used, of every head or of their mean."""
+    near = [used, used.mean(1), used.mean(1, keepdim=True), used.flatten(0, 1), used.transpose(0, 1), used.sum(1)]
+    return any(_same(x, returned) for x in [*near, *used.unbind(1)])
+
+
+def _unlike(used: Tensor, returned: Tensor) -> str:
+    """How the returned weights differ from the used ones; "" if they do not, or in no known way."""
+    b, h, q, k = used.shape
+    if _known(used, returned):
+        return ""
+    wrong = {
+        "averaged over the examples of the batch": [used.mean(0), used.mean(0, keepdim=True), used.mean((0, 1))],
+        "averaged over the queries": [used.mean(2), used.mean(2, keepdim=True)],
+        "averaged over the keys": [used.mean(3), used.mean(3, keepdim=True)],
+        "those of the first example alone": [used[0], used[:1]],
+        "transposed, [..., K, Q]": [used.mT, used.mean(1).mT, used.flatten(0, 1).mT],
+        "divided by the number of heads twice": [used.mean(1) / h, used / h],
+    }
+    shape = f"the returned weights {list(returned.shape)} are"
+    for words, forms in wrong.items():
+        if words.startswith("averaged") and b * q * k == 1:
+            continue
+        if any(_same(x, returned) for x in forms):
+            return f"{shape} {words}; there are {b} examples, {h} heads, {q} queries and {k} keys"
+    if returned.shape == used.shape and bool((used == 0).any()):
+        hidden = used == 0
+        inside = returned.masked_fill(hidden, 0.0)
+        if float(returned[hidden].max()) > 1e-4 and _same(used, inside / inside.sum(-1, keepdim=True)):
+            return (
+                f"{shape} those before the mask: masked keys have weights of up to {float(returned[hidden].max()):.2g}"
+            )
+    return ""
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(torch.allclose(a, b, rtol=1e-4, atol=1e-5))
+
+
+def _averaged(probe: Probe, weights: Tensor, options: dict[str, Any]) -> Iterator[Finding]:
     heads = probe.interface.heads or 1
     batch = probe.inputs().query.shape[0]
     squeezed = weights.ndim == 4 and weights.shape[1] == 1
     if heads < 2 or not (squeezed or (weights.ndim == 3 and weights.shape[0] == batch)):
         return
     flag = next((name for name in probe.interface.roles if _PER_HEAD.search(name)), "")
+    if flag and flag in probe.interface.flags:
+        both = [_weights(probe, {**options, "given": {**options.get("given", {}), flag: x}}) for x in (True, False)]
+        if all(isinstance(x, Tensor) and x.shape == weights.shape for x in both):
+            yield Finding(
+                "weights-averaged",
+                "bug",
+                f"{flag} has no effect: with True and with False the returned weights have the shape "
+                f"{list(weights.shape)}, one map for {heads} heads",
+                f"return the weights of every head where {flag} asks for them",
+                numbers={"heads": heads},
+            )
+            return
     yield Finding(
         "weights-averaged",
         "note" if flag else "risk",

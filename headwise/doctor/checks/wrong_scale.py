@@ -71,7 +71,8 @@ def _measure_by_keys(patient: Patient, anatomy: Anatomy, site: Site) -> float | 
 def _normed(site: Site) -> bool:
     """Whether the norm of queries or keys differs from that of their projection."""
     for name in ("q", "k"):
-        raw = site.raw(name)
+        learned = any(seed.kind in ("product", "parameter") for seed in site.projections[name])
+        raw = None if learned else site.raw(name)
         if raw is not None:
             ratio = (site.q if name == "q" else site.k).double().norm(dim=-1) / raw.norm(dim=-1)
             if bool(((ratio - ratio.mean()).abs() > 1e-2 * ratio.mean()).any()):

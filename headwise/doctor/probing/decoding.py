@@ -40,7 +40,7 @@ class Steps:
 
     def call(self, first: int, last: int, options: Mapping[str, Any] | None = None) -> tuple[Tensor, Any]:
         """The output for these tokens, and everything that forward returned."""
-        part = self.x[:, first:last]
+        part = self.x[:, first:last].contiguous()
         takes = self.interface.takes
         inputs = Inputs(part, None if takes == "self" else part, part if takes == "qkv" else None)
         with quiet():

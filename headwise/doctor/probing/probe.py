@@ -162,9 +162,9 @@ def weighting(out: Tensor) -> Tensor:
     return torch.randn(out.shape, generator=torch.Generator().manual_seed(3)).to(out.dtype)
 
 
-def gradients(out: Tensor, wanted: Iterable[Tensor]) -> tuple[Tensor | None, ...]:
+def gradients(out: Tensor, wanted: Iterable[Tensor], *, keep: bool = False) -> tuple[Tensor | None, ...]:
     """Those of the weighted sum of an output; None for a tensor that it does not depend on."""
-    return torch.autograd.grad(out, list(wanted), weighting(out), allow_unused=True)
+    return torch.autograd.grad(out, list(wanted), weighting(out), allow_unused=True, retain_graph=keep or None)
 
 
 def gap(before: Tensor, after: Tensor) -> float:

@@ -78,9 +78,12 @@ def look(
     train: bool = False,
     dtype: torch.dtype | None = None,
     change: Callable[[nn.Module], None] | None = None,
+    edit: Callable[[Inputs], Inputs] | None = None,
     **arguments: Any,
 ) -> Anatomy:
-    """One traced forward, on a copy that `change` may change. `arguments` are those of `Interface.run`."""
+    """One traced forward, on a copy that `change` may change, with inputs that `edit` may change.
+    `arguments` are those of `Interface.run`.
+    """
     twin = patient.fresh()
     if change is not None:
         change(twin.module)
@@ -88,6 +91,7 @@ def look(
     if dtype is not None:
         twin.module.to(dtype)
     inputs = twin.interface.inputs(batch, length, seed=seed, dtype=dtype)
+    inputs = inputs if edit is None else edit(inputs)
 
     def call() -> Result:
         return twin.interface.run(inputs, **arguments)

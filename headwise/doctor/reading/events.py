@@ -28,9 +28,21 @@ class Trace:
     exponentials: int = 0  # how many exponentials of tensors that depend on the inputs
     # cos, sin, and their dtype
     functions: list[tuple[str, torch.dtype, Where | None]] = dataclasses.field(default_factory=list)
+    angles: list[Tensor] = dataclasses.field(default_factory=list)  # of each of them
+    roots: int = 0  # how many square roots of numbers that depend on the inputs
+    norms: list[Norm] = dataclasses.field(default_factory=list)
 
     def seed(self, number: int) -> Seed:
         return self.seeds[number]
+
+
+@dataclasses.dataclass
+class Norm:
+    """A size or a spread that was computed over the numbers of several tokens."""
+
+    name: str
+    where: Where | None
+    order: int
 
 
 @dataclasses.dataclass

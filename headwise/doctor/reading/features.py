@@ -39,7 +39,7 @@ def _of_elements(seed: Seed) -> Tensor:
             return torch.arange(shape[1]).reshape(1, -1, *(1,) * (len(shape) - 2)).expand(shape)
         return torch.arange(shape[-1]).expand(shape) if shape else torch.zeros((), dtype=torch.long)
     x, n, m = shape if len(shape) == 3 else (1, *shape)
-    by_rows = seed.left.live
+    by_rows = seed.left.live or not seed.right.live  # of neither: learned vectors, and the weight is on the right
     live, width, length = (seed.left, m, n) if by_rows else (seed.right, n, m)
     tokens = marks.one(live.token, -1 if by_rows else -2).expand(x, length)
     first = _occurrence(tokens.reshape(-1)).reshape(x, length) * width

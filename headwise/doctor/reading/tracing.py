@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.doctor.reading import marks, products
 from headwise.doctor.reading.code_line import running_line
+from headwise.doctor.reading.events import Norm
 from headwise.doctor.reading.ledger import Ledger
 from headwise.doctor.reading.marks import Marks
 from headwise.doctor.reading.softmaxes import Softmaxes
@@ -41,6 +42,10 @@ class Tracing(TorchDispatchMode):
     def _follow(
         self, func: Any, name: str, args: Sequence[Any], kwargs: Any, out: Any, overwritten: Tensor | None
     ) -> None:
+        if name in ("sqrt", "rsqrt") and self.ledger.marks_of(args[0]).live:
+            self.ledger.trace.roots += 1
+        if name in _SPREADS:
+            self._spread(name, args)
         in_place = name.endswith("_") and not name.startswith("__")
         plain = name.rstrip("_") if in_place else name
         if plain in _MULTIPLYING:
@@ -81,6 +86,20 @@ class Tracing(TorchDispatchMode):
         else:
             self._other(args, kwargs, out)
 
+    def _spread(self, name: str, args: Sequence[Any]) -> None:
+        """A statistic over dims along which the token changes."""
+        x = args[0]
+        found = self.ledger.marks_of(x)
+        if not found.live or self._met_of_live(found):  # of scores, or of the result of an attention
+            return
+        dims = sorted({d % x.ndim for d in _reduced(name, args)})
+        rest = [d for d in range(x.ndim) if d not in dims]
+        tokens = found.token.permute(*rest, *dims).reshape([x.shape[d] for d in rest] + [-1])
+        examples = marks.example_of(tokens)
+        known = (tokens >= 0).all(-1) & (examples == examples[..., :1]).all(-1)
+        if bool(known.any()) and bool((tokens != tokens[..., :1]).any(-1)[known].all()):
+            self.ledger.trace.norms.append(Norm(name, running_line(), self.ledger.order))
+
     def _other(self, args: Any, kwargs: Any, out: Any) -> None:
         """An unknown operation: its results depend on the inputs if one of its operands does."""
         parts = [self.ledger.marks_of(x) for x in marks.tensors_in([list(args), kwargs])]
@@ -99,6 +118,10 @@ class Tracing(TorchDispatchMode):
         first = results[0]
         if name in ("cos", "sin", "polar"):
             self.ledger.trace.functions.append((name, first.dtype, running_line()))
+            angle = args[1 if name == "polar" else 0]
+            self.ledger.trace.angles.append(
+                angle.detach().clone() if isinstance(angle, Tensor) else torch.tensor(angle)
+            )
         operands = marks.tensors_in([list(args), kwargs]) if name not in _HANDING_ON else marks.tensors_in(args[0])[:1]
         parts = [self.ledger.marks_of(x) for x in operands]
         if name == "where" and len(args) == 3:  # the condition is not a number
@@ -191,6 +214,21 @@ class Tracing(TorchDispatchMode):
                 func(to, args[1], of)
 
 
+def _reduced(name: str, args: Sequence[Any]) -> Sequence[int]:
+    """The dims that a statistic is taken over."""
+    of = 2 if name == "linalg_vector_norm" else 1
+    given = args[of] if len(args) > of else None
+    if "norm" in name and name.startswith(("native", "_fused")):  # given is a shape
+        return range(-len(given or ()), 0)
+    if isinstance(given, int):
+        return [given]
+    return given if isinstance(given, (list, tuple)) else range(args[0].ndim)
+
+
+# Statistics that norms are made of.
+_SPREADS = frozenset(
+    ("var", "var_mean", "std", "std_mean", "linalg_vector_norm", "native_layer_norm", "_fused_rms_norm", "mean")
+)
 # Operations that move numbers; that pass the marks of the input to one result; that multiply matrices.
 _MOVES = """
 alias as_strided channel_shuffle chunk constant_pad_nd detach diagonal expand expand_copy flip gather im2col index

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 import headwise
 from headwise import nn as ours
+from headwise.doctor import checks
 from headwise.nn.positions import Alibi, Rope, T5Buckets
 from tests.doctor.calling.test_interface_models import bert, deepseek, gpt2, llama, t5, vit
 from tests.doctor.checks.specimens import Attention, Causal, Cross, found, seeded
@@ -105,7 +106,7 @@ def test_the_whole_diagnosis_names_no_bug(name: str) -> None:
     diagnosis = headwise.diagnose(module)
     assert diagnosis.bugs == ()
     assert len(diagnosis.understood) > 1
-    assert len(diagnosis.unchecked) <= 15  # of all checks: what could not be traced leaves the most
+    assert len(diagnosis.unchecked.keys() - checks.READ) <= 3  # what could not be traced leaves the others
     assert all(torch.equal(x, before[key]) for key, x in module.state_dict().items())
     assert module.training
 

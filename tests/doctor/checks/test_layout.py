@@ -304,3 +304,27 @@ class Convolved(nn.Module):
 def test_keys_of_several_positions_cannot_be_judged() -> None:
     with pytest.raises(NotChecked, match="computed from several tokens"):
         found("layout", seeded(Convolved))
+
+
+class DocumentsBatchFirst(nn.Module):
+    """x: (batch_size, tokens, width)"""
+
+    def __init__(self, **options: bool) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 4, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x)[0]
+
+
+class KeepsBatchFirst(DocumentsBatchFirst):
+    """x: (batch_size, tokens, width)"""
+
+    def __init__(self) -> None:
+        super().__init__(batch_first=True)
+
+
+def test_a_layout_that_the_docstring_states() -> None:
+    finding = one("layout", seeded(DocumentsBatchFirst))
+    assert (finding.name, finding.severity) == ("batch-mixing", "bug")
+    assert found("layout", seeded(KeepsBatchFirst)) == []

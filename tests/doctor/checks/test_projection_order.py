@@ -201,3 +201,32 @@ class SharedQueriesAndKeys(Plain):
 def test_one_weight_for_two_by_design_is_no_bug() -> None:
     assert found("projection_order", seeded(SharedKeysAndValues)) == []
     assert [x.severity for x in found("projection_order", seeded(SharedQueriesAndKeys))] == ["risk"]
+
+
+class ByHeadInThirds(nn.Module):
+    """The rows of qkv.weight are [num_heads, 3, head_size]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.transpose(1, 2) for y in self.parts(self.qkv(x)))
+        return self.out(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+    def parts(self, x: Tensor) -> list[Tensor]:
+        return [y.view(*x.shape[:2], 4, 4) for y in x.chunk(3, -1)]
+
+
+class ByHead(ByHeadInThirds):
+    """The rows of qkv.weight are [num_heads, 3, head_size]."""
+
+    def parts(self, x: Tensor) -> list[Tensor]:
+        return list(x.view(*x.shape[:2], 4, 12).chunk(3, -1))
+
+
+def test_a_documented_layout() -> None:
+    finding = one("projection_order", seeded(ByHeadInThirds))
+    assert (finding.name, finding.severity) == ("qkv-order", "bug")
+    assert "[num_heads, 3, head_size], head by head; it is split in thirds" in finding.evidence
+    assert found("projection_order", seeded(ByHead)) == []

@@ -324,3 +324,87 @@ def test_a_healthy_one(module: type[nn.Module]) -> None:
 def test_learned_positions_and_no_attention_are_not_judged() -> None:
     with pytest.raises(NotChecked):
         found("rope", nn.Linear(8, 8))
+
+
+# The wrong axis, and no effect.
+
+
+class OverHeads(Rotary):
+    """The table runs over the heads, because queries and keys are still [B, N, H, D]."""
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k = (f(x).view(*x.shape[:2], 2, 8) for f in (self.q, self.k))
+        q, k = (half(y, angles(y.shape[-2], 8)).transpose(1, 2) for y in (q, k))
+        return self.out(self.merge((q @ k.mT / 8**0.5).softmax(-1) @ self.split(self.v(x))))
+
+
+class Dropped(Rotary):
+    """The rotated queries and keys are thrown away."""
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
+        half(q, angles(x.shape[1], 8)), half(k, angles(x.shape[1], 8))
+        return self.out(self.merge((q @ k.mT / 8**0.5).softmax(-1) @ v))
+
+
+class AllAtZero(Rotary):
+    """Every token is at position 0."""
+
+    def query(self, q: Tensor, angle: Tensor) -> Tensor:
+        return half(q, 0 * angle)
+
+    key = query
+
+
+class TableOfNoUse(Plain):
+    def __init__(self) -> None:
+        super().__init__(16, 2)
+        self.register_buffer("cos_cached", angles(64, 8).cos())
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        _ = self.cos_cached[: x.shape[1]]
+        return super().attend(x, memory, allowed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _ = self.cos_cached[: x.shape[1]]
+        return self.attend(x, x, None)
+
+
+class Sinusoids(Plain):
+    """Positions that are added to the input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        angle = angles(x.shape[1], x.shape[2])
+        x = x + torch.cat([angle.sin(), angle.cos()], -1)
+        return self.attend(x, x, None)
+
+
+class Off(Plain):
+    """Without RoPE, though it could have it."""
+
+    def __init__(self) -> None:
+        super().__init__(16, 2)
+        self.use_rope = False
+        self.register_buffer("inv_freq", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.use_rope:
+            x = x * self.inv_freq.sum()
+        return self.attend(x, x, None)
+
+
+def test_a_table_over_the_heads() -> None:
+    finding = one("rope", seeded(OverHeads))
+    assert (finding.name, finding.severity) == ("rope-axis", "bug")
+    assert "by the number of their head, the same at every position" in finding.evidence
+
+
+@pytest.mark.parametrize("module", [Dropped, AllAtZero, TableOfNoUse])
+def test_tables_without_effect(module: type[nn.Module]) -> None:
+    finding = one("rope", seeded(module))
+    assert (finding.name, finding.severity) == ("rope-unused", "bug")
+
+
+@pytest.mark.parametrize("module", [Sinusoids, Off])
+def test_no_rope_is_no_mistake(module: type[nn.Module]) -> None:
+    assert found("rope", seeded(module)) == []

@@ -69,3 +69,21 @@ def test_a_healthy_one(module: type[nn.Module]) -> None:
 def test_where_there_are_no_angles_there_is_nothing_to_check() -> None:
     with pytest.raises(NotChecked, match="no cos or sin"):
         found("rope_precision", seeded(Plain))
+
+
+class RoundedFrequencies(Rotary):
+    """The frequencies are rounded; the angles are computed in float32."""
+
+    def query(self, q: Tensor, angle: Tensor) -> Tensor:
+        frequencies = (100.0 ** -(torch.arange(4) / 4)).to(q.dtype).float()
+        return half(q.float(), torch.arange(q.shape[2])[:, None] * frequencies).to(q.dtype)
+
+    key = query
+
+
+def test_frequencies_that_are_rounded() -> None:
+    finding = one("rope_precision", seeded(RoundedFrequencies))
+    assert (finding.name, finding.severity) == ("rope-half-precision", "risk")
+    assert "the frequencies were rounded to 8 bits" in finding.evidence
+    lowered = one("rope_precision", seeded(RoundedFrequencies).bfloat16())
+    assert lowered.severity == "bug"

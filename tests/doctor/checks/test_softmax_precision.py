@@ -49,3 +49,14 @@ class LoweredAfterwards(Einsum):
 @pytest.mark.parametrize("module", [Plain, Einsum, Raised, LoweredAfterwards])
 def test_a_healthy_one(module: type[nn.Module]) -> None:
     assert found("softmax_precision", seeded(module)) == []
+
+
+class ProductsInHalf(Plain):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q.bfloat16() @ k.bfloat16().mT).float() / q.shape[-1] ** 0.5
+
+
+def test_products_in_half_precision() -> None:
+    finding = one("softmax_precision", seeded(ProductsInHalf))
+    assert (finding.name, finding.severity) == ("softmax-half", "risk")
+    assert "the products of queries and keys are computed in bfloat16" in finding.evidence

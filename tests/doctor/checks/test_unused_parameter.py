@@ -56,6 +56,40 @@ class NoGradient(Attention):
         return super().forward(x)
 
 
+class ScaleOfNoUse(Attention):
+    """A gain for every feature that is not applied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(16))
+
+
+class DetachesInTraining(Attention):
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
+        if self.training:
+            k = k.detach()
+        return self.out(self.merge(self.normalise(self.fill(self.score(q, k), allowed)) @ v))
+
+
+class DetachesKeys(Attention):
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(memory)).detach(), self.split(self.v(memory))
+        return self.out(self.merge(self.normalise(self.fill(self.score(q, k), allowed)) @ v))
+
+
+def test_a_gain_that_is_not_applied() -> None:
+    finding = one("unused_parameter", seeded(ScaleOfNoUse))
+    assert (finding.name, finding.severity) == ("unused-parameter", "bug")
+
+
+def test_keys_that_are_detached() -> None:
+    for module, said in ((DetachesKeys, "k.weight"), (DetachesInTraining, "in train mode")):
+        finding = one("unused_parameter", seeded(module))
+        assert (finding.name, finding.severity) == ("gradient-blocked", "bug")
+        assert said in finding.evidence
+
+
 def test_a_projection_that_is_forgotten() -> None:
     finding = one("unused_parameter", seeded(ForgetsTheOutput))
     assert (finding.name, finding.severity) == ("unused-parameter", "bug")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from headwise.doctor.patient import NotChecked
@@ -38,6 +39,97 @@ class MasksWeights(Shows):
     def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         weights = scores.softmax(-1)
         return weights if allowed is None else weights * allowed
+
+
+class OverTheBatch(Shows):
+    def shown(self, weights: Tensor) -> Tensor:
+        return weights.mean(0)
+
+
+class OverTheQueries(Shows):
+    def shown(self, weights: Tensor) -> Tensor:
+        return weights.mean(2)
+
+
+class Transposed(Shows):
+    def shown(self, weights: Tensor) -> Tensor:
+        return weights.mT
+
+
+class BeforeTheMask(Shows):
+    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        self.early = scores.softmax(-1)
+        return super().weigh(scores, allowed)
+
+    def shown(self, weights: Tensor) -> Tensor:
+        return self.early
+
+
+class Latents(nn.Module):
+    """Four learned queries attend to the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(4, 16))
+        self.q, self.k, self.v, self.out = (nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        q = self.q(self.latents).expand(len(x), -1, -1)
+        q, k, v = (y.view(*y.shape[:2], 4, 4).transpose(1, 2) for y in (q, self.k(x), self.v(x)))
+        weights = (q @ k.mT / 2).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(2)), self.shown(weights)
+
+    def shown(self, weights: Tensor) -> Tensor:
+        return weights
+
+
+class LatentsOverTheBatch(Latents):
+    def shown(self, weights: Tensor) -> Tensor:
+        return weights.mean(0)
+
+
+class IgnoresItsFlag(Shows):
+    """need_head_weights: return the weights of each head"""
+
+    def forward(self, x: Tensor, need_head_weights: bool = False) -> tuple[Tensor, Tensor]:
+        out, weights = super().forward(x)
+        return out, weights.mean(1)
+
+
+class MindsItsFlag(Shows):
+    """need_head_weights: return the weights of each head"""
+
+    def forward(self, x: Tensor, need_head_weights: bool = False) -> tuple[Tensor, Tensor]:
+        out, weights = super().forward(x)
+        return out, weights if need_head_weights else weights.mean(1)
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (OverTheBatch, "[4, 5, 5] are averaged over the examples of the batch"),
+        (OverTheQueries, "[3, 4, 5] are averaged over the queries"),
+        (Transposed, "[3, 4, 5, 5] are transposed"),
+        (BeforeTheMask, "are those before the mask: masked keys have weights of up to"),
+        (LatentsOverTheBatch, "[4, 4, 5] are averaged over the examples of the batch"),
+    ],
+)
+def test_weights_that_are_not_those_used(module: type[nn.Module], said: str) -> None:
+    wrong = [x for x in found("weights_returned", seeded(module)) if x.name == "weights-wrong"]
+    assert [x.severity for x in wrong] == ["bug"]
+    assert said in wrong[0].evidence
+
+
+def test_a_flag_without_effect() -> None:
+    finding = one("weights_returned", seeded(IgnoresItsFlag))
+    assert (finding.name, finding.severity) == ("weights-averaged", "bug")
+    assert "need_head_weights has no effect" in finding.evidence
+    assert one("weights_returned", seeded(MindsItsFlag)).severity == "note"
+
+
+def test_weights_of_learned_queries() -> None:
+    with pytest.raises(NotChecked):
+        found("weights_returned", seeded(Latents))
 
 
 def test_weights_that_are_averaged_unasked() -> None:

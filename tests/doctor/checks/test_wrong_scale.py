@@ -317,3 +317,29 @@ def test_scores_that_are_no_multiple_of_products_are_not_judged() -> None:
 
     with pytest.raises(NotChecked, match="not a multiple"):
         found("wrong_scale", seeded(Additive))
+
+
+class Latents(nn.Module):
+    """Six learned queries, which are projected after they were repeated for each example."""
+
+    factor = 4**-0.5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(6, 16))
+        self.q, self.k, self.v, self.out = (nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(self.latents.expand(len(x), -1, -1))
+        q, k, v = (y.view(*y.shape[:2], 4, 4).transpose(1, 2) for y in (q, self.k(x), self.v(x)))
+        return self.out(((q @ k.mT * self.factor).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class LatentsTimesTheRoot(Latents):
+    factor = 4**0.5
+
+
+def test_learned_queries() -> None:
+    finding = one("wrong_scale", seeded(LatentsTimesTheRoot))
+    assert (finding.name, finding.severity) == ("wrong-scale", "bug")
+    assert found("wrong_scale", seeded(Latents)) == []

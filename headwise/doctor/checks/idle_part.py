@@ -1,0 +1,75 @@
+"""Rows or columns of a matrix that never get a gradient and do not change the output: a part of a packed weight.
+
+Whole heads only: single units of an MLP may be inactive for a few tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.probing.probe import Probe
+from headwise.doctor.probing.reached import matters
+from headwise.doctor.reading.creation import origin
+
+FINDINGS = ("unused-parameter",)
+
+_TABLES = re.compile(r"embed|table|pos(ition)?(_|\.|$)|rel(ative)?_|bias|bucket|experts?|token", re.IGNORECASE)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    if "projection-zero" in patient.excused:
+        raise NotChecked("nothing behind a projection of zeros has a gradient")
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    before = probe.answers(inputs)
+    interface = probe.interface
+    heads = interface.heads or 1
+    embeddings = {
+        f"{path}.{name}" if path else name
+        for path, part in probe.module.named_modules()
+        if isinstance(part, (nn.Embedding, nn.EmbeddingBag))
+        for name, _ in part.named_parameters(recurse=False)
+    }
+    for name, where in patient.reached.there.items():
+        if where.ndim != 2 or name in embeddings or _TABLES.search(name.removesuffix(".weight")):
+            continue
+        for dim in (0, 1):
+            dead = ~where.any(1 - dim)
+            count, of = int(dead.sum()), len(dead)
+            head = max(1, interface.width // heads)
+            if not count or count == of or count < min(head, of // 4) or count < 2:
+                continue
+            first = int(dead.nonzero()[0])
+            change = matters(patient, name, inputs, before, dead[:, None] if dim == 0 else dead[None])
+            if change > 0:
+                continue
+            runs = _runs(dead)
+            kind = "rows" if dim == 0 else "columns"
+            yield Finding(
+                "unused-parameter",
+                "bug" if count % head == 0 else "risk",
+                f"{count} of the {of} {kind} of {name} {list(where.shape)} never get a gradient ({kind} {runs}), and "
+                "other numbers there do not change the output: this part of the weight is not used",
+                "use every part of the weight once (is another part used in its place?), or make the weight smaller",
+                where=origin(probe.module, name),
+                numbers={"idle": count, "of": of, "first": first},
+            )
+            return
+
+
+def _runs(dead: Tensor) -> str:
+    """[0, 1, 2, 5] as "0-2, 5"."""
+    at = dead.nonzero().flatten().tolist()
+    runs: list[list[int]] = []
+    for x in at:
+        if runs and x == runs[-1][1] + 1:
+            runs[-1][1] = x
+        else:
+            runs.append([x, x])
+    said = [f"{a}-{b}" if b > a else str(a) for a, b in runs]
+    return ", ".join(said[:4]) + (" …" if len(said) > 4 else "")

@@ -1,0 +1,182 @@
+"""Whether an earlier call changes a later one: keys, a mask or a table that the module keeps, a dropout that it ends.
+
+Code that keeps what it has built often asks only whether it is there, or whether its shape fits. So the second call
+gets other numbers, another mask, another length or another batch size, or the first is one in train mode; a copy that
+was not called before must agree. The copies are made of the module as it was given: the trials that found out how to
+call it were calls, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling.copying import copied
+from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import Patient
+from headwise.doctor.probing.masking import given
+from headwise.doctor.probing.probe import ROUNDING, Probe, gap, quiet, sentence
+from headwise.errors import DoctorError
+
+FINDINGS = ("state-kept", "train-eval-differ")
+
+Call = tuple[Inputs, dict[str, Any]]
+_TRAINED = "the same input, which was one in train mode,"
+_PARTS = 60  # modules with more parts are not examined part by part
+_RESETS = re.compile(r"^(reset|clear|flush|empty|init)_?\w*(cache|state|memory|buffer|kv|mem)|^reset$", re.IGNORECASE)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient.as_given())
+    inputs = probe.inputs()
+    before = probe.answers(inputs)
+    if gap(before, probe.output(inputs)) > 0:
+        return  # the same input twice: checks/determinism.py
+    found = _layer(patient, inputs) or _later_call(patient, probe, inputs)
+    if found is not None:
+        yield found
+    else:
+        yield from _switched_off(patient, inputs)
+
+
+def _later_call(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
+    for what, first, second in _pairs(probe, inputs):
+        used, unused = Probe(patient.as_given()), Probe(patient.as_given())
+        used.module.train(what == _TRAINED)
+        if isinstance(used.attempt(first[0], given=first[1]), Exception):
+            continue
+        used.module.eval()
+        expected = unused.attempt(second[0], given=second[1])
+        if isinstance(expected, Exception):
+            continue
+        out = used.attempt(second[0], given=second[1])
+        change = float("inf") if isinstance(out, Exception) else gap(expected, out)
+        if change <= ROUNDING:
+            continue
+        if isinstance(out, Exception):
+            so = f"raises {sentence(out)}"
+        else:
+            so = f"differs by {change:.2g} of the output's size from the same call alone"
+        resets = _resets(probe.module)
+        return Finding(
+            "state-kept",
+            "risk" if resets else "bug",
+            f"after a call, one with {what} {so}: the module keeps something of its first call"
+            + (f"; {resets} may be meant to be called between them" if resets else ""),
+            "keep nothing that depends on the inputs, or keep it by everything that it depends on: length, batch "
+            "size, contents of the mask, dtype and device",
+            numbers={} if isinstance(out, Exception) else {"change": change},
+        )
+    return None
+
+
+def _layer(patient: Patient, inputs: Inputs) -> Finding | None:
+    """A part of the module that gives something else in it than alone: parts share something that one of them made."""
+    probe, alone = Probe(patient.as_given()), Probe(patient.as_given())
+    given_to: dict[str, Any] = {}
+    outs: dict[str, Tensor] = {}
+
+    def before(name: str) -> Any:
+        def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
+            with contextlib.suppress(Exception):
+                given_to.setdefault(name, copy.deepcopy((args, kwargs)))
+
+        return hook
+
+    def after(name: str) -> Any:
+        def hook(_: nn.Module, args: Any, out: Any) -> None:
+            if isinstance(out, Tensor) and out.is_floating_point():
+                outs.setdefault(name, out.detach().clone())  # the next part may write to it
+
+        return hook
+
+    parts = [(n, x) for n, x in probe.module.named_modules() if n and not type(x).__module__.startswith("torch.")]
+    if len(parts) < 2 or len(parts) > _PARTS:
+        return None
+    hooks = [part.register_forward_pre_hook(before(name), with_kwargs=True) for name, part in parts]
+    hooks += [part.register_forward_hook(after(name)) for name, part in parts]
+    problem = probe.attempt(inputs)
+    for hook in hooks:
+        hook.remove()
+    if isinstance(problem, Exception):
+        return None
+    for name, out in outs.items():
+        if name not in given_to:
+            continue
+        args, kwargs = given_to[name]
+        try:
+            twin = copied(alone.module.get_submodule(name))
+            with quiet(), torch.no_grad():
+                change = gap(out, twin(*args, **kwargs))
+        except Exception:
+            continue
+        if change > ROUNDING:
+            return Finding(
+                "state-kept",
+                "bug",
+                f"{name} with the same input gives another output alone than inside of the module: they differ by "
+                f"{change:.2g} of its size. It uses what another part has left, a mask or a table for example",
+                "keep what is shared by everything that it depends on: length, window, dtype and device",
+                numbers={"change": change},
+            )
+    return None
+
+
+def _pairs(probe: Probe, inputs: Inputs) -> Iterator[tuple[str, Call, Call]]:
+    """Two calls that differ in one thing, and its name."""
+    yield "other numbers", (inputs, {}), (probe.inputs(seed=1), {})
+    names = dict.fromkeys(m.parameter for m in probe.interface.masks if m.works)
+    for name in names:
+        mask = next(m for m in probe.interface.masks if m.parameter == name and m.works)
+        keys = (inputs.key_length - 1, inputs.key_length - 2) if mask.shape == "B" else (1, 2)
+        try:
+            hidden = [given(probe.interface, mask, inputs, *keys[: i + 1]) for i in range(2)]
+        except DoctorError:
+            continue
+        yield f"another {name}", (inputs, hidden[0]), (inputs, hidden[1])
+        yield f"another {name} after one without it", (inputs, {}), (inputs, hidden[0])
+    if probe.interface.length is None:
+        short, long = probe.inputs(length=4), probe.inputs(length=9)
+        yield "more tokens", (short, {}), (long, {})
+        yield "fewer tokens", (long, {}), (short, {})
+    if probe.interface.batched:
+        yield "another batch size", (inputs, {}), (probe.inputs(batch=2), {})
+    if not any(isinstance(x, nn.modules.batchnorm._BatchNorm) for x in probe.module.modules()):  # it counts
+        yield _TRAINED, (inputs, {}), (inputs, {})
+
+
+def _resets(module: nn.Module) -> str:
+    """A method that is there to forget."""
+    for part in module.modules():
+        for name in dir(type(part)):
+            if _RESETS.search(name) and name not in dir(nn.Module) and "parameters" not in name:
+                return f"{name}()"
+    return ""
+
+
+def _switched_off(patient: Patient, inputs: Inputs) -> Iterator[Finding]:
+    """Whether one call in eval mode ends the dropout of train mode."""
+    fresh, used = Probe(patient.as_given()), Probe(patient.as_given())
+    used.attempt(inputs)
+    random = []
+    for probe in (fresh, used):
+        probe.module.train()
+        outs = [probe.attempt(inputs, seed=seed) for seed in (0, 1)]
+        if any(isinstance(x, Exception) for x in outs):
+            return
+        random.append(gap(*outs) > 0)  # type: ignore[arg-type]
+    if random == [True, False]:
+        yield Finding(
+            "train-eval-differ",
+            "bug",
+            "in train mode the output is random, as dropout makes it; after one call in eval mode it no longer is: "
+            "that call changed the module for good",
+            "choose the probability in each call (p if self.training else 0), and leave the attribute as it is",
+        )

@@ -1,0 +1,118 @@
+"""Which parameters a gradient reaches, and which numbers of each.
+
+It is tried without masks, with them, in train mode with dropout disabled, and with every flag.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.probing.listen import Dice
+from headwise.doctor.probing.masking import hiding
+from headwise.doctor.probing.probe import Probe, gap, quiet, weighting
+
+if TYPE_CHECKING:
+    from headwise.doctor.calling.interface import Inputs
+    from headwise.doctor.patient import Patient
+
+
+@dataclasses.dataclass
+class Reached:
+    """What `reached` found."""
+
+    there: dict[str, Tensor]  # parameter -> where its gradient is not 0, in some call
+    in_training: set[str] | None  # the parameters with a gradient in train mode; None if it does not run there
+    called: set[str]  # the parts that were called
+    calls: int  # how many calls gave any gradient
+
+
+def reached(patient: Patient) -> Reached:
+    """The parameters with a gradient."""
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    wanted = trainable(probe)
+    found = Reached({}, None, set(), 0)
+    hooks = [
+        part.register_forward_hook(lambda *_, name=name: found.called.add(name))
+        for name, part in probe.module.named_modules()
+    ]
+    for training, options in _calls(probe, inputs):
+        if (
+            len(found.there) == len(wanted)
+            and found.in_training is not None
+            and all(bool(x.all()) for x in found.there.values())
+        ):
+            break
+        here = gradients_of(probe, inputs, wanted, training=training, **options)
+        if here is None:
+            continue
+        found.calls += 1
+        found.in_training = set(here) if training else found.in_training
+        for name, where in here.items():
+            found.there[name] = found.there[name] | where if name in found.there else where
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def trainable(probe: Probe) -> dict[str, Tensor]:
+    """The parameters that require a gradient."""
+    return {name: x for name, x in probe.module.named_parameters() if x.requires_grad}
+
+
+def gradients_of(
+    probe: Probe, inputs: Inputs, wanted: dict[str, Tensor], *, training: bool = False, **options: Any
+) -> dict[str, Tensor] | None:
+    """Where the gradient of each parameter is not 0, without those where it is 0 everywhere; None if the module does
+    not run this way, or gives no gradient at all.
+    """
+    probe.module.train(training)
+    try:
+        with quiet(), Dice(still=True), torch.enable_grad():
+            result = probe.interface.run(inputs, grad=True, **options)
+        outs = [x for x in (result.output, *_floats(result.raw)) if x.requires_grad]
+        if not outs:
+            return None
+        weights = [weighting(x) for x in outs]
+        found = torch.autograd.grad(outs, list(wanted.values()), weights, allow_unused=True)
+    except Exception:
+        return None
+    finally:
+        probe.module.eval()
+    return {name: g != 0 for name, g in zip(wanted, found, strict=True) if g is not None and bool((g != 0).any())}
+
+
+def matters(patient: Patient, name: str, inputs: Inputs, before: Tensor, there: Tensor | None = None) -> float:
+    """How far the output changes when a parameter holds other numbers, everywhere or `there`."""
+    other = Probe(patient)
+    x = dict(other.module.named_parameters())[name]
+    draw = torch.Generator().manual_seed(11)
+    with torch.no_grad():
+        noise = torch.randn(x.shape, generator=draw).to(x.dtype)
+        noise = noise if there is None else noise * there
+        x.add_(noise * max(0.5, float(x.abs().amax()) if x.numel() else 0.5))
+    out = other.attempt(inputs)
+    return gap(before, out) if isinstance(out, Tensor) else torch.inf
+
+
+def _calls(probe: Probe, inputs: Inputs) -> Iterator[tuple[bool, dict[str, Any]]]:
+    yield False, {}
+    yield True, {}
+    for mask in hiding(inputs, 1):
+        yield False, mask
+    for flag, value in probe.interface.flags.items():
+        yield False, {"given": {flag: not value}}
+
+
+def _floats(raw: Any) -> Iterator[Tensor]:
+    """All tensors of numbers that forward returned."""
+    if isinstance(raw, Tensor):
+        yield from (raw,) if raw.is_floating_point() and raw.numel() else ()
+    elif isinstance(raw, (tuple, list, dict)):
+        for each in raw.values() if isinstance(raw, dict) else raw:
+            yield from _floats(each)

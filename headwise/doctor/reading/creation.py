@@ -1,0 +1,104 @@
+"""Where the code of a module creates and uses a parameter."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+
+from torch import nn
+
+from headwise.doctor.finding import Where
+
+
+def owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The innermost submodule, not one of torch's own, that has the parameter, and the name of its attribute."""
+    path = name.split(".")
+    found, attribute = module, path[0]
+    part: nn.Module = module
+    for i, step in enumerate(path[:-1]):
+        part = part.get_submodule(step)
+        if not type(part).__module__.startswith("torch."):
+            found, attribute = part, path[i + 1]
+    return found, attribute
+
+
+def _functions(module: nn.Module) -> Iterator[tuple[str, int, ast.FunctionDef]]:
+    """File, first line and syntax tree of every method of its class and base classes."""
+    for kind in type(module).__mro__:
+        if kind in (nn.Module, object):
+            continue
+        try:
+            lines, first = inspect.getsourcelines(kind)
+            tree = ast.parse(textwrap.dedent("".join(lines)))
+            file = inspect.getsourcefile(kind) or ""
+        except (OSError, TypeError, SyntaxError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                yield file, first, node
+
+
+def mentioned(module: nn.Module, attribute: str) -> bool:
+    """Whether a method other than initialisation uses it; True if the source cannot be read."""
+    found = False
+    replaced: set[str] = set()
+    for _, _, function in _functions(module):
+        found = True
+        if function.name in replaced or "init" in function.name or "reset" in function.name:
+            continue
+        nodes = list(ast.walk(function))
+        if any(isinstance(node, ast.Attribute) and node.attr == attribute for node in nodes):
+            return _by_option(function, attribute)
+        if not any(isinstance(node, ast.Name) and node.id == "super" for node in nodes):
+            replaced.add(function.name)  # a method of a base class that is overridden does not run
+    return not found
+
+
+def uses(module: nn.Module, attribute: str) -> bool:
+    """Whether forward reads an attribute of the module in every call."""
+    for _, _, function in _functions(module):
+        if function.name == "forward":
+            mentioned = any(isinstance(x, ast.Attribute) and x.attr == attribute for x in ast.walk(function))
+            return mentioned and not _under_conditions(function, attribute)
+    return False
+
+
+def _under_conditions(function: ast.FunctionDef, attribute: str) -> list[ast.expr]:
+    """The conditions around its uses."""
+    found: list[ast.expr] = []
+
+    def inside(node: ast.AST, above: tuple[ast.expr, ...]) -> None:
+        if isinstance(node, ast.Attribute) and node.attr == attribute:
+            found.extend(above)
+        tests = (*above, node.test) if isinstance(node, (ast.If, ast.IfExp, ast.While)) else above
+        for child in ast.iter_child_nodes(node):
+            inside(child, above if child is getattr(node, "test", None) else tests)
+
+    inside(function, ())
+    return found
+
+
+def _by_option(function: ast.FunctionDef, attribute: str) -> bool:
+    """Whether its use may depend on how the module is called or set up: False if the conditions around it are
+    constants.
+    """
+    arguments = {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}
+    conditions = _under_conditions(function, attribute)
+    names = {x.id for test in conditions for x in ast.walk(test) if isinstance(x, ast.Name)}
+    return not conditions or bool(names & arguments) or not names
+
+
+def origin(module: nn.Module, name: str) -> Where | None:
+    """The line of the constructor that creates it."""
+    holder, attribute = owner(module, name)
+    for file, first, function in _functions(holder):
+        for node in ast.walk(function):
+            if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            parts = [part for target in targets for part in ast.walk(target)]
+            if any(isinstance(part, ast.Attribute) and part.attr == attribute for part in parts):
+                return Where.at(file, first + node.lineno - 1)
+    return None
