@@ -106,7 +106,7 @@ def test_the_whole_diagnosis_names_no_bug(name: str) -> None:
     diagnosis = headwise.diagnose(module)
     assert diagnosis.bugs == ()
     assert len(diagnosis.understood) > 1
-    assert len(diagnosis.unchecked.keys() - checks.READ) <= 3  # what could not be traced leaves the others
+    assert len(diagnosis.unchecked) <= len(checks.READ) + 1  # what could not be traced leaves the others
     assert all(torch.equal(x, before[key]) for key, x in module.state_dict().items())
     assert module.training
 
