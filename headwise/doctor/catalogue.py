@@ -176,6 +176,9 @@ def _entries() -> Iterable[Entry]:
     yield Entry("rope-axis", "bug", "RoPE's table runs over another axis than the positions")
     yield Entry("rope-unused", "bug", "RoPE's tables have no effect")
     yield Entry("norm-axis", "bug", "A norm is taken over positions or heads")
+    yield Entry(
+        "paths-differ", "bug", "Two code paths of one attention do not compute the same", None, ("transformers #44397",)
+    )
     yield Entry("causal-unasked", "bug", "A module that should see all positions is causal")
     yield Entry("weights-wrong", "bug", "The returned weights are not those that were used")
     yield Entry("projection-zero", "bug", "A projection is 0 for every input")

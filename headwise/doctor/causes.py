@@ -90,13 +90,15 @@ EXPLAINS: dict[str, frozenset[str]] = {
         "masked-key-counts cache-mismatch causal-leak mask-ignored packing-leak wrong-variant"
     ),
     "dropout-in-eval": _names(
-        "batch-mixing cache-mismatch causal-leak gradient-wrong state-dict train-eval-differ wrong-variant"
+        "paths-differ batch-mixing cache-mismatch causal-leak gradient-wrong state-dict train-eval-differ wrong-variant"
     ),
     "input-modified": _names(
-        "batch-mixing dropout-in-eval gradient-blocked gradient-wrong noncontiguous-input state-dict"
+        "paths-differ batch-mixing dropout-in-eval gradient-blocked gradient-wrong noncontiguous-input state-dict"
     ),
     "state-kept": _LEAKS
-    | _names("dropout-in-eval gradient-wrong input-modified noncontiguous-input state-dict unused-parameter"),
+    | _names(
+        "dropout-in-eval gradient-wrong input-modified noncontiguous-input paths-differ state-dict unused-parameter"
+    ),
     "causal-corner": _names("masked-key-counts cache-mismatch causal-leak"),
     "cache-mismatch": _names("gradient-wrong left-padding"),
     "projection-reused": _names("argument-order unused-parameter wrong-variant"),
