@@ -25,6 +25,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     has = _positions(patient)
     if not has:
         raise NotApplicable("it has no positions of its own")
+    if _biased_mask(patient):
+        raise NotApplicable("the mask that it is given carries a bias, which may be its positions")
     if patient.interface.takes != "self" or patient.interface.length:
         raise NotApplicable("its keys are given apart from its queries, or its length is fixed")
     if len(patient.see().sites) != 1:
@@ -61,6 +63,16 @@ def _positions(patient: Patient) -> str:
     extras = dict(patient.interface.way.extras)
     roles = patient.interface.roles
     return next((name for name in extras if roles.get(name) == "positions"), "")
+
+
+def _biased_mask(patient: Patient) -> bool:
+    """Whether the call that was given has a mask with numbers other than 0 and a fill value."""
+    _, kwargs = patient.example or ((), {})
+    return any(
+        isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 4 and bool(((x < 0) & (x > -1e3)).any())
+        for name, x in kwargs.items()
+        if "mask" in name
+    )
 
 
 def _swapped(x: Tensor) -> Tensor:
