@@ -154,11 +154,13 @@ class Trial:
         plain = ["NBM", "BNM"] if self._says_sequence_first() else ["BNM"]
         if self._convolves():
             plain = ["BMN", "BM1N", *plain]
+        elif self._example_rows() is not None:
+            plain = ["B1NM"]
         # A number of keys that differs from the number of queries comes first: it tells which argument is which.
         for layouts, several, lengths in (
-            *((plain, whole, "differ"), (["BM"], whole, "one"), (["BNM"], whole, "alike")),
-            *((others, whole, "any"), (["BNM"], whole, "fixed")),
-            *((["BNM"], partial, "differ"), (["BNM"], partial, "alike")),
+            *((plain, whole, "differ"), (["BM"], whole, "one"), (plain[-1:], whole, "alike")),
+            *((others, whole, "any"), (plain[-1:], whole, "fixed")),
+            *((plain[-1:], partial, "differ"), (plain[-1:], partial, "alike")),
         ):
             for layout, option, with_optional in itertools.product(layouts, several, (False, True)):
                 found = self._try(option, layout, batch, with_optional, lengths)
@@ -245,11 +247,12 @@ class Trial:
         """One assignment in one layout, with all likely widths, lengths and values of other arguments."""
         taken = {name for _, name in option.slots} | set(self.spec.arguments)
         given = ("positions", "mask", "padding") if with_optional else ()
-        needed = [p for p in self.parameters if p.name not in taken and (p.required or p.role in given)]
+        wanted = {p.name for p in self.parameters if p.required or p.role in given or self._positions_given(p)}
+        needed = [p for p in self.parameters if p.name in wanted - taken]
         if with_optional and all(p.required for p in needed):
             return None
         others = _combinations([self._makers(p) for p in needed])[:80]
-        widths = self._widths(option.takes)[: None if layout == "BNM" else 4]
+        widths = self._widths(option.takes)[: None if layout in ("BNM", "B1NM") else 4]
         lengths = self._lengths(which, option.takes == "self")
         heads = sizes.heads(self.module) or 4
         fixed = tuple((name, arguments.constant(value)) for name, value in self.spec.arguments.items())
@@ -305,6 +308,8 @@ class Trial:
         if value is not None and x is not None:
             shapes = arguments.Shapes(x.shape[0], x.shape[1], x.shape[1], sizes.heads(self.module) or 1)
             found.insert(0 if p.role == "unknown" else 1, arguments.from_example(value, shapes))
+        if value is None and p.name in self._example():
+            found.insert(0, arguments.constant(None))
         return found
 
     def example_of(self, name: str) -> Any:
@@ -322,6 +327,18 @@ class Trial:
                 return value
         return next((v for v in self._example().values() if isinstance(v, Tensor) and v.ndim == 3), None)
 
+    def _positions_given(self, p: Parameter) -> bool:
+        """Whether the example passes positions in this argument: without them another thing is computed."""
+        return p.role == "positions" and self._example().get(p.name) is not None
+
+    def _example_rows(self) -> Tensor | None:
+        """The example's input if it is [B, rows, N, M], such as points or an image."""
+        for p in self.parameters:
+            value = self._example().get(p.name)
+            if p.role == "query" and isinstance(value, Tensor) and value.is_floating_point():
+                return value if value.ndim == 4 else None
+        return None
+
     def _positional(self, option: Assignment) -> tuple[str, ...]:
         return (*self._by_position({name for _, name in option.slots}), *option.positional)
 
@@ -336,7 +353,7 @@ class Trial:
     def _widths(self, takes: str) -> list[tuple[int, int, int]]:
         spec = self.spec
         guesses = [spec.width] if spec.width else sizes.widths(self.module)[:14]
-        x = self._example_input()
+        x = self._example_input() if self._example_rows() is None else self._example_rows()
         if x is not None and not spec.width:
             guesses = [x.shape[-1], *guesses]
         found = []

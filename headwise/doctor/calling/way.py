@@ -18,6 +18,7 @@ LAYOUTS = {
     "NM": "[length, width]",
     "BHND": "[batch, heads, length, head width]",
     "BNHD": "[batch, length, heads, head width]",
+    "B1NM": "[batch, 1, length, width]",
     "BMN": "[batch, width, length]",
     "BM1N": "[batch, width, 1, length]",
     "BM": "[batch, width] for the one query",
@@ -180,6 +181,8 @@ def lay(x: Tensor, layout: str, heads: int, *, query: bool = True) -> Tensor:
         return x.transpose(0, 1).contiguous()  # as the caller's tensor would be
     if layout == "NM":
         return x[0]
+    if layout == "B1NM":
+        return x[:, None]
     if layout == "BMN":
         return x.transpose(1, 2).contiguous()
     if layout == "BM1N":
@@ -195,6 +198,8 @@ def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
         if x.ndim == 2:
             return x[None]
         return x.flatten(1)[None] if x.ndim == 3 and x.shape[0] == length else None
+    if layout == "B1NM" and x.ndim == 4:
+        return x[:, 0] if x.shape[:2] == (batch, 1) else None
     if layout == "BM1N" and x.ndim == 4:
         return x.flatten(2).transpose(1, 2) if x.shape[0] == batch else None
     if layout == "BMN" and x.ndim == 3:

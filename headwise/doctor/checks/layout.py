@@ -43,7 +43,9 @@ def check(patient: Patient) -> Iterator[Finding]:
             "pass batch_first=True to the layers it is built of, or transpose",
             patient.where,
         )
-    for site in patient.see().sites:
+    sites = patient.see().sites
+    met = [site for site in sites if site.contraction is not None]
+    for site in met or sites:  # a softmax that meets no values, beside one that does, is left over
         wrong = [name for name in site.projections if not site.placement(name).right]
         if wrong:
             yield from _placed(patient, site, wrong)

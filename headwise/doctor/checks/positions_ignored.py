@@ -60,16 +60,17 @@ def _positions(patient: Patient) -> str:
     for name in names:
         if _NAMES.search(name.rpartition(".")[2]):
             return name
-    extras = dict(patient.interface.way.extras)
-    roles = patient.interface.roles
-    return next((name for name in extras if roles.get(name) == "positions"), "")
+    interface = patient.interface
+    at = interface.way.sizes(interface.inputs())
+    given = {name for name, make in interface.way.extras if make(at) is not None}
+    return next((name for name in given if interface.roles.get(name) == "positions"), "")
 
 
 def _biased_mask(patient: Patient) -> bool:
     """Whether the call that was given has a mask with numbers other than 0 and a fill value."""
     _, kwargs = patient.example or ((), {})
     return any(
-        isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 4 and bool(((x < 0) & (x > -1e3)).any())
+        isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 4 and bool(((x != 0) & (x.abs() < 1e3)).any())
         for name, x in kwargs.items()
         if "mask" in name
     )

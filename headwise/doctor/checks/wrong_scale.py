@@ -95,7 +95,7 @@ def _judge(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> Ite
                 numbers={"scale": factor, "expected": 1.0},
             )
         return
-    if _close(factor, 1.0) and (_is_t5(patient, site) or _says_t5(patient)):
+    if _close(factor, 1.0) and (_is_t5(patient, site) or _says_t5(patient) or patient.is_library):
         patient.excused.add("wrong-scale")
         return
     numbers = {"scale": factor, "expected": expected, "head_width": float(width)}
@@ -256,7 +256,7 @@ def _is_stated(patient: Patient, factor: float) -> bool:
 
 def _says_t5(patient: Patient) -> bool:
     names = " ".join(c.__name__ for c in type(patient.module).__mro__[:-1])
-    return bool(re.search(r"(?<![a-z])(m|u|long|switch)?t5", names, re.IGNORECASE))
+    return bool(re.search(r"(?<![a-z])(u?m|long|switch)?t5", names, re.IGNORECASE))
 
 
 def _is_t5(patient: Patient, site: Site) -> bool:
