@@ -1,7 +1,10 @@
-"""What a query with no allowed key gives: 0 or a mean is fine, NaN is a risk, NaN in other rows is a bug."""
+"""What a query with no allowed key gives: 0 or a mean is fine, NaN is a risk. NaN in other rows, or in a real call that
+was given as an example, is a bug.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.masking import hide, left_padding
@@ -22,6 +26,10 @@ _FIX = (
 
 
 def check(patient: Patient) -> Iterator[Finding]:
+    found = _in_example(patient)
+    if found is not None:
+        yield found
+        return
     probe = Probe(patient)
     inputs = probe.inputs()
     probe.rowwise(inputs)
@@ -51,6 +59,34 @@ def check(patient: Patient) -> Iterator[Finding]:
         return
     if not made:
         raise NotApplicable("it takes no mask")
+
+
+def _in_example(patient: Patient) -> Finding | None:
+    """NaN in the call that was given, all of whose numbers are finite: this mask does occur."""
+    args, kwargs = patient.example or ((), {})
+    given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+    masked = any(x.dtype == torch.bool or "mask" in str(name) for name, x in kwargs.items()) or any(
+        x.dtype == torch.bool for x in given
+    )
+    if not masked or any(bool(x.isnan().any()) for x in given):
+        return None
+    try:
+        with quiet(), torch.no_grad():
+            raw = patient.fresh().module(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+    except Exception:
+        return None
+    out = next((x for _, x in tensors_in(raw)), None)
+    if out is None or out.ndim < 2 or not bool(out.isnan().any()):
+        return None
+    rows = int(out.isnan().any(-1).sum())
+    return Finding(
+        "empty-row-nan",
+        "bug",
+        f"the call that was given returns NaN in {rows} of {out[..., 0].numel()} rows, although all that was passed is "
+        "finite: its mask leaves some queries no key",
+        _FIX,
+        numbers={"rows": rows},
+    )
 
 
 def _ways(inputs: Inputs) -> Iterator[tuple[str, Tensor, dict[str, Any], dict[str, Any]]]:

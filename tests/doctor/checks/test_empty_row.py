@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import headwise
 from headwise.doctor.patient import NotChecked
 from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
 
@@ -92,3 +93,13 @@ def test_a_healthy_one() -> None:
     assert found("empty_row", seeded(Attention)) == []
     with pytest.raises(NotChecked, match="no mask"):
         found("empty_row", seeded(Causal))
+
+
+def test_nan_in_the_call_that_was_given_is_a_bug() -> None:
+    real = torch.ones(2, 5, dtype=torch.bool)
+    real[1] = False
+    for module, names in ((Infinite, ["empty-row-nan"]), (Attention, [])):
+        example = ((torch.randn(2, 5, 16),), {"padding_mask": real})
+        bugs = headwise.diagnose(seeded(module), example=example).bugs
+        assert [x.name for x in bugs] == names
+        assert all("returns NaN in 5 of 10 rows" in x.evidence for x in bugs)
