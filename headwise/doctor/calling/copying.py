@@ -70,7 +70,7 @@ def _copy_of(value: Any, memo: dict[int, Any]) -> Any:
 
 
 @functools.cache
-def _copies_plainly(kind: type[nn.Module]) -> bool:
+def _copies_plainly(kind: Any) -> bool:
     if any(name in vars(cls) for cls in kind.__mro__ for name in ("__deepcopy__", "__slots__")):
         return False
     usual = getattr(nn.Module, "__getstate__", None)

@@ -14,6 +14,7 @@ from headwise.doctor.fitting.deviations import Deviation, catalogue
 from headwise.doctor.fitting.inner_norms import inner_norms
 from headwise.doctor.fitting.observed import Observed, relative_error
 from headwise.doctor.fitting.projections import Projections
+from headwise.doctor.fitting.reach import holds, weights_that_count
 from headwise.doctor.fitting.rope_tables import rope_bases
 from headwise.doctor.fitting.variants import Computation, Inapplicable, Rope, Variant, altered
 
@@ -74,7 +75,18 @@ class Search:
                 return definition
             # A part of it is float32, or a small part is wrong.
             return self._singles([definition.computation], definition) or definition
+        self._leave_out()
         return self._singles(self.readings, definition) or self._own_pattern() or self._free_scale() or self._pairs()
+
+    def _leave_out(self) -> None:
+        """Readings that lack a weight which the output depends on."""
+        weights = weights_that_count(self.seen)
+        known: dict[tuple[tuple[str, str], ...], bool] = {}
+        for each in self.readings:
+            made_of = tuple(sorted(each.projections.names.items()))
+            if made_of not in known:
+                known[made_of] = holds(each.projections, weights)
+        self.readings = [x for x in self.readings if known[tuple(sorted(x.projections.names.items()))]]
 
     def _own_pattern(self) -> Match | None:
         """Right except for a mask of its own, such as a window: the observed pattern is then used as the mask."""

@@ -1,0 +1,27 @@
+"""The source of a class, read once: for each question `inspect` parses the whole file."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The text of a class, and where it stands."""
+
+    file: str | None
+    line: int
+    text: str
+
+
+@functools.lru_cache(maxsize=1024)
+def source_of(kind: Any) -> Source | None:
+    """The source of a class; None where there is none."""
+    try:
+        file, (lines, first) = inspect.getsourcefile(kind), inspect.getsourcelines(kind)
+    except (OSError, TypeError):
+        return None
+    return Source(file, first, "".join(lines))
