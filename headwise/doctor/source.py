@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from typing import Any
+from typing import Any, cast
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,9 +17,13 @@ class Source:
     text: str
 
 
-@functools.lru_cache(maxsize=1024)
-def source_of(kind: Any) -> Source | None:
+def source_of(kind: type) -> Source | None:
     """The source of a class; None where there is none."""
+    return _read(cast(Any, kind))
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(kind: Any) -> Source | None:
     try:
         file, (lines, first) = inspect.getsourcefile(kind), inspect.getsourcelines(kind)
     except (OSError, TypeError):

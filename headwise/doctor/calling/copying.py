@@ -10,7 +10,7 @@ import sys
 import types
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -52,7 +52,7 @@ def _copy_parts(module: nn.Module, memo: dict[int, Any]) -> None:
 
     Parts that say how they are copied or pickled are left to it.
     """
-    parts = [part for part in module.modules() if _copies_plainly(type(part))]
+    parts = [part for part in module.modules() if _copies_plainly(cast(Any, type(part)))]
     for part in parts:
         memo[id(part)] = object.__new__(type(part))
     for part in parts:
