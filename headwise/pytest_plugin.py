@@ -1,5 +1,7 @@
 """The pytest plugin: examines attention classes along with the tests, and provides a fixture for your own tests.
 
+At the end it prints a line for each module that was examined, by whichever way.
+
     pytest --attention "my_model.py:MyAttention(embed_size=64, heads=8)"
 
 or permanently, in pyproject.toml, under [tool.pytest.ini_options]:
@@ -12,11 +14,16 @@ It is loaded whenever pytest starts, so it imports heavy packages only when a cl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from headwise.doctor.finding import Diagnosis
+
+_PROPERTY = "attention"  # of a test's report, which pytest-xdist hands on: a line on a module
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,6 +62,35 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
         items.append(AttentionItem.from_parent(session, name=name, nodeid=name, target=target, folder=folder))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Note what the doctor is asked about while a test runs."""
+    from headwise import testing
+
+    name = item._target if isinstance(item, AttentionItem) else ""
+
+    def note(diagnosis: Diagnosis, ignored: frozenset[str]) -> None:
+        from headwise.doctor.telling.line import line
+
+        item.user_properties.append((_PROPERTY, line(diagnosis, name or f"{item.nodeid} {diagnosis.subject}", ignored)))
+
+    testing.listeners.append(note)
+    try:
+        return (yield)
+    finally:
+        testing.listeners.remove(note)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """A line for each module that was examined; none with -q, where failures alone are said."""
+    reports = [x for each in terminalreporter.stats.values() for x in each if getattr(x, "when", "") == "call"]
+    lines = [text for report in reports for name, text in report.user_properties if name == _PROPERTY]
+    if lines and config.get_verbosity() >= 0:
+        terminalreporter.section("attention (headwise)")
+        for text in sorted(lines):
+            terminalreporter.write_line(text)
+
+
 class AttentionItem(pytest.Item):
     """A class that the doctor examines."""
 
@@ -64,12 +100,19 @@ class AttentionItem(pytest.Item):
 
     def runtest(self) -> None:
         from headwise.doctor.catalogue import check_names
+        from headwise.doctor.finding import Diagnosis
         from headwise.doctor.targets.examine import examine
         from headwise.doctor.targets.load import parse
-        from headwise.testing import check
+        from headwise.errors import DoctorError
+        from headwise.testing import check, tell
 
         ignored = check_names(self.config.getini("attention_ignore"), "attention_ignore")
-        check(examine(parse(self._target, folder=self._folder), timeout=60.0), ignored)
+        try:
+            diagnosis = examine(parse(self._target, folder=self._folder), timeout=60.0)
+        except DoctorError as error:
+            tell(Diagnosis(self._target, (), not_examined=str(error)), ignored)
+            raise
+        check(diagnosis, ignored)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The report, or the message of another headwise error, without a traceback through the doctor."""

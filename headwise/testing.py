@@ -7,7 +7,7 @@ def test_my_attention():
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from headwise.doctor.finding import Diagnosis
 
 __all__ = ["assert_healthy"]
+
+# Called with every diagnosis that is checked and the findings that are ignored: the pytest plugin tells them in a line.
+listeners: list[Callable[[Diagnosis, frozenset[str]], object]] = []
 
 
 def assert_healthy(
@@ -52,11 +55,18 @@ def assert_healthy(
     return diagnosis
 
 
+def tell(diagnosis: Diagnosis, ignored: frozenset[str]) -> None:
+    """Pass a diagnosis on to whoever listens."""
+    for listener in listeners:
+        listener(diagnosis, ignored)
+
+
 def check(diagnosis: Diagnosis, ignored: frozenset[str] = frozenset(), *, risks: bool = False) -> None:
     """Raise AssertionError, with the report, for the bugs (and risks if `risks`) that are not ignored."""
     import dataclasses
 
     __tracebackhide__ = True
+    tell(diagnosis, ignored)
     if diagnosis.not_examined:
         raise AssertionError(f"not examined: {diagnosis.not_examined}")
     bad = ("bug", "risk") if risks else ("bug",)

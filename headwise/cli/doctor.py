@@ -1,8 +1,10 @@
-"""`headwise doctor`: is this attention correct? Examines a class of your own, or every attention layer of a model."""
+"""`headwise doctor`: is this attention correct? Examines a class of your own, what a commit changes, or a model."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,10 +26,19 @@ _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
 
 
 @click.command()
-@click.argument("target", required=False, metavar="[FILE.PY:CLASS]")
+@click.argument("targets", nargs=-1, metavar="[FILE.PY:CLASS]")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
 @click.option("--model", metavar="PATH_OR_ID", help="Examine every attention layer of this Hugging Face model.")
 @click.option("--input", "texts", multiple=True, metavar="TEXT", help="A text for --model. Default: two short texts.")
+@click.option(
+    "--changed",
+    "base",
+    is_flag=False,
+    flag_value="",
+    metavar="[BASE]",
+    help="Examine the attention classes that differ from this commit of git; FILE.PY ... limits it to these files.  "
+    "[default: HEAD, in pre-commit its --from-ref]",
+)
 @click.option(
     "--spec",
     "stated",
@@ -59,10 +70,11 @@ _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
 )
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def doctor(
-    target: str | None,
+    targets: tuple[str, ...],
     settings: tuple[str, ...],
     model: str | None,
     texts: tuple[str, ...],
+    base: str | None,
     stated: tuple[str, ...],
     isolate: bool,
     timeout: float,
@@ -73,10 +85,12 @@ def doctor(
     """Find the bugs in an attention module and name them.
 
     Give a class, such as my_model.py:MyAttention or package.module:MyAttention, with --set for each argument of its
-    constructor; or give --model. The file is imported, so its code is executed. Exit code 1 means that a bug was found,
-    3 that no way to call a module was found.
+    constructor; or give --model, or --changed. The file is imported, so its code is executed. Exit code 1 means that a
+    bug was found, 3 that no way to call a module was found; with --changed that is no error, since nobody said how.
     """
-    _check(target, settings, model, texts, isolate, memory)
+    if base is not None and base.endswith(".py"):  # `--changed a.py`: a file, and not the name of a commit
+        base, targets = "", (base, *targets)
+    _check(targets, settings, model, texts, base, stated, isolate, memory)
     for option, path in (("--json", json_path), ("--sarif", sarif_path)):
         if path is not None and path != STDOUT:
             check_writable(path, option)
@@ -87,20 +101,25 @@ def doctor(
 
     # Standard output holds the report or the JSON, so whatever the examined code prints goes to standard error.
     with contextlib.redirect_stdout(sys.stderr), working("examining") as say:
-        if target is not None:
-            found: tuple[Diagnosis, ...] = (_examine(target, settings, stated, isolate, timeout, memory, say),)
-        else:
-            assert model is not None
+        found: tuple[Diagnosis, ...]
+        if base is not None:
+            found = _examine_changed(base, targets, isolate, timeout, memory, say)
+        elif model is not None:
             found = _examine_model(model, texts, stated, timeout, say)
+        else:
+            found = (_examine(targets[0], settings, stated, isolate, timeout, memory, say),)
 
     if STDOUT not in (json_path, sarif_path):
-        _print(found)
+        if base is None:
+            _print(found)
+        else:
+            _list(found)
     for option, path, write in (("--json", json_path, as_json), ("--sarif", sarif_path, _as_sarif)):
         if path is not None:
             write_json(path, option, write(found))
     if any(each.bugs for each in found):
         return FOUND_A_BUG
-    return NOT_EXAMINED if any(each.not_examined for each in found) else 0
+    return NOT_EXAMINED if base is None and any(each.not_examined for each in found) else 0
 
 
 def as_json(found: Sequence[Diagnosis]) -> dict[str, Any]:
@@ -116,26 +135,39 @@ def as_json(found: Sequence[Diagnosis]) -> dict[str, Any]:
 
 def _as_sarif(found: Sequence[Diagnosis]) -> dict[str, Any]:
     import headwise
+    from headwise.doctor.targets.repository import root_of
     from headwise.doctor.telling.sarif import sarif
 
-    return sarif(found, version=headwise.__version__)
+    folders = (Path.cwd(), *(Path(each.where.file).parent for each in found if each.where))
+    root = next(filter(None, map(root_of, folders)), None)
+    return sarif(found, version=headwise.__version__, root=root)
 
 
 def _check(
-    target: str | None,
+    targets: Sequence[str],
     settings: Sequence[str],
     model: str | None,
     texts: Sequence[str],
+    base: str | None,
+    stated: Sequence[str],
     isolate: bool,
     memory: float | None,
 ) -> None:
     """Raise ArgumentError or click.UsageError for options that exclude each other."""
-    if (target is None) == (model is None):
-        said = "both" if target else "neither"
+    if base is not None:
+        for option, given in (("--set", settings), ("--model", model), ("--input", texts), ("--spec", stated)):
+            if given:
+                raise ArgumentError(
+                    f"{option}: expected FILE.PY:CLASS or --model. Received: --changed, which examines whatever changed"
+                )
+    elif bool(targets) == (model is not None):
+        said = "both" if targets else "neither"
         raise click.UsageError(
             f"Expected a class, such as my_model.py:MyAttention, or --model PATH_OR_ID. Received: {said}.",
             click.get_current_context(),
         )
+    elif len(targets) > 1:
+        raise ArgumentError(f"expected one class. Received: {', '.join(targets)}. --changed takes several files")
     if model is not None:
         if settings:
             raise ArgumentError("--set: expected FILE.PY:CLASS, whose constructor takes it. Received: --model")
@@ -143,7 +175,7 @@ def _check(
             raise ArgumentError(
                 "--isolate: expected FILE.PY:CLASS. Received: --model, which never executes a model repository's code"
             )
-    elif texts:
+    elif texts and base is None:
         raise ArgumentError(
             "--input: expected --model, which reads it. Received: a class, examined with random tensors"
         )
@@ -159,20 +191,42 @@ def _examine(
     timeout: float,
     memory: float | None,
     say: Say,
+    *,
+    guess: bool = False,
 ) -> Diagnosis:
+    from headwise.doctor.finding import Where
     from headwise.doctor.targets.examine import examine, parse_spec
+    from headwise.doctor.targets.guessing import guessing
     from headwise.doctor.targets.load import parse
 
     target, spec = parse(written, settings), parse_spec(stated)
     hint = "in a separate process" if isolate else "this executes its code; --isolate uses a separate process"
     click.echo(f"headwise: importing {target.place} ({hint})", err=True)
-    if not isolate:
-        return examine(target, spec=spec, timeout=timeout, say=say)
-    from headwise.doctor.targets.isolate import MEMORY, Request, diagnose_isolated
+    if isolate:
+        from headwise.doctor.targets.isolate import MEMORY, Request, diagnose_isolated
 
-    say(f"examining {target}")
-    most = MEMORY if memory is None else memory * 1e9
-    return diagnose_isolated(Request(written, tuple(settings), tuple(stated), timeout, most))
+        say(f"examining {target}")
+        most = MEMORY if memory is None else memory * 1e9
+        found = diagnose_isolated(Request(written, tuple(settings), tuple(stated), timeout, most, guess))
+    else:
+        found = examine(guessing(target) if guess else target, spec=spec, timeout=timeout, say=say)
+    # Of code that did not return nothing is known: it stands at its file.
+    return found if found.where or not target.file else dataclasses.replace(found, where=Where.at(str(target.file), 1))
+
+
+def _examine_changed(
+    base: str, files: Sequence[str], isolate: bool, timeout: float, memory: float | None, say: Say
+) -> tuple[Diagnosis, ...]:
+    from headwise.doctor.targets.changed import changed, diagnosed
+
+    say("reading what changed")
+    base = base or os.environ.get("PRE_COMMIT_FROM_REF") or "HEAD"
+    found = changed(Path.cwd(), base, [Path(each) for each in files])
+
+    def examine(written: str) -> Diagnosis:
+        return _examine(written, (), (), isolate, timeout, memory, say, guess=True)
+
+    return tuple(diagnosed(found, examine))
 
 
 def _examine_model(
@@ -210,7 +264,20 @@ def _load(name: str, texts: Sequence[str]) -> tuple[Pretrained, Callable[[], obj
     return pretrained, lambda: pretrained.read(tokens)
 
 
-def _print(found: Sequence[Diagnosis]) -> None:
+def _list(found: Sequence[Diagnosis]) -> None:
+    """The reports of those with a bug, and a line for each."""
+    from headwise.doctor.telling.line import line
+
+    if not found:
+        click.echo("nothing to examine: no attention class was changed")
+    if sick := [each for each in found if each.bugs]:
+        _print(sick, "changed classes with a bug")
+        click.echo()
+    for each in found:
+        click.echo(line(each, f"{each.where.path if each.where else ''}:{each.subject}"))
+
+
+def _print(found: Sequence[Diagnosis], what: str = "kinds of attention layers") -> None:
     from rich.console import Console
 
     from headwise.doctor.telling.report import as_text, counts, report
@@ -225,4 +292,4 @@ def _print(found: Sequence[Diagnosis]) -> None:
             click.echo(as_text(diagnosis))
     if len(found) > 1:
         findings = [finding for each in found for finding in each.findings]
-        click.echo(f"\n{len(found)} kinds of attention layers: {counts(findings)}.")
+        click.echo(f"\n{len(found)} {what}: {counts(findings)}.")

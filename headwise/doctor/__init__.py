@@ -7,15 +7,37 @@
 The steps: find out how to call the module (calling/); trace one forward, operation by operation (reading/); fit known
 wrong variants of attention to its output (fitting/); probe its behaviour (probing/); and run every check on the results
 (checks/).
+
+Names are imported on first use: `headwise doctor --changed` reads which classes changed before it needs torch.
 """
 
-from headwise.doctor.calling.spec import Spec
-from headwise.doctor.comparing.compare import compare
-from headwise.doctor.comparing.comparison import Comparison
-from headwise.doctor.diagnosis import diagnose
-from headwise.doctor.finding import Diagnosis, Finding, Where
-from headwise.doctor.gradients.gradcheck import Gradients, gradcheck
-from headwise.doctor.targets.layers import diagnose_model
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headwise.doctor.calling.spec import Spec
+    from headwise.doctor.comparing.compare import compare
+    from headwise.doctor.comparing.comparison import Comparison
+    from headwise.doctor.diagnosis import diagnose
+    from headwise.doctor.finding import Diagnosis, Finding, Where
+    from headwise.doctor.gradients.gradcheck import Gradients, gradcheck
+    from headwise.doctor.targets.layers import diagnose_model
+
+# Public name -> the module that holds it.
+_WHERE = {
+    "Comparison": "headwise.doctor.comparing.comparison",
+    "Diagnosis": "headwise.doctor.finding",
+    "Finding": "headwise.doctor.finding",
+    "Gradients": "headwise.doctor.gradients.gradcheck",
+    "Spec": "headwise.doctor.calling.spec",
+    "Where": "headwise.doctor.finding",
+    "compare": "headwise.doctor.comparing.compare",
+    "diagnose": "headwise.doctor.diagnosis",
+    "diagnose_model": "headwise.doctor.targets.layers",
+    "gradcheck": "headwise.doctor.gradients.gradcheck",
+}
 
 __all__ = [
     "Comparison",
@@ -29,3 +51,14 @@ __all__ = [
     "diagnose_model",
     "gradcheck",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'headwise.doctor' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_WHERE[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -34,11 +34,14 @@ class Where:
         """A short form: relative to the working directory or to site-packages where the file is inside one of them."""
         path = Path(self.file)
         installed = [i for i, part in enumerate(path.parts) if part in ("site-packages", "dist-packages")]
-        if installed:
-            return f"{Path(*path.parts[installed[-1] + 1 :])}:{self.line}"
+        return f"{Path(*path.parts[installed[-1] + 1 :]) if installed else self.path}:{self.line}"
+
+    @property
+    def path(self) -> Path:
+        """The file: relative to the working directory if it is inside."""
         with contextlib.suppress(ValueError, OSError):
-            path = path.resolve().relative_to(Path.cwd().resolve())
-        return f"{path}:{self.line}"
+            return Path(self.file).resolve().relative_to(Path.cwd().resolve())
+        return Path(self.file)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ with time_limit(10):
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import linecache
 import math
@@ -117,6 +118,7 @@ _TORCH = Path(torch.__file__).resolve().parent
 _STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
 
 
+@functools.cache  # asked of every frame of every call that fails
 def is_users(file: str) -> bool:
     """Whether a file is the user's or a model library's: not one of headwise, torch or Python itself."""
     if file.startswith("<"):
@@ -135,21 +137,25 @@ def line_of(file: str, line: int) -> Where:
 
 def shown_path(file: str | os.PathLike[str]) -> str:
     """A file as a person would type it: relative to the working directory if it is inside it."""
-    path = Path(file)
+    return _shown(os.fspath(file), os.getcwd())
+
+
+@functools.cache
+def _shown(file: str, folder: str) -> str:
     with contextlib.suppress(ValueError, OSError):
-        return str(path.resolve().relative_to(Path.cwd().resolve()))
-    return str(path)
+        return str(Path(file).resolve().relative_to(Path(folder).resolve()))
+    return str(Path(file))
 
 
 def last_line(error: BaseException) -> Where | None:
     """The last line of the user's code in an error's traceback."""
-    found = None
+    last = None
     traceback = error.__traceback__
     while traceback is not None:
         if is_users(traceback.tb_frame.f_code.co_filename):
-            found = line_of(traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
+            last = traceback
         traceback = traceback.tb_next
-    return found
+    return None if last is None else line_of(last.tb_frame.f_code.co_filename, last.tb_lineno)
 
 
 def _where(frame: FrameType | None) -> Where | None:

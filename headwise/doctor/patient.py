@@ -6,7 +6,6 @@ Each fact is computed once, when a check first needs it, on a copy in eval mode.
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from headwise.doctor.calling.interface import Interface, discover
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.finding import Where
 from headwise.doctor.limits import out_of_memory
+from headwise.doctor.source import source_of
 from headwise.errors import DoctorError, shortened
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def _at_home(module: nn.Module) -> nn.Module:
             f"{type(module).__name__} is on the meta device, so its parameters have no values; expected real "
             "parameters. Load or initialise them first"
         )
-    module = module.cpu()
+    if any(x.device.type != "cpu" for x in (*module.parameters(), *module.buffers())):
+        module = module.cpu()
     lowered = any(x.dtype in (torch.float16, torch.bfloat16) for x in module.parameters())
     return module.float() if lowered else module
 
@@ -138,19 +139,16 @@ class Patient:
     @functools.cached_property
     def source(self) -> str:
         """The text of the module's class, or "" where there is none."""
-        try:
-            return inspect.getsource(type(self.module))
-        except (OSError, TypeError):
-            return ""
+        found = source_of(type(self.module))
+        return found.text if found else ""
 
     @functools.cached_property
     def where(self) -> Where | None:
         """Where the module's class is defined."""
-        try:
-            file, lines = inspect.getsourcefile(type(self.module)), inspect.getsourcelines(type(self.module))
-        except (OSError, TypeError):
+        found = source_of(type(self.module))
+        if found is None or found.file is None:
             return None
-        return None if file is None else Where(file, lines[1], lines[0][0].strip())
+        return Where(found.file, found.line, found.text.partition("\n")[0].strip())
 
     @functools.cached_property
     def is_library(self) -> bool:

@@ -27,7 +27,7 @@ VERBS = {
     "bench": "--length --queries --heads --kv-heads --head-dim --dtype --mask --training --rounds --calibrate "
     "--show --forget --json --debug",
     "compare": "first second --set --set-other --spec --spec-other --json --debug",
-    "doctor": "target --set --model --input --spec --isolate --timeout --memory --json --sarif --debug",
+    "doctor": "targets --set --model --input --changed --spec --isolate --timeout --memory --json --sarif --debug",
     "evaluate": "run data --json --debug",
     "export": "source --to --out --attention --precision --weights --tolerance --examples --aoti --no-speed --debug",
     "gradcheck": "target --set --spec --samples --all --seed --json --debug",

@@ -89,6 +89,12 @@ def test_the_fixture_and_classes_that_are_named(suite: pytest.Pytester) -> None:
             "*test_mine.py:7: AssertionError",
             "bug  wrong-scale*",
             "odd.py has no such class. Received: B. Its classes: *",
+            "*= attention (headwise) =*",
+            "odd.py:B: not examined: odd.py has no such class. Received: B. * (0.0 s)",
+            "odd.py:Healthy(heads=4): healthy (*.* s)",
+            "odd.py:WrongScale: 1 bug: wrong-scale (*.* s)",
+            "test_mine.py::test_healthy Healthy: healthy (*.* s)",
+            "test_mine.py::test_wrong_scale WrongScale: 1 bug: wrong-scale (*.* s)",
             "FAILED test_mine.py::test_wrong_scale*not healthy*",
         ]
     )
@@ -132,3 +138,23 @@ def test_what_was_not_examined_fails() -> None:
 
     with pytest.raises(AssertionError, match=r"not examined: Table\.forward\(x, table\): no way to call it was found"):
         assert_healthy(Table())
+
+
+def test_the_lines_of_the_summary_come_from_all_workers(suite: pytest.Pytester) -> None:
+    suite.makeini(INI)
+    result = suite.runpytest_subprocess(*PLUGIN, "-p", "xdist", "-n", "2", "-k", "test_healthy or WrongScale")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*= attention (headwise) =*",
+            "odd.py:WrongScale: healthy; ignored: wrong-scale (*.* s)",
+            "test_mine.py::test_healthy Healthy: healthy (*.* s)",
+        ],
+        consecutive=True,
+    )
+
+
+def test_the_summary_is_left_out_where_pytest_is_to_be_quiet(suite: pytest.Pytester) -> None:
+    result = suite.runpytest_subprocess(*PLUGIN, "-q", "-k", "test_healthy")
+    result.assert_outcomes(passed=1)
+    assert "attention (headwise)" not in result.stdout.str()

@@ -15,6 +15,7 @@ from torch import nn
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.mask_input import Form
+from headwise.doctor.source import source_of
 from headwise.errors import shortened
 
 _YES = r"(?:\btrue\b|\b1(?:\.0)?s?\b|\bones?\b|\bnon-?zeros?\b)"
@@ -56,9 +57,10 @@ def text_of(module: nn.Module) -> str:
     for cls in type(module).__mro__:
         if cls in (nn.Module, object) or cls.__module__.startswith(("torch.", "keras.")):
             continue
-        try:
-            parts.append(textwrap.dedent(inspect.getsource(cls)))
-        except (OSError, TypeError):
+        source = source_of(cls)
+        if source is not None:
+            parts.append(textwrap.dedent(source.text))
+        else:
             parts += [doc for doc in (cls.__doc__, getattr(getattr(cls, "forward", None), "__doc__", None)) if doc]
     return "\n".join(parts)
 

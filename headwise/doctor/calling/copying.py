@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import copyreg
+import functools
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -28,6 +31,7 @@ def copied(module: nn.Module) -> nn.Module:
                 memo[id(value)] = value.detach().clone()
     try:
         known = dict(memo)
+        _copy_parts(module, known)
         found = copy.deepcopy(module, known)
         _rebind(found, known, originals)
         return found
@@ -38,6 +42,46 @@ def copied(module: nn.Module) -> nn.Module:
             f"{type(module).__name__} cannot be copied, so trials would change it; expected a module that "
             f"copy.deepcopy accepts. Received: {type(error).__name__}: {error}"
         ) from error
+
+
+_ATOMS = (bool, int, float, str, type(None))
+
+
+def _copy_parts(module: nn.Module, memo: dict[int, Any]) -> None:
+    """Put a copy of each part into the memo of deepcopy, which itself spends most time on a dozen empty dicts a part.
+
+    Parts that say how they are copied or pickled are left to it.
+    """
+    parts = [part for part in module.modules() if _copies_plainly(cast(Any, type(part)))]
+    for part in parts:
+        memo[id(part)] = object.__new__(type(part))
+    for part in parts:
+        state = {name: _copy_of(value, memo) for name, value in vars(part).items() if name != "_compiled_call_impl"}
+        vars(memo[id(part)]).update(state)
+
+
+def _copy_of(value: Any, memo: dict[int, Any]) -> Any:
+    if type(value) in _ATOMS:
+        return value
+    if type(value) in (dict, OrderedDict) and not value and id(value) not in memo:
+        memo[id(value)] = found = type(value)()
+        return found
+    return copy.deepcopy(value, memo)
+
+
+@functools.cache
+def _copies_plainly(kind: Any) -> bool:
+    if any(name in vars(cls) for cls in kind.__mro__ for name in ("__deepcopy__", "__slots__")):
+        return False
+    usual = getattr(nn.Module, "__getstate__", None)
+    return (
+        getattr(kind, "__getstate__", None) is usual
+        and kind.__reduce_ex__ is object.__reduce_ex__
+        and kind.__reduce__ is object.__reduce__
+        and kind.__setstate__ is nn.Module.__setstate__
+        and kind.__new__ is object.__new__
+        and kind not in copyreg.dispatch_table
+    )
 
 
 def _rebind(module: nn.Module, memo: dict[int, Any], originals: set[int]) -> None:

@@ -77,6 +77,7 @@ class Trial:
         self.calls = 0
         self.failed: list[Failed] = []
         self._reached = 0
+        self._guessed: dict[str, list[tuple[int, int, int]]] = {}
         for part in module.modules():
             part.register_forward_hook(self._count)
         self.dtype, self.device = home(module)
@@ -351,6 +352,12 @@ class Trial:
         return found
 
     def _widths(self, takes: str) -> list[tuple[int, int, int]]:
+        """Widths to try. What the module says of them is read once: no call that fails changes it."""
+        if takes not in self._guessed:
+            self._guessed[takes] = self._guess_widths(takes)
+        return self._guessed[takes]
+
+    def _guess_widths(self, takes: str) -> list[tuple[int, int, int]]:
         spec = self.spec
         guesses = [spec.width] if spec.width else sizes.widths(self.module)[:14]
         x = self._example_input() if self._example_rows() is None else self._example_rows()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Iterable
 
@@ -14,6 +13,7 @@ from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.interface import Inputs, Interface
 from headwise.doctor.fitting.rope_tables import rope_tables
 from headwise.doctor.reading.marks import tensors_in
+from headwise.doctor.source import source_of
 
 LENGTH = 7  # of the inputs: unlikely to equal a width or a scale
 
@@ -163,10 +163,10 @@ def _speaks_of(module: nn.Module, words: Iterable[str]) -> bool:
     for kind in {type(part) for part in module.modules()}:
         if kind.__module__.startswith("torch."):
             continue
-        try:
-            text = inspect.getsource(kind).lower()
-        except (OSError, TypeError):
+        source = source_of(kind)
+        if source is None:
             return True
+        text = source.text.lower()
         if any(word in text for word in words):
             return True
     return False

@@ -14,8 +14,9 @@ from headwise.doctor.fitting.deviations import Deviation, catalogue
 from headwise.doctor.fitting.inner_norms import inner_norms
 from headwise.doctor.fitting.observed import Observed, relative_error
 from headwise.doctor.fitting.projections import Projections
+from headwise.doctor.fitting.reach import holds, weights_that_count
 from headwise.doctor.fitting.rope_tables import rope_bases
-from headwise.doctor.fitting.variants import Computation, Inapplicable, Rope, Variant
+from headwise.doctor.fitting.variants import Computation, Inapplicable, Rope, Variant, altered
 
 EXACT = 1e-9  # relative error of a float64 computation with the same decisions; in practice 1e-15
 LOOSE = 5e-6  # of a computation with a part in float32: angles, a softmax, or the whole module
@@ -74,14 +75,25 @@ class Search:
                 return definition
             # A part of it is float32, or a small part is wrong.
             return self._singles([definition.computation], definition) or definition
+        self._leave_out()
         return self._singles(self.readings, definition) or self._own_pattern() or self._free_scale() or self._pairs()
+
+    def _leave_out(self) -> None:
+        """Readings that lack a weight which the output depends on."""
+        weights = weights_that_count(self.seen)
+        known: dict[tuple[tuple[str, str], ...], bool] = {}
+        for each in self.readings:
+            made_of = tuple(sorted(each.projections.names.items()))
+            if made_of not in known:
+                known[made_of] = holds(each.projections, weights)
+        self.readings = [x for x in self.readings if known[tuple(sorted(x.projections.names.items()))]]
 
     def _own_pattern(self) -> Match | None:
         """Right except for a mask of its own, such as a window: the observed pattern is then used as the mask."""
         if self.seen.pattern is None:
             return None
-        own = [dataclasses.replace(v, causal="observed") for v in self._bases_of_wrong() if not v.causal]
-        own = own or [dataclasses.replace(v, causal="observed") for v in self._bases_of_wrong()]
+        own = [altered(v, causal="observed") for v in self._bases_of_wrong() if not v.causal]
+        own = own or [altered(v, causal="observed") for v in self._bases_of_wrong()]
         definition = self._definition(own)
         if definition is not None and definition.error < LOOSE:
             return definition
@@ -93,12 +105,12 @@ class Search:
         if not seen.moves:
             return [self.right]
         causal = [""] if seen.looks_ahead else ["right"] if seen.looks_around else ["", "right"]
-        positions = [self.right, dataclasses.replace(self.right, alibi="right")]
+        positions = [self.right, altered(self.right, alibi="right")]
         tables = len(self.readings[0].frequencies) if self.readings else 0
         for i in range(tables):
             ropes = Rope("half", "half", frequencies=i), Rope("neighbours", "neighbours", frequencies=i)
-            positions += [dataclasses.replace(self.right, rope=rope) for rope in ropes]
-        return [dataclasses.replace(v, causal=c) for v in positions for c in causal]
+            positions += [altered(self.right, rope=rope) for rope in ropes]
+        return [altered(v, causal=c) for v in positions for c in causal]
 
     def _bases_of_wrong(self) -> list[Variant]:
         """The variants to which deviations are applied."""
@@ -106,7 +118,7 @@ class Search:
             v for v in self._bases() if (v.rope is None or self.seen.rotates) and (not v.alibi or self.seen.slopes)
         ]
         if self.seen.looks_ahead and self.seen.moves:  # a wrong causal mask
-            bases += [dataclasses.replace(v, causal="right") for v in bases]
+            bases += [altered(v, causal="right") for v in bases]
         return bases
 
     def _definition(self, bases: Sequence[Variant] | None = None) -> Match | None:
@@ -128,7 +140,7 @@ class Search:
             return math.inf, variant
         self.left -= 1
         if computation.norms.output is not None:  # the input is added before the norm, so both are computed
-            both = [variant, dataclasses.replace(variant, residual=True)]
+            both = [variant, altered(variant, residual=True)]
             return min(((error_of(computation, v, self.seen.output), v) for v in both), key=lambda pair: pair[0])
         try:
             part = computation.output(variant, COLUMNS)
@@ -140,7 +152,7 @@ class Search:
         errors = [math.inf if math.isnan(error) else error / self.scale for error in errors]
         which = errors.index(min(errors))
         if which == 1:
-            variant = dataclasses.replace(variant, residual=True)
+            variant = altered(variant, residual=True)
         if errors[which] > LOOSE:
             return errors[which], variant
         return relative_error(computation.output(variant), self.seen.output), variant
@@ -174,7 +186,7 @@ class Search:
     ) -> Match | None:
         bases = self._bases_of_wrong() if bases is None else bases
         if definition is not None and definition.error < LOOSE:
-            bases = [dataclasses.replace(definition.variant, residual=False)]
+            bases = [altered(definition.variant, residual=False)]
         found: list[Match] = []
         for computation in readings:
             for base in bases:
@@ -194,7 +206,7 @@ class Search:
         if self.seen.tables:  # it has angles, so it has rotations
             bases = [base for base in bases if base.rope is not None and base.rope.frequencies == 0]
         elif self.seen.pattern is not None:
-            bases = [*bases, *(dataclasses.replace(base, causal="observed") for base in bases if not base.causal)]
+            bases = [*bases, *(altered(base, causal="observed") for base in bases if not base.causal)]
         bases.sort(key=lambda base: base.rope is None)  # with signs of RoPE, first those with rotations
         self.left = MOST_TRIALS
         for computation in self._first(PAIRS_OF):
@@ -256,7 +268,7 @@ class Search:
                         lambda f, c=computation, b=base, n=narrow: _distance(c, b, n, f),  # type: ignore[misc]
                         right,
                     )
-                    error, variant = self._try(computation, dataclasses.replace(base, scale=factor))
+                    error, variant = self._try(computation, altered(base, scale=factor))
                     if error < LOOSE and abs(factor / right - 1) > 1e-6:
                         text = (
                             f"the scores are multiplied by {factor:.6g}; the head width is {p.head_width}, "
@@ -291,7 +303,7 @@ def changed(base: Variant, deviation: Deviation) -> Variant | None:
         (rope if field.startswith("rope.") else plain)[field.removeprefix("rope.")] = value
     if rope and base.rope is not None:
         plain["rope"] = dataclasses.replace(base.rope, **rope)  # type: ignore[arg-type]
-    variant = dataclasses.replace(base, **plain)  # type: ignore[arg-type]
+    variant = altered(base, **plain)
     return None if variant == base else variant
 
 
@@ -323,7 +335,7 @@ def _default_tables(p: Projections, bases: Sequence[float]) -> list[Tensor]:
 
 def _distance(computation: Computation, base: Variant, narrow: Tensor, factor: float) -> float:
     try:
-        part = computation.output(dataclasses.replace(base, scale=factor), COLUMNS)
+        part = computation.output(altered(base, scale=factor), COLUMNS)
     except Inapplicable:
         return math.inf
     return float((part - narrow).norm()) if part.shape == narrow.shape else math.inf
@@ -338,7 +350,11 @@ def _minimum(distance: Callable[[float], float], right: float) -> float:
     ratio = (math.sqrt(5) - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)
     f_a, f_b = distance(a), distance(b)
-    for _ in range(80):
+    far = max(filter(math.isfinite, values), default=math.inf)
+    for step in range(80):
+        # Where a factor gives the output, the distance shrinks with the interval: by now a hundred thousand times.
+        if step == 25 and min(f_a, f_b) > 1e-2 * far:
+            break
         if f_a < f_b:
             high, b, f_b = b, a, f_a
             a = high - ratio * (high - low)

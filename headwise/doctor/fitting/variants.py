@@ -65,6 +65,14 @@ class Variant:
     residual: bool = False  # the input is added
 
 
+def altered(variant: Variant, **change: Any) -> Variant:
+    """`dataclasses.replace`, in a fifth of the time: thousands are made for each module."""
+    found = object.__new__(Variant)
+    vars(found).update(vars(variant))
+    vars(found).update(change)
+    return found
+
+
 NO_NORMS = InnerNorms()
 FUSED_VIEWS = ("3 b h n", "b 3 h n", "b h n 3", "b h 3 n")
 
@@ -185,21 +193,11 @@ class Computation:
         return a
 
     def _apply_causal(self, v: Variant, s: Tensor, after: list[Callable[[Tensor], Tensor]]) -> Tensor:
-        q_len, k_len = s.shape[-2:]
-        q = torch.arange(q_len, device=s.device)[:, None] + (k_len - q_len)
-        k = torch.arange(k_len, device=s.device)
         if v.causal == "observed":
             if self.pattern is None:
                 raise Inapplicable("no pattern was observed")
             return s.masked_fill(~self.pattern, _fill(v, v.causal_fill))
-        past = {
-            "right": k <= q,
-            "strict": k < q,
-            "one ahead": k <= q + 1,
-            "future": k >= q,
-            "strict future": k > q,
-            "weights": k <= q,
-        }[v.causal]
+        past = self._keep(("past", v.causal, *s.shape[-2:]), lambda: _past(v.causal, *s.shape[-2:]))
         if v.causal == "weights":
             after.append(lambda a: a * past)
             return s
@@ -362,6 +360,19 @@ class Computation:
             first, second = part[..., 0::2], part[..., 1::2]
             other = torch.stack([-second if rope.minus else second, first], -1).flatten(-2)
         return torch.cat([part * angle.cos() + other * angle.sin(), rest], -1)
+
+
+def _past(causal: str, q_len: int, k_len: int) -> Tensor:
+    """The cells [Q, K] that a causal mask of this kind allows."""
+    q, k = torch.arange(q_len)[:, None] + (k_len - q_len), torch.arange(k_len)
+    return {
+        "right": k <= q,
+        "strict": k < q,
+        "one ahead": k <= q + 1,
+        "future": k >= q,
+        "strict future": k > q,
+        "weights": k <= q,
+    }[causal]
 
 
 def _fill(v: Variant, fill: float) -> float:

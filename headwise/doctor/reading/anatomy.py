@@ -97,7 +97,7 @@ def look(
         return twin.interface.run(inputs, **arguments)
 
     with torch.random.fork_rng(devices=[]):  # the random numbers of dropout are the same in every forward
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed also asks every absent device
         run = trace(twin.module, (inputs.query, inputs.key, inputs.value), call, lambda result: result.output)
     sites = []
     for softmax in run.softmaxes:

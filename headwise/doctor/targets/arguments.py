@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -54,11 +55,18 @@ class Arguments:
         taken = set(in_order[: len(self._positional)])
         if twice := sorted(taken & given.keys()):
             raise DoctorError(f"{self._name}: {twice[0]!r} is passed twice, by position and by name; pass it once")
-        missing = [x for name, x in named.items() if x.default is x.empty and name not in taken and name not in given]
-        if missing:
+        if missing := self.missing():
             raise DoctorError(self._missing(missing))
         leading = [given.pop(n) for n in in_order if named[n].kind is inspect.Parameter.POSITIONAL_ONLY and n in given]
         return (*self._positional, *leading), given
+
+    def missing(self) -> list[inspect.Parameter]:
+        """The parameters without a default that are not given."""
+        parameters = self._parameters() or {}
+        named = [x for x in parameters.values() if x.kind not in (x.VAR_KEYWORD, x.VAR_POSITIONAL)]
+        in_order = [x.name for x in named if x.kind is not x.KEYWORD_ONLY]
+        given = {*in_order[: len(self._positional)], *(name.partition(".")[0] for name in self._settings)}
+        return [x for x in named if x.default is x.empty and x.name not in given]
 
     def _missing(self, missing: list[inspect.Parameter]) -> str:
         names = [x.name for x in missing]
@@ -89,8 +97,8 @@ class Arguments:
         return plain
 
     def _config(self, owner: str, parts: Mapping[str, Any]) -> Any:
-        kind = _annotation(self._made, owner)
-        if isinstance(kind, type) and kind.__module__ != "builtins" and not typing.get_origin(kind):
+        kind = config_class(self._made, owner)
+        if kind is not None:
             args, kwargs = Arguments(f"{kind.__name__} (of {owner})", kind, parts).bind()
             return kind(*args, **kwargs)
         return Settings(owner, parts)
@@ -111,7 +119,8 @@ class Settings(types.SimpleNamespace):
         if name.startswith("__"):
             raise AttributeError(name)
         owner = self.__dict__.get("_owner", "config")
-        raise AttributeError(f"{owner} has no {name}: add --set {owner}.{name}=VALUE")
+        # obj and name tell a guesser what is missing
+        raise AttributeError(f"{owner} has no {name}: add --set {owner}.{name}=VALUE", name=name, obj=self)
 
 
 def parse_setting(text: str, *, option: str = "--set", example: str = "embed_size=64") -> tuple[str, Any]:
@@ -142,6 +151,13 @@ def nearest(name: str, there: Iterable[str]) -> str | None:
     return folded[found[0]] if found else None
 
 
+def config_class(made: Any, parameter: str) -> type | None:
+    """The class that a parameter is annotated with, if that is one to be made from settings of its own."""
+    kind = _annotation(made, parameter)
+    made_of_parts = isinstance(kind, type) and kind.__module__ != "builtins" and not typing.get_origin(kind)
+    return kind if made_of_parts else None
+
+
 def _annotation(made: Any, parameter: str) -> Any:
     target = getattr(made, "__init__", made) if isinstance(made, type) else made
     try:
@@ -161,33 +177,47 @@ def _signature(made: Any) -> str:
     return f"({', '.join(x.name for x in needed)}, …)"
 
 
-_LIKELY = (  # part of a parameter's name -> a value to try
+CONFIGS = ("config", "cfg", "args", "params", "hparams", "conf")  # what a parameter that holds a config is called
+_LIKELY = (  # part of a parameter's name, or with "_" at its end how it begins -> a value to try
     (("head_dim", "dim_head", "d_head", "head_size", "d_k", "d_v", "kv_channels"), "16"),
     (("kv_head", "key_value_head", "num_kv", "n_kv", "group"), "2"),
     (("head",), "4"),
     (("dropout", "drop", "p_"), "0.0"),
     (("window",), "4"),
-    (("length", "len", "block_size", "context", "positions", "seq"), "128"),
+    (("length", "len", "block_size", "context", "positions", "max_position", "seq"), "128"),
     (("bias", "causal", "use_", "is_"), "True"),
     (("layer_idx", "layer_id"), "0"),
+    (("layers", "n_layer", "depth"), "2"),
     (("theta", "base"), "10000.0"),
+    (("eps",), "1e-5"),
 )
+_WHOLE = {"h": "4", "nhead": "4", "p": "0.0"}
+_SIZES = ("dim", "size", "width", "emb", "hidden", "channel", "feature", "d_model", "inner", "units")
+_KINDS = {"int": "64", "bool": "True", "float": "1.0"}
+
+
+def likely(name: str, annotation: object = inspect.Parameter.empty) -> str | None:
+    """A value to try for a parameter, as text; None if neither its name nor its annotation tells what it is."""
+    untyped = annotation is inspect.Parameter.empty
+    said = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    kinds = sorted({*re.findall(r"\w+", said)} - {"typing", "Optional", "Union", "None"})
+    if not untyped and not (kinds and set(kinds) <= _KINDS.keys()):
+        return None
+    if name in _WHOLE:
+        return _WHOLE[name]
+    for parts, value in _LIKELY:
+        if any(name.lower().startswith(part) if part[-1] == "_" else part in name.lower() for part in parts):
+            return value
+    if any(part in name.lower() for part in _SIZES) or len(name) == 1:
+        return "64"
+    return None if untyped else _KINDS[kinds[0]]
 
 
 def _suggested(parameter: inspect.Parameter) -> list[str]:
     name = parameter.name
-    if name in ("config", "cfg", "args", "params", "hparams", "conf"):
+    if name in CONFIGS:
         kind = "" if parameter.annotation is parameter.empty else getattr(parameter.annotation, "__name__", "")
         return [f"{name}.hidden_size=64", f"{name}.num_heads=4"] if not kind else [f"{name}.FIELD=VALUE"]
-    if name in ("h", "nhead"):
-        return [f"{name}=4"]
-    for parts, value in _LIKELY:
-        if any(part in name.lower() for part in parts):
-            return [f"{name}={value}"]
     if parameter.annotation in (str, "str"):
         return [f"{name}=NAME"]
-    if parameter.annotation in (bool, "bool"):
-        return [f"{name}=True"]
-    if parameter.annotation in (float, "float"):
-        return [f"{name}=1.0"]
-    return [f"{name}=64"]
+    return [f"{name}={likely(name, parameter.annotation) or likely(name) or 64}"]

@@ -68,7 +68,9 @@ def examine(
         return alone(str(target), no_memory(error, memory, doing))
     findings = tuple(_measured(finding, memory) for finding in found.findings)
     subject = type(module) if isinstance(made, nn.Module) else made
-    return dataclasses.replace(found, findings=findings, where=found.where or definition(subject))
+    understood = (*target.remarks, *found.understood)
+    where = found.where or definition(subject)
+    return dataclasses.replace(found, findings=findings, understood=understood, where=where)
 
 
 def _measured(finding: Finding, memory: float | None) -> Finding:

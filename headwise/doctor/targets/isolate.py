@@ -44,6 +44,7 @@ class Request:
     spec: tuple[str, ...] = ()
     timeout: float = TIMEOUT  # seconds, from the import of the file on
     memory: float = MEMORY  # bytes
+    guess: bool = False  # the arguments of the constructor that are missing
 
 
 def diagnose_isolated(request: Request) -> Diagnosis:

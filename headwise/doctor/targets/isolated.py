@@ -18,6 +18,7 @@ import torch._dynamo  # noqa: F401 (what takes long to import, before the clock 
 
 from headwise.doctor.targets.arguments import parse_setting  # noqa: F401 (the same)
 from headwise.doctor.targets.examine import examine, parse_spec
+from headwise.doctor.targets.guessing import guessing
 from headwise.doctor.targets.isolate import Request, _Files
 from headwise.doctor.targets.load import parse
 from headwise.errors import HeadwiseError
@@ -49,6 +50,7 @@ def _result(request: Request, files: _Files) -> dict[str, Any]:
 
     try:
         target = parse(request.target, request.settings)
+        target = guessing(target) if request.guess else target
         found = examine(target, spec=parse_spec(request.spec), timeout=request.timeout, memory=request.memory, say=say)
     except HeadwiseError as error:
         return {"error": str(error)}

@@ -46,6 +46,11 @@ class Target:
         """The file that will be run; None for a module of a package, whose file is not known in advance."""
         return Path(self.place).expanduser() if self.place.endswith(".py") else None
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader of its report has to know of how it was built, a line each."""
+        return ()
+
     def build(self, *, largest: float = LARGEST, **changes: Any) -> nn.Module:
         """The module, with some of its settings changed. Imports its file if it is not imported yet.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import linecache
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from headwise.doctor.finding import Diagnosis, Finding, Severity, Where
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVEL: dict[Severity, str] = {"bug": "error", "risk": "warning", "note": "note"}
+_PROBLEM: dict[Severity, str] = {"bug": "error", "risk": "warning", "note": "recommendation"}  # GitHub's words
+_ROOT = "%SRCROOT%"
 
 
 def sarif(diagnoses: Iterable[Diagnosis], *, version: str, root: Path | None = None) -> dict[str, Any]:
     """The diagnoses as one run of this version of headwise.
 
-    Files are given relative to `root`, by default the working directory. A finding without a line stands at its class.
+    Files are given relative to `root`, which is to be the repository's, since a code host finds them by these names; by
+    default it is the working directory. A finding without a line stands at its class.
     """
     root, diagnoses = (root or Path.cwd()).resolve(), list(diagnoses)
     found = [(diagnosis, finding) for diagnosis in diagnoses for finding in diagnosis.findings]
@@ -38,6 +42,8 @@ def sarif(diagnoses: Iterable[Diagnosis], *, version: str, root: Path | None = N
                     }
                 },
                 "columnKind": "unicodeCodePoints",
+                # For an editor, which knows no checkout.
+                "originalUriBaseIds": {_ROOT: {"uri": f"{root.as_uri().rstrip('/')}/"}},
                 "invocations": [_invocation(diagnoses)],
                 "results": _results(found, names, root),
             }
@@ -67,7 +73,11 @@ def _rule(name: str) -> dict[str, Any]:
             "markdown": f"{entry.title}." + (f" Seen in: {linked}." if linked else ""),
         },
         "defaultConfiguration": {"level": _LEVEL[entry.severity]},
-        "properties": {"tags": ["attention", "correctness"], "precision": "high"},
+        "properties": {
+            "tags": ["attention", "correctness"],
+            "precision": "high",
+            "problem.severity": _PROBLEM[entry.severity],
+        },
     }
     if address := next((address for _, address in threads if address), None):
         rule["helpUri"] = address
@@ -76,9 +86,14 @@ def _rule(name: str) -> dict[str, Any]:
 
 def _results(found: Sequence[tuple[Diagnosis, Finding]], names: Sequence[str], root: Path) -> list[dict[str, Any]]:
     results = []
+    times: Counter[tuple[str, str]] = Counter()
     for diagnosis, finding in found:
-        where = finding.where or diagnosis.where
-        print_of = "\0".join((finding.name, diagnosis.subject, finding.where.code if finding.where else ""))
+        location = _location(finding.where or diagnosis.where or Where(".", 1), root)
+        # Of the line's code, not of its number: what stays when lines above it come and go.
+        seen = "\0".join((finding.name, diagnosis.subject, finding.where.code if finding.where else ""))
+        fingerprint = hashlib.sha256(seen.encode()).hexdigest()[:16]
+        # Equal lines of a file are told apart by their order.
+        times[key := (location["physicalLocation"]["artifactLocation"]["uri"], fingerprint)] += 1
         results.append(
             {
                 "ruleId": finding.name,
@@ -87,9 +102,8 @@ def _results(found: Sequence[tuple[Diagnosis, Finding]], names: Sequence[str], r
                 "message": {
                     "text": f"{diagnosis.subject}: {_sentence(finding.evidence)} Fix: {_sentence(finding.fix)}"
                 },
-                "locations": [_location(where or Where(".", 1), root)],
-                # Of the line's code, not of its number: what stays when lines above it come and go.
-                "partialFingerprints": {"primaryLocationLineHash": hashlib.sha256(print_of.encode()).hexdigest()[:16]},
+                "locations": [location],
+                "partialFingerprints": {"primaryLocationLineHash": f"{fingerprint}:{times[key]}"},
             }
         )
     return results
@@ -114,7 +128,7 @@ def _location(where: Where, root: Path) -> dict[str, Any]:
     if where.code:
         region["snippet"] = {"text": where.code}
     if path.is_relative_to(root):
-        artifact = {"uri": quote(path.relative_to(root).as_posix()), "uriBaseId": "%SRCROOT%"}
+        artifact = {"uri": quote(path.relative_to(root).as_posix()), "uriBaseId": _ROOT}
     else:
         artifact = {"uri": path.as_uri()}
     return {"physicalLocation": {"artifactLocation": artifact, "region": region}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 import headwise
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.fitting.fit import Fit, fit
+from headwise.doctor.fitting.search import _minimum
 from headwise.doctor.patient import Patient
 
 # What a switch of `Attention` below makes wrong: the name that is expected.
@@ -495,3 +497,17 @@ def test_the_norm_of_queries_used_for_keys() -> None:
 
     assert diagnosed(Normed(twice=False)).healthy
     assert names(diagnosed(Normed(twice=True))) == ["unused-parameter"]
+
+
+def test_a_factor_is_refined_only_where_there_is_one() -> None:
+    calls: list[float] = []
+
+    def distance(factor: float, *, right: float | None) -> float:
+        calls.append(factor)
+        return 1.0 if right is None else abs(factor - right)
+
+    for right in (0.25, 0.731, 40.0):  # 0.25 is a point of the grid
+        assert math.isclose(_minimum(functools.partial(distance, right=right), 0.25), right, rel_tol=1e-9)
+    calls.clear()
+    _minimum(functools.partial(distance, right=None), 0.25)
+    assert len(calls) < 110

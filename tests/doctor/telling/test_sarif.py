@@ -90,6 +90,24 @@ def test_a_fingerprint_follows_the_code_and_not_its_number(found: list[Diagnosis
     assert print_of(scale) != print_of(Finding("wrong-scale", "bug", "", "", Where("my models/a.py", 3, "other")))
 
 
+def test_equal_lines_of_a_file_have_fingerprints_of_their_own(found: list[Diagnosis]) -> None:
+    scale = found[0].findings[0]
+    again = Finding("wrong-scale", "bug", "", "", Where("my models/a.py", 30, CODE.strip()))
+    elsewhere = Finding("wrong-scale", "bug", "", "", Where("my models/b.py", 30, CODE.strip()))
+    results = sarif([Diagnosis("A", (scale, again, elsewhere))])["runs"][0]["results"]
+    prints = [result["partialFingerprints"]["primaryLocationLineHash"] for result in results]
+    assert [each.rpartition(":")[2] for each in prints] == ["1", "2", "1"]
+    assert len({each.rpartition(":")[0] for each in prints}) == 1
+
+
+def test_an_editor_finds_the_files_by_their_root(found: list[Diagnosis], tmp_path: Path) -> None:
+    run = sarif(found, root=tmp_path)["runs"][0]
+    place = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
+    root = urlparse(run["originalUriBaseIds"][place["uriBaseId"]]["uri"])
+    assert root.scheme == "file"
+    assert unquote(root.path + place["uri"]) == str(tmp_path / "project" / "my models" / "a.py")
+
+
 def test_nothing_found_is_a_run_without_results() -> None:
     """So that code scanning closes what an earlier run reported."""
     log = sarif([Diagnosis("A", ())])
@@ -115,6 +133,7 @@ def check_structure(log: dict[str, Any]) -> None:
         assert rule["help"]["text"]
         assert rule["defaultConfiguration"]["level"] in ("error", "warning", "note")
         assert rule["properties"]["precision"] in ("very-high", "high", "medium", "low")
+        assert rule["properties"]["problem.severity"] in ("error", "warning", "recommendation")
         assert urlparse(rule.get("helpUri", "https://x")).scheme == "https"
     assert len({rule["id"] for rule in rules}) == len(rules)
     for result in run["results"]:

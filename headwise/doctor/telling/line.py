@@ -1,0 +1,29 @@
+"""A diagnosis in one line, for a list of many: what it is about, the verdict, the seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from headwise.doctor.finding import Diagnosis, Severity
+from headwise.doctor.telling.printable import printable
+
+
+def line(diagnosis: Diagnosis, name: str, ignored: Collection[str] = ()) -> str:
+    """ "my_model.py:A: 2 bugs: wrong-scale, causal-leak (0.8 s)"; findings that are ignored do not count."""
+    return printable(f"{name}: {' '.join(_verdict(diagnosis, ignored).split())} ({diagnosis.seconds:.1f} s)")
+
+
+def _verdict(diagnosis: Diagnosis, ignored: Collection[str]) -> str:
+    if diagnosis.not_examined:
+        return f"not examined: {diagnosis.not_examined}"
+    names: dict[Severity, list[str]] = {"bug": [], "risk": []}
+    for finding in diagnosis.findings:
+        if finding.name not in ignored and finding.severity in names:
+            names[finding.severity].append(finding.name)
+    told = [] if names["bug"] else ["healthy"]
+    for severity, found in names.items():
+        if found:
+            told.append(f"{len(found)} {severity}{'s' * (len(found) > 1)}: {', '.join(dict.fromkeys(found))}")
+    if left := dict.fromkeys(x.name for x in diagnosis.findings if x.name in ignored):
+        told.append(f"ignored: {', '.join(left)}")
+    return "; ".join(told)
