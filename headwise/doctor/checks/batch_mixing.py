@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from headwise.doctor.calling.forward_arguments import Sizes
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
@@ -80,11 +79,9 @@ def _places(probe: Probe, inputs: Inputs) -> Iterator[Finding]:
 
 def _told_apart(probe: Probe, inputs: Inputs) -> bool:
     """Whether the other arguments of forward differ from example to example."""
-    batch, queries, width = inputs.query.shape
-    first = probe.interface.batch_first
-    at = Sizes(batch, queries, inputs.key_length, width, inputs.query.dtype, inputs.query.device, first)
-    for _, make in probe.interface.way.extras:
-        value = make(at)
+    way, batch = probe.interface.way, inputs.query.shape[0]
+    for _, make in way.extras:
+        value = make(way.sizes(inputs))
         for x in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(x, Tensor) and any(
                 n == batch and not bool((x == x.narrow(dim, 0, 1)).all()) for dim, n in enumerate(x.shape[:2])

@@ -24,7 +24,9 @@ FINDINGS = ("left-padding",)
 
 _REAL, _PADDING = 5, 2
 _LEFT = re.compile(
-    r"\bpad\w*\b[^.]*\bleft\b|\bleft\b[\w -]*\bpad|\bprompts?\b[^.]*\bpadd|\bpadd\w*[^.]*\bprompts?\b", re.IGNORECASE
+    r"\bpad\w*[^.]*\b(left|(either|both|any) sides?)\b|\bleft\b[\w -]*\bpad"
+    r"|\bprompts?\b[^.]*\bpadd|\bpadd\w*[^.]*\bprompts?\b",
+    re.IGNORECASE,
 )
 _NOT = re.compile(r"\b(no|not|never|without|instead of|unsupported|only)\b|\bF\.pad|functional\.pad", re.IGNORECASE)
 
