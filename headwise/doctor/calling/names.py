@@ -189,6 +189,7 @@ ROPE_DIMS = _words("qk_rope_head_dim rope_dim rotary_dim rope_head_dim rotary_nd
 LENGTHS = _words("""
     block_size max_len max_seq_len seq_len context_length max_length n_positions max_position_embeddings n_ctx ctx_len
     num_patches sequence_length num_tokens n_tokens max_seq_length window_area maxlen seq_length length
+    original_max_position_embeddings max_seq_len_cached max_positions max_position original_max_len
 """)
 CONFIGS = ("config", "cfg", "args", "hparams", "params", "opt", "conf", "options", "model_args")
 

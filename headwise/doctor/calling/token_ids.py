@@ -86,7 +86,10 @@ def _smallest(module: nn.Module) -> int:
 
 
 def _ids(x: Tensor, number: int, below: int) -> Tensor:
-    """Ids [B, N] that are no positions, other ones for each input."""
-    batch, length = x.shape[:2]
-    places = torch.arange(batch * length, device=x.device).view(batch, length)
+    """Ids [B, N] that are no positions, other ones for each input.
+
+    They are the same for each example, and begin alike for each length: what a module reads from them (which of them
+    are padding) is then no difference between two calls.
+    """
+    places = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
     return (7 * places + 3 + number) % max(below, 2)

@@ -1,7 +1,7 @@
 """Whether examples of a batch influence one another, through their tokens or through their masks.
 
 One example is changed; the outputs of the others must stay bit-identical. An example alone must also give what it gives
-in a batch.
+in a batch, and at every place in it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.masking import hiding
@@ -50,7 +51,43 @@ def check(patient: Patient) -> Iterator[Finding]:
             "do not depend on the number of examples; squeeze() without a dimension drops a batch of 1",
             numbers={"change": difference},
         )
+    else:
+        yield from _places(probe, inputs)
     yield from _masks(probe)
+
+
+def _places(probe: Probe, inputs: Inputs) -> Iterator[Finding]:
+    """The same example at several places of a batch."""
+    first = inputs.query.shape[0] * [0]
+    if _told_apart(probe, inputs):
+        return  # by an argument that the doctor passes
+    same = inputs.each(lambda x: x[first])
+    out, again = probe.attempt(same), probe.attempt(same, seed=1)
+    if not isinstance(out, Tensor) or not isinstance(again, Tensor) or gap(out, again) > 0:
+        return  # random numbers: checks/determinism.py
+    difference = gap(out[:1].expand_as(out), out)
+    if difference > ROUNDING:
+        yield Finding(
+            "batch-mixing",
+            "bug",
+            f"an example that stands in a batch three times has three outputs: they differ by up to {difference:.2g} "
+            "of the output's size",
+            "make positions and tables for the length, x.shape[1], and not for the batch, x.shape[0]",
+            numbers={"change": difference},
+        )
+
+
+def _told_apart(probe: Probe, inputs: Inputs) -> bool:
+    """Whether the other arguments of forward differ from example to example."""
+    way, batch = probe.interface.way, inputs.query.shape[0]
+    for _, make in way.extras:
+        value = make(way.sizes(inputs))
+        for x in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(x, Tensor) and any(
+                n == batch and not bool((x == x.narrow(dim, 0, 1)).all()) for dim, n in enumerate(x.shape[:2])
+            ):
+                return True
+    return False
 
 
 def _masks(probe: Probe) -> Iterator[Finding]:

@@ -219,9 +219,8 @@ def _window(patient: Patient) -> Iterator[Finding]:
         sites = look(patient, batch=1, length=length).sites
     except Exception as error:
         raise NotChecked(f"it does not take {length} positions: {error}") from error
-    if len(sites) > 1 and not (
-        patient.spec.window or hasattr(patient.module, name) or hasattr(patient.module, f"_{name}")
-    ):
+    own = patient.spec.window or hasattr(patient.module, name) or hasattr(patient.module, f"_{name}")
+    if len(sites) > 1 and not own and _layers(patient):
         return  # the windows of some layers
     masks = [(site, None if site.grid is None else _allowed(site)) for site in sites]
     squares = [(site, x) for site, x in masks if x is not None and x.shape == (length, length)]
@@ -242,6 +241,12 @@ def _window(patient: Patient) -> Iterator[Finding]:
         yield from _not_applied(patient, source, name, size, squares[0][0])
     elif not squares:
         yield from _by_behaviour(patient, source, name, size, distance)
+
+
+def _layers(patient: Patient) -> bool:
+    """Whether it has several parts of one class that is not torch's, as a stack of layers has."""
+    kinds = [type(x) for x in patient.module.modules() if not type(x).__module__.startswith("torch.")]
+    return len(kinds) > len(set(kinds))
 
 
 def _outside(allowed: Tensor, distance: Tensor) -> bool:

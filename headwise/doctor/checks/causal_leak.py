@@ -2,10 +2,12 @@
 
 Each token is changed in turn, and earlier rows are examined. In a module that is said to be causal they must not change
 at all. A module that is not, but hides most of the future and nothing of the past, is probably meant to be causal.
+Where no later token reaches a row, their number must not, either.
 """
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.doctor.calling import claims
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.listen import Dice
-from headwise.doctor.probing.probe import REACHED, Probe, moved, quiet, rows
+from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, moved, quiet, rows
 
-FINDINGS = ("causal-leak", "mask-polarity")
+FINDINGS = ("causal-leak", "mask-polarity", "cache-mismatch")
 
 _LENGTH = 8
 _MOSTLY = 0.6  # share of the future that is hidden, in a module that is not said to be causal
@@ -52,6 +55,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield from found
         if not found and bool((seen.triu(1) <= REACHED).all()):
             yield from _on_other_paths(probe, inputs, options)
+            yield from _by_length(probe, inputs, said, options)
             return
         if found and options:
             return
@@ -84,6 +88,47 @@ def _on_other_paths(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> It
                 numbers={"pairs": pairs, "change": float(future.amax())},
             )
             return
+
+
+def _by_length(probe: Probe, inputs: Inputs, said: str, options: dict[str, Any]) -> Iterator[Finding]:
+    """The tokens that follow do not reach an earlier row, but their number may: a prompt that is split off the end."""
+    whole = probe.output(inputs, **options)
+    for n in range(2, _LENGTH):
+        part = inputs.each(operator.itemgetter((slice(None), slice(n))))
+        out = probe.attempt(part, **options)
+        if not isinstance(out, Tensor) or out.shape[1] != n or not _given_alike(probe, inputs, part):
+            return
+        change = rows(whole[:, :n], out)
+        if float(change.amax()) > ROUNDING:
+            row = int(change.amax(0).gt(ROUNDING).nonzero()[0])
+            caches = bool(re.search(r"cache|past", claims.text_of(probe.module), re.IGNORECASE))
+            yield Finding(
+                "cache-mismatch" if caches else "causal-leak",
+                "bug" if said or caches else "risk",
+                f"position {row} of {n} tokens gives another output than with {_LENGTH - n} tokens after them, by up "
+                f"to {float(change.amax()):.2g} of the output's size. What these tokens are makes no difference; how "
+                "many there are does",
+                "count positions from the start of the sequence, in a prompt and in single steps alike, and use "
+                "nothing that depends on the length",
+                numbers={"row": float(row), "change": float(change.amax())},
+            )
+            return
+
+
+def _given_alike(probe: Probe, inputs: Inputs, part: Inputs) -> bool:
+    """Whether the other arguments of forward begin, for more tokens, as they do for fewer."""
+
+    def alike(long: Any, short: Any) -> bool:
+        if isinstance(long, (tuple, list)):
+            return all(alike(a, b) for a, b in zip(long, short, strict=True))
+        if isinstance(long, Tensor):
+            for dim, size in enumerate(short.shape):
+                long = long.narrow(dim, 0, size)
+            return bool(torch.equal(long, short))
+        return True
+
+    way = probe.interface.way
+    return all(alike(*(make(way.sizes(x)) for x in (inputs, part))) for _, make in way.extras)
 
 
 def _seen(probe: Probe, inputs: Inputs, given: dict[str, Any], *, train: bool, grad: bool) -> Tensor:

@@ -1,23 +1,34 @@
 """Whether padding on the left changes the output: positions must count real tokens only.
 
 An example is run alone, then with two tokens of padding after it, then with two before it. If the first two agree and
-the third differs, the positions count padding too.
+the third differs, the positions count padding too. That is a bug where the module's own text speaks of such input,
+and a risk where a caller may pad on the right, or pass positions.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from headwise.doctor.calling import claims
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap
+from headwise.errors import shortened
 
 FINDINGS = ("left-padding",)
 
 _REAL, _PADDING = 5, 2
+_LEFT = re.compile(
+    r"\bpad\w*[^.]*\b(left|(either|both|any) sides?)\b|\bleft\b[\w -]*\bpad"
+    r"|\bprompts?\b[^.]*\bpadd|\bpadd\w*[^.]*\bprompts?\b",
+    re.IGNORECASE,
+)
+_NOT = re.compile(r"\b(no|not|never|without|instead of|unsupported|only)\b|\bF\.pad|functional\.pad", re.IGNORECASE)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -35,14 +46,34 @@ def check(patient: Patient) -> Iterator[Finding]:
     if changes["right"] > ROUNDING:
         raise NotChecked("padding on the right already changes the result: its mask does not hide keys")
     if changes["left"] > ROUNDING:
+        promised = _promised(patient)
+        if changes["left"] < float("inf"):
+            so = f"change the outputs of these by up to {changes['left']:.2g} of their size"
+            why = "Its positions count padding"
+        else:
+            so, why = "make outputs of these NaN", "The rows of padding have no key, and what they give is passed on"
         yield Finding(
             "left-padding",
-            "risk",
-            f"two tokens of padding before {_REAL} real tokens change the outputs of these by up to "
-            f"{changes['left']:.2g} of their size; after them they change nothing. Its positions count padding",
+            "bug" if promised else "risk",
+            f"two tokens of padding before {_REAL} real tokens {so}; after them they change nothing. {why}"
+            + (f', and it is meant for such input: "{promised}"' if promised else ""),
             "count positions over real tokens only: position_ids = padding_mask.cumsum(-1) - 1; or pad on the right",
             numbers={"left": changes["left"], "right": changes["right"]},
         )
+
+
+def _promised(patient: Patient) -> str:
+    """Where its text speaks of padding on the left, or of padded prompts, which generation continues at their end."""
+    if patient.is_library:
+        return ""
+    text = " ".join(claims.text_of(patient.module).split())
+    for sentence in re.split(r"(?<=[.;#])\s|\"\"\"", text):
+        if _LEFT.search(sentence) and not _NOT.search(sentence):
+            return shortened(sentence.strip(), 80)
+    generate = getattr(type(patient.module), "generate", None)
+    if callable(generate) and any("mask" in name for name in inspect.signature(generate).parameters):
+        return "def generate"
+    return ""
 
 
 def _padded(probe: Probe, side: str) -> Tensor | Exception:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.doctor.calling import claims
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.names import DOCUMENTS, simple
+from headwise.doctor.calling.signature import signature
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import given
@@ -28,10 +29,11 @@ _FIRST, _LENGTH = 3, 7  # tokens of the first document, and of both together
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     roles = probe.interface.roles
-    names = [name for name in roles if DOCUMENTS.search(simple(name)) or _STARTS.match(name.lower())]
+    taken = [*roles, *_keywords(patient)]
+    names = [name for name in taken if DOCUMENTS.search(simple(name)) or _STARTS.match(name.lower())]
     if not names:
         names = [name for name in roles if _POSITIONS.match(name.lower())]
-        names = names if names and _PACKED.search(_prose(probe.module)) else []
+        names = names if names and _PACKED.search(_prose(patient)) else []
     if not names or probe.interface.takes == "memory":
         raise NotApplicable("forward takes no document ids")
     for batch in (2, 1):  # with packing, a batch is often one row
@@ -53,12 +55,21 @@ def check(patient: Patient) -> Iterator[Finding]:
     raise NotChecked(f"the values that {', '.join(names)} expect are not known")
 
 
-def _prose(module: nn.Module) -> str:
-    """What docstrings and comments say."""
-    kind = type(module)
-    comments = re.findall(r"#(.*)", claims.text_of(module))
-    own = () if kind.__module__.startswith("torch.") else (kind.__doc__, kind.forward.__doc__)
-    return "\n".join([*filter(None, own), *comments])
+def _keywords(patient: Patient) -> list[str]:
+    """The names that forward reads from its **kwargs."""
+    if patient.is_library or not any(p.kind is p.VAR_KEYWORD for p in signature(patient.module).parameters.values()):
+        return []  # a library's models choose the kernel that reads them
+    named = re.findall(r"""kwargs(?:\.get\(|\.pop\(|\[)\s*["'](\w+)["']""", claims.text_of(patient.module))
+    return list(dict.fromkeys(named))
+
+
+def _prose(patient: Patient) -> str:
+    """What docstrings and comments say, those of its base classes too unless they are a library's."""
+    comments = re.findall(r"#(.*)", claims.text_of(patient.module))
+    kinds = type(patient.module).__mro__[: 1 if patient.is_library else None]
+    own = [kind for kind in kinds if not kind.__module__.startswith(("torch.", "builtins"))]
+    docs = [x for kind in own for x in (kind.__doc__, getattr(kind.__dict__.get("forward"), "__doc__", None))]
+    return "\n".join([*filter(None, docs), *comments])
 
 
 def _open(probe: Probe, inputs: Inputs) -> Iterator[dict[str, Any]]:

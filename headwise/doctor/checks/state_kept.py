@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor.calling import names, sizes
 from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
@@ -29,6 +30,7 @@ FINDINGS = ("state-kept", "train-eval-differ")
 
 Call = tuple[Inputs, dict[str, Any]]
 _TRAINED = "the same input, which was one in train mode,"
+_LONGEST = 600  # tokens of a call
 _PARTS = 60  # modules with more parts are not examined part by part
 _RESETS = re.compile(r"^(reset|clear|flush|empty|init)_?\w*(cache|state|memory|buffer|kv|mem)|^reset$", re.IGNORECASE)
 
@@ -132,8 +134,8 @@ def _layer(patient: Patient, inputs: Inputs) -> Finding | None:
 def _pairs(probe: Probe, inputs: Inputs) -> Iterator[tuple[str, Call, Call]]:
     """Two calls that differ in one thing, and its name."""
     yield "other numbers", (inputs, {}), (probe.inputs(seed=1), {})
-    names = dict.fromkeys(m.parameter for m in probe.interface.masks if m.works)
-    for name in names:
+    masks = dict.fromkeys(m.parameter for m in probe.interface.masks if m.works)
+    for name in masks:
         mask = next(m for m in probe.interface.masks if m.parameter == name and m.works)
         keys = (inputs.key_length - 1, inputs.key_length - 2) if mask.shape == "B" else (1, 2)
         try:
@@ -146,10 +148,24 @@ def _pairs(probe: Probe, inputs: Inputs) -> Iterator[tuple[str, Call, Call]]:
         short, long = probe.inputs(length=4), probe.inputs(length=9)
         yield "more tokens", (short, {}), (long, {})
         yield "fewer tokens", (long, {}), (short, {})
+        few = probe.inputs(batch=1, length=4)
+        for stated in _stated_lengths(probe.module):
+            yield (
+                f"4 tokens, when the first had {stated + 1},",
+                (probe.inputs(batch=1, length=stated + 1), {}),
+                (few, {}),
+            )
     if probe.interface.batched:
         yield "another batch size", (inputs, {}), (probe.inputs(batch=2), {})
     if not any(isinstance(x, nn.modules.batchnorm._BatchNorm) for x in probe.module.modules()):  # it counts
         yield _TRAINED, (inputs, {}), (inputs, {})
+
+
+def _stated_lengths(module: nn.Module) -> list[int]:
+    """The shortest and the longest length that it is made for; one token more may change its tables for good."""
+    tables = [n for x in module.buffers() for n in x.shape[-2:]]
+    found = sorted({n for n in (*sizes.find(module, names.LENGTHS), *tables) if 9 <= n <= _LONGEST})
+    return list(dict.fromkeys((*found[:1], *found[-1:])))
 
 
 def _resets(module: nn.Module) -> str:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 import operator
 import re
-import sys
-import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -19,6 +16,7 @@ from headwise.doctor.calling import names
 from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.forward_arguments import Maker, Sizes
 from headwise.doctor.calling.interface import Inputs, Interface
+from headwise.doctor.probing.empty_caches import empty_caches
 from headwise.doctor.probing.probe import quiet
 
 _START = re.compile(
@@ -30,13 +28,15 @@ _FLAG = re.compile(r"use_?cache|use_?kv|return_(cache|kv|intermediates|past|pres
 class Steps:
     """A sequence, and calls with the part of it at positions first … last - 1."""
 
-    def __init__(self, interface: Interface, length: int) -> None:
+    def __init__(self, interface: Interface, length: int, example: Mapping[str, Any] | None = None) -> None:
         self.interface = interface
+        self.example = example or {}  # arguments of a real call, by name
         self.x = interface.inputs(2, length, length).query
         self.roles = interface.roles
         self.caches = [name for name, role in self.roles.items() if role == "cache"]
         self.starts = [n for n, role in self.roles.items() if role == "positions" and _START.match(names.simple(n))]
         self.flags = [name for name in interface.flags if _FLAG.search(names.simple(name))]
+        self.listed = False  # whether the positions of all new tokens are passed, and not the first alone
 
     def call(self, first: int, last: int, options: Mapping[str, Any] | None = None) -> tuple[Tensor, Any]:
         """The output for these tokens, and everything that forward returned."""
@@ -46,6 +46,10 @@ class Steps:
         with quiet():
             result = self.interface.run(inputs, given={**self._late(first, last), **(options or {})})
         return result.output.detach(), result.raw
+
+    def started(self, first: int, last: int) -> dict[str, Any]:
+        """The arguments that say where the new tokens begin."""
+        return dict.fromkeys(self.starts, torch.arange(first, last) if self.listed else first)
 
     def _late(self, first: int, last: int) -> dict[str, Any]:
         """Positions, tables and masks that forward requires, for tokens at positions first … last - 1."""
@@ -100,15 +104,14 @@ class Session:
         return True
 
     def feed(self, first: int, last: int) -> Tensor:
-        out, raw = self.steps.call(first, last, self.options(first))
+        out, raw = self.steps.call(first, last, {**self.options(first), **self.steps.started(first, last)})
         if out.shape[:2] != (len(self.steps.x), last - first):
             raise ValueError(f"{list(out.shape)} for {last - first} tokens")
         self.after(raw)
         return out
 
     def options(self, first: int) -> dict[str, Any]:
-        flags = dict.fromkeys(self.steps.flags, True)
-        return {**flags, **dict.fromkeys(self.steps.starts, first)}
+        return dict.fromkeys(self.steps.flags, True)
 
     def after(self, raw: Any) -> None:
         """Take from the returned value what the next call needs."""
@@ -186,14 +189,24 @@ class Kept(Session):
 
 def sessions(steps: Steps) -> Iterator[Session]:
     """Every way that may fit, the most likely first."""
+    yield from _with(steps)
+    if steps.starts:
+        steps = copy.copy(steps)
+        steps.listed = True
+        yield from _with(steps)
+
+
+def _with(steps: Steps) -> Iterator[Session]:
     if steps.caches:
         try:
-            raw = steps.call(0, 2, Session(steps).options(0))[1]
+            raw = steps.call(0, 2, {**Session(steps).options(0), **steps.started(0, 2)})[1]
         except Exception:
             raw = None
         for pick in _picks(raw):
             yield Returned(steps, pick)
-        for make in _empty(steps):
+        name = steps.caches[0]
+        batch, length = steps.x.shape[:2]
+        for make in empty_caches(steps.interface, name, batch, length, steps.example.get(name)):
             yield Filled(steps, make)
     if steps.starts or steps.flags:
         yield Kept(steps)
@@ -225,33 +238,3 @@ def _holds_cache(part: Any) -> bool:
     if isinstance(part, (tuple, list)):
         return any(_holds_cache(x) for x in part)
     return part is not None and hasattr(part, "__dict__") and any(_holds_cache(x) for x in vars(part).values())
-
-
-def _empty(steps: Steps) -> Iterator[Callable[[], Any]]:
-    """Empty caches: of the class in forward's annotation, transformers' own for its layers, a dict, a list."""
-    module = steps.interface.module
-    try:
-        hints = typing.get_type_hints(type(module).forward)
-    except Exception:
-        hints = {}
-    hint = hints.get(steps.caches[0])
-    for kind in (hint, *typing.get_args(hint)):
-        if not inspect.isclass(kind) or kind in (type(None), Tensor, tuple):
-            continue
-        if kind.__module__.startswith("transformers."):
-            kind = sys.modules["transformers"].DynamicCache
-        try:
-            kind()
-        except Exception:
-            continue
-        yield kind
-    around = getattr(inspect.unwrap(type(module).forward), "__globals__", {})  # the names of the module's own file
-    for name, kind in list(around.items()):
-        if inspect.isclass(kind) and "cache" in name.lower() and not issubclass(kind, (torch.nn.Module, tuple)):
-            try:
-                kind()
-            except Exception:
-                continue
-            yield kind
-    yield dict
-    yield list

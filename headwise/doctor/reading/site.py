@@ -118,6 +118,13 @@ class Site:
         """[B, H, Q, K], the output of the softmax."""
         return self.cells(self.softmax.weights, self.softmax.source)
 
+    def weight_of_constants(self) -> float:
+        """The largest weight that a query of a token gives to all keys that come from no token, such as padding."""
+        weights = _rows(self.softmax.weights, self.softmax.dims).double()
+        of_none = (self.key.token == marks.UNKNOWN) & (self.query.token >= 0).any(-1, keepdim=True)
+        given = weights.nan_to_num(0.0).masked_fill(~of_none, 0.0).sum(-1)
+        return float(given.amax()) if given.numel() else 0.0
+
     @functools.cached_property
     def products(self) -> Tensor:
         """[B, H, Q, K]: q kᵀ of the operands of the product; NaN if there is no score."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.finding import Finding
-from headwise.doctor.patient import Patient
+from headwise.doctor.patient import Example, Patient
 
 
 class Attention(nn.Module):
@@ -69,11 +69,11 @@ class Cross(Attention):
         return self.attend(x, memory, None if memory_mask is None else memory_mask[:, None, None])
 
 
-def found(check: str, module: nn.Module) -> list[Finding]:
+def found(check: str, module: nn.Module, *, example: Example | None = None) -> list[Finding]:
     """What one check finds in a module; it must leave it as it was."""
     before = {name: x.clone() for name, x in module.state_dict().items()}
     training, generator = module.training, torch.get_rng_state()
-    findings = list(importlib.import_module(f"headwise.doctor.checks.{check}").check(Patient(module)))
+    findings = list(importlib.import_module(f"headwise.doctor.checks.{check}").check(Patient(module, example=example)))
     assert module.training == training
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(((x == before[name]) | (x != x)).all() for name, x in module.state_dict().items())
@@ -81,9 +81,9 @@ def found(check: str, module: nn.Module) -> list[Finding]:
     return findings
 
 
-def one(check: str, module: nn.Module) -> Finding:
+def one(check: str, module: nn.Module, *, example: Example | None = None) -> Finding:
     """The only finding of a check."""
-    findings = found(check, module)
+    findings = found(check, module, example=example)
     assert len(findings) == 1, findings
     return findings[0]
 

@@ -55,3 +55,24 @@ def test_a_mask_in_the_wrong_order_of_heads() -> None:
 def test_a_healthy_one() -> None:
     assert found("batch_mixing", seeded(Attention)) == []
     assert found("batch_mixing", torch.nn.MultiheadAttention(16, 4)) == []
+
+
+class PositionsOfTheBatch(Attention):
+    """Positions: one for every token; here one for every example."""
+
+    dim = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        positions = torch.arange(x.shape[self.dim], dtype=x.dtype)[:, None]
+        return super().forward(x + (positions if self.dim else positions[:, None]))
+
+
+class PositionsOfTheTokens(PositionsOfTheBatch):
+    dim = 1
+
+
+def test_positions_of_the_batch() -> None:
+    finding = one("batch_mixing", seeded(PositionsOfTheBatch))
+    assert (finding.name, finding.severity) == ("batch-mixing", "bug")
+    assert "three outputs" in finding.evidence
+    assert found("batch_mixing", seeded(PositionsOfTheTokens)) == []

@@ -423,6 +423,23 @@ def test_a_window_step_by_step() -> None:
     assert found("built_in_mask", seeded(StepByStep)) == []
 
 
+class Around(nn.Module):
+    """The module has no window; its only layer has one, and is called several times."""
+
+    def __init__(self, early: int = 0) -> None:
+        super().__init__()
+        self.layer = StepByStep(early)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.layer(x[:, :n])[:, -1:] for n in range(1, x.shape[1] + 1)], 1)
+
+
+def test_a_window_of_the_only_layer_step_by_step() -> None:
+    finding = one("built_in_mask", seeded(Around, 1))
+    assert (finding.name, finding.numbers["row"]) == ("window-off-by-one", 2.0)
+    assert found("built_in_mask", seeded(Around)) == []
+
+
 class LowersEverything(Added):
     """A mask of 0 and -inf where one of 1 and 0 is expected."""
 

@@ -187,3 +187,97 @@ def test_a_cache_of_the_module_s_own_file() -> None:
 
 def test_several_tokens_are_not_asked_of_one() -> None:
     assert found("cache", seeded(OneTokenBehind)) == []
+
+
+def test_chunks_are_asked_of_code_that_takes_no_mask() -> None:
+    class Plain(WrongCorner):
+        def step(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1)
+
+    module = seeded(Plain)
+    with_mask = type("WithMask", (Plain,), {"forward": _with_mask})
+    assert one("cache", module).severity == "bug"
+    assert one("cache", seeded(with_mask)).severity == "risk"
+
+
+def _with_mask(self: Any, x: Tensor, kv_cache: Any = None, mask: Tensor | None = None) -> Any:
+    return Steps.forward(self, x, kv_cache)
+
+
+class Ring:
+    """The last `size` keys and values, in slots that are used again."""
+
+    def __init__(self, batch_size: int, num_heads: int, size: int, head_dim: int) -> None:
+        self.kv = torch.zeros(2, batch_size, num_heads, size, head_dim)
+        self.places = torch.full((size,), -1)
+
+
+class RingCache(Ring):
+    """By this name the class is found, and its sizes by those of its arguments."""
+
+
+class Windowed(Attention):
+    """A position sees itself and `window - 1` before it."""
+
+    def __init__(self, slots: int = 5, keep: int = 5) -> None:
+        super().__init__()
+        self.window, self.slots, self.keep = 5, slots, keep
+
+    def new_cache(self, batch_size: int) -> Ring:
+        return Ring(batch_size, self.heads, self.slots, 4)
+
+    def forward(self, x: Tensor, cache: Any = None, cache_position: Any = None) -> Tensor:
+        q, k, v = (self.split(w(x)) for w in (self.q, self.k, self.v))
+        at = torch.arange(x.shape[1])
+        places, window = at, self.window
+        if cache is not None:
+            at, window = cache_position, self.keep
+            if len(at) > 1 and int(at[0]):
+                raise ValueError("one token at a time after the prompt")
+            slot = at % self.slots
+            cache.kv[:, :, :, slot] = torch.stack([k, v])
+            cache.places[slot] = at
+            if len(at) == 1:
+                (k, v), places = cache.kv, cache.places
+        apart = at[:, None] - places
+        allowed = (apart >= 0) & (apart < window) & (places >= 0)
+        return self.out(self.merge(functional.scaled_dot_product_attention(q, k, v, allowed)))
+
+
+def test_a_ring_that_wraps_too_early() -> None:
+    finding = one("cache", seeded(Windowed, slots=4))
+    assert (finding.name, finding.numbers["first"]) == ("cache-mismatch", 4)
+    assert found("cache", seeded(Windowed)) == []
+
+
+def test_decoding_that_forgets_the_window() -> None:
+    finding = one("cache", seeded(Windowed, slots=30, keep=30))
+    assert (finding.name, finding.numbers["first"]) == ("cache-mismatch", 5)
+    assert found("cache", seeded(Windowed, slots=30)) == []
+
+
+def test_a_cache_that_only_the_example_has() -> None:
+    class Hidden(FillsAStoreAtZero):
+        def forward(self, x: Tensor, kv_cache: Any = None) -> Any:
+            if kv_cache is not None and not isinstance(kv_cache, elsewhere):
+                raise TypeError("another kind of cache")
+            return super().forward(x, kv_cache)
+
+    elsewhere = type("Elsewhere", (Store,), {"__init__": lambda self, said: Store.__init__(self)})
+    example = ((torch.randn(2, 4, 16),), {"kv_cache": elsewhere("these words")})
+    assert one("cache", seeded(Hidden), example=example).name == "cache-mismatch"
+
+
+class LongChunks(Steps):
+    """More than eight tokens at once overwrite the keys of the cached ones."""
+
+    def join(self, cache: tuple[Tensor, Tensor], k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        if k.shape[2] > 8:
+            cache = (torch.zeros_like(cache[0]), cache[1])
+        return super().join(cache, k, v)
+
+
+def test_a_long_chunk() -> None:
+    finding = one("cache", seeded(LongChunks))
+    assert (finding.name, finding.severity) == ("cache-mismatch", "bug")
+    assert "at once" in finding.evidence

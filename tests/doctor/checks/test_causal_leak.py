@@ -176,3 +176,41 @@ class CausalTwoBlocks(TwoBlocks):
 
 def test_a_block_has_at_least_two_rows() -> None:
     assert one("causal_leak", seeded(CausalTwoBlocks)).severity == "bug"
+
+
+class CountsFromTheEnd(Causal):
+    """Sees no future. The last token has position 0."""
+
+    backwards = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        at = torch.arange(x.shape[1], dtype=x.dtype)
+        return super().forward(x + (at.flip(0) if self.backwards else at)[:, None].sin())
+
+
+class CountsFromTheStart(CountsFromTheEnd):
+    backwards = False
+
+
+class StepsStandLate(Causal):
+    """Sees no future. A prompt is cached, then two single steps follow."""
+
+    late = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        cut = max(1, x.shape[1] - 2)
+        at = torch.arange(x.shape[1])[:, None]
+        return super().forward(x + (at + self.late * (at >= cut)).sin())
+
+
+class StepsStandRight(StepsStandLate):
+    late = 0
+
+
+def test_how_many_tokens_follow() -> None:
+    finding = one("causal_leak", seeded(CountsFromTheEnd))
+    assert (finding.name, finding.severity) == ("causal-leak", "bug")
+    assert finding.numbers["row"] == 0
+    assert one("causal_leak", seeded(StepsStandLate)).name == "cache-mismatch"
+    assert found("causal_leak", seeded(StepsStandRight)) == []
+    assert found("causal_leak", seeded(CountsFromTheStart)) == []

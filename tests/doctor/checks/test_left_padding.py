@@ -49,3 +49,25 @@ def test_where_it_cannot_be_told() -> None:
         found("left_padding", seeded(Leaks))
     with pytest.raises(NotChecked, match="no padding"):
         found("left_padding", seeded(Causal))
+
+
+class SpeaksOfIt(CountsPadding):
+    """padding_mask: [B, K], True = a real token. Batches of prompts are padded on the left."""
+
+
+class DoesNotSupportIt(CountsPadding):
+    """padding_mask: [B, K], True = a real token. Left padding is not supported."""
+
+
+class Generates(CountsPadding):
+    """padding_mask: [B, K], True = a real token"""
+
+    def generate(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        return x
+
+
+def test_it_is_a_bug_where_the_module_is_meant_for_it() -> None:
+    for kind in (SpeaksOfIt, Generates):
+        assert one("left_padding", seeded(kind)).severity == "bug"
+    assert "padded on the left" in one("left_padding", seeded(SpeaksOfIt)).evidence
+    assert one("left_padding", seeded(DoesNotSupportIt)).severity == "risk"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -166,3 +168,55 @@ def test_a_mask_that_hides_nothing_beside_documents() -> None:
     finding = one("packing", seeded(OnlyWithoutAMask))
     assert "and attention_mask passed that hides nothing, 24 of 24" in finding.evidence
     assert found("packing", seeded(WithAMaskToo)) == []
+
+
+class StartsInKeywords(Attention):
+    """Documents are packed into one row; their starts are an option."""
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+        starts = kwargs.get("cu_seqlens")
+        allowed = self.both(None, padding_mask)
+        if starts is not None and self.reads(padding_mask):
+            ids = torch.bucketize(torch.arange(x.shape[1], dtype=starts.dtype), starts[1:], right=True)
+            allowed = (ids[:, None] == ids[None]) & (torch.ones(1, dtype=torch.bool) if allowed is None else allowed)
+        return self.attend(x, x, allowed)
+
+    def reads(self, padding_mask: Tensor | None) -> bool:
+        return True
+
+
+class StartsOrPadding(StartsInKeywords):
+    def reads(self, padding_mask: Tensor | None) -> bool:
+        return padding_mask is None
+
+
+def test_starts_in_keywords() -> None:
+    finding = one("packing", seeded(StartsOrPadding))
+    assert (finding.name, finding.severity) == ("packing-leak", "bug")
+    assert "cu_seqlens" in finding.evidence
+    assert "padding_mask" in finding.evidence
+    assert found("packing", seeded(StartsInKeywords)) == []
+
+
+class SaysPacked(Attention):
+    """With packing, position_ids [B, N] begin again with every document."""
+
+    def forward(self, x: Tensor, position_ids: Tensor | None = None) -> Tensor:
+        if position_ids is None:
+            return self.attend(x, x, None)
+        ids = (position_ids == 0).cumsum(-1)
+        return self.attend(x, x, self.mask(ids))
+
+    def mask(self, ids: Tensor) -> Tensor:
+        return (ids[:, :, None] == ids[:, None])[:, None]
+
+
+class OpenToAll(SaysPacked):
+    def mask(self, ids: Tensor) -> Tensor:
+        return torch.ones_like(super().mask(ids))
+
+
+def test_a_base_class_says_that_rows_are_packed() -> None:
+    assert OpenToAll.__doc__ is None
+    assert one("packing", seeded(OpenToAll)).name == "packing-leak"
+    assert found("packing", seeded(SaysPacked)) == []

@@ -258,3 +258,29 @@ class Normed(Attention):
 )
 def test_a_healthy_one(module: type[nn.Module]) -> None:
     assert found("state_kept", seeded(module)) == []
+
+
+class Rescales(Attention):
+    """Positions are squeezed into `max_len` when there are more."""
+
+    for_good = True
+
+    def __init__(self, max_len: int = 32) -> None:
+        super().__init__()
+        self.max_len = self.seen = max_len
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        self.seen = max(self.max_len, n, self.seen if self.for_good else 0)
+        return self.attend(x + torch.arange(n)[:, None] * self.max_len / self.seen, x, None)
+
+
+class RescalesForOneCall(Rescales):
+    for_good = False
+
+
+def test_what_only_a_long_call_leaves_behind() -> None:
+    finding = one("state_kept", seeded(Rescales))
+    assert (finding.name, finding.severity) == ("state-kept", "bug")
+    assert "when the first had 33" in finding.evidence
+    assert found("state_kept", seeded(RescalesForOneCall)) == []

@@ -1,0 +1,47 @@
+"""Keys that come from no token because the module pads its input to whole blocks: they must have no weight.
+
+Learned keys (sinks, registers) have a weight with every length. Padding has one only with lengths that are not a
+multiple of the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading.site import Site
+
+FINDINGS = ("padding-attended",)
+
+_LENGTHS = (5, 6, 7, 8, 16)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    if patient.interface.takes != "self" or patient.interface.length is not None:
+        raise NotApplicable("its queries and keys are not one sequence, or have a fixed length")
+    site = next((x for x in patient.see().sites if x.weight_of_constants() > 0), None)
+    if site is None:
+        return
+    given = site.weight_of_constants()
+    for length in _LENGTHS:
+        try:
+            others = look(patient, length=length).sites
+        except Exception:  # it does not take this length
+            continue
+        if others and all(_without(x) for x in others):
+            yield Finding(
+                "padding-attended",
+                "risk" if patient.is_library else "bug",
+                f"with 5 tokens a query gives up to {given:.2g} of its weight to keys that come from no token, and "
+                f"with {length} tokens none: the padding to whole blocks is attended to",
+                "mask the keys that were padded: their scores are -inf before the softmax",
+                site.softmax.where,
+                numbers={"weight": given},
+            )
+            return
+
+
+def _without(site: Site) -> bool:
+    return site.weight_of_constants() == 0

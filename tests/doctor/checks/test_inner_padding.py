@@ -1,0 +1,48 @@
+"""Tokens that a module appends to its input to fill its blocks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.doctor.checks.specimens import Attention, found, one, seeded
+
+
+class Blocks(Attention):
+    """Attention inside of blocks of 4 tokens; the last block is filled up."""
+
+    hides = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, m = x.shape
+        blocks = functional.pad(x, (0, 0, 0, -n % 4)).view(-1, 4, m)
+        real = functional.pad(torch.ones(b, n, dtype=torch.bool), (0, -n % 4)).view(-1, 1, 1, 4)
+        return self.attend(blocks, blocks, real if self.hides else None).view(b, -1, m)[:, :n]
+
+
+class HidesNothing(Blocks):
+    hides = False
+
+
+class Sinks(Attention):
+    """Every query may also attend to one learned key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.null = nn.Parameter(torch.randn(1, 1, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x, torch.cat([self.null.expand(len(x), -1, -1), x], 1), None)
+
+
+def test_padding_that_is_attended_to() -> None:
+    finding = one("inner_padding", seeded(HidesNothing))
+    assert (finding.name, finding.severity) == ("padding-attended", "bug")
+    assert 0.5 < finding.numbers["weight"] < 1  # three keys of four are padding
+    assert found("inner_padding", seeded(Blocks)) == []
+
+
+def test_learned_keys_are_no_padding() -> None:
+    assert found("inner_padding", seeded(Sinks)) == []
+    assert found("inner_padding", seeded(Attention)) == []
