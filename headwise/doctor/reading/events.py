@@ -21,6 +21,7 @@ class Trace:
 
     seeds: list[Seed] = dataclasses.field(default_factory=list)
     softmaxes: list[Softmax] = dataclasses.field(default_factory=list)
+    blocks: list[Softmax] = dataclasses.field(default_factory=list)  # summed, and divided later, with others
     steps: list[Step] = dataclasses.field(default_factory=list)
     result: Any = None
     out: Marks | None = None  # of the module's output

@@ -130,6 +130,7 @@ class Tracing(TorchDispatchMode):
         found = marks.merge(strong or parts, first.shape)
         if strong and len(strong) < len(parts):
             found.noise = any(x.noise for x in parts)
+        found.shift = _shift(name, args, parts, first)
         if name == "add" and not in_place:
             self._biased(operands, parts, first)
         found.noise = found.noise or name == "native_dropout"
@@ -247,6 +248,16 @@ _RANDOM = "bernoulli uniform normal rand rand_like randn randn_like"
 _MOVING, _HANDING_ON, _MULTIPLYING, _NOTING, _SINGLY, _DICE = (
     frozenset(names.split()) for names in (_MOVES, _AS_ITS_INPUT, _PRODUCTS, _NOTED, _SINGLE, _RANDOM)
 )
+
+
+def _shift(name: str, args: Sequence[Any], parts: Sequence[Marks], out: Tensor) -> Tensor | None:
+    """What a subtraction takes off whole rows; a copy keeps it."""
+    if name in ("_to_copy", "clone") and parts:
+        return parts[0].shift
+    if name != "sub" or len(args) != 2 or not isinstance(args[1], Tensor):
+        return None
+    whole_rows = args[1].ndim == out.ndim > 1 and 1 in args[1].shape  # a block may be a single key wide
+    return args[1].detach().clone() if whole_rows else None
 
 
 def _number(name: str, args: Sequence[Any]) -> float:
