@@ -81,8 +81,17 @@ class Ledger:
         return found
 
     def step(
-        self, name: str, found: Marks, args: Any, *, noise: bool = False, names: frozenset[str] = frozenset()
+        self,
+        name: str,
+        found: Marks,
+        args: Any,
+        *,
+        noise: bool = False,
+        names: frozenset[str] = frozenset(),
+        latest: tuple[int, ...] = (),
     ) -> None:
         """Record an elementwise step on numbers with these marks."""
         arguments = tuple(x.detach().clone() if isinstance(x, Tensor) and x.numel() < 1 << 20 else x for x in args)
-        self.trace.steps.append(Step(name, found.source.clone(), running_line(), self.order, noise, arguments, names))
+        self.trace.steps.append(
+            Step(name, found.source.clone(), running_line(), self.order, noise, arguments, names, latest)
+        )

@@ -1,7 +1,7 @@
 """What a module's configuration says about YaRN: the factor of its context, and the temperatures (mscale).
 
-Multi-head latent attention (DeepSeek-V2 and V3) multiplies its scores by the square of 0.1 · mscale_all_dim · ln(factor)
-+ 1, and cos and sin by the ratio of that number for mscale to that for mscale_all_dim.
+Multi-head latent attention (DeepSeek-V2 and V3) multiplies its scores by the square of 0.1 · mscale_all_dim ·
+ln(factor) + 1, and cos and sin by the ratio of that number for mscale to that for mscale_all_dim.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def temperatures(patient: Patient) -> Temperatures | None:
         all_dim = _number(entry.get("mscale_all_dim"))
         if factor and all_dim:
             mscale = _number(entry.get("mscale")) or 1.0
-            return Temperatures(*(0.1 * x * math.log(factor) + 1 for x in (all_dim, mscale)), kept=certain)
+            both, rotated = (0.1 * x * math.log(factor) + 1 for x in (all_dim, mscale))
+            return Temperatures(both, rotated, certain)
     return None
 
 

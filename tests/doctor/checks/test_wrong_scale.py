@@ -174,11 +174,12 @@ def test_yarns_temperature_twice() -> None:
 class Latent(nn.Module):
     """4 heads of 6 plain features and 4 that keys share."""
 
-    rope_scaling: dict[str, object] | None = {"factor": 40, "mscale": 1.0, "mscale_all_dim": 0.707}
     scale = 10**-0.5 * 1.2608**2
+    yarn = True
 
     def __init__(self) -> None:
         super().__init__()
+        self.rope_scaling = {"factor": 40, "mscale": 1.0, "mscale_all_dim": 0.707} if self.yarn else None
         self.q, self.down, self.up, self.out = nn.Linear(16, 40), nn.Linear(16, 12), nn.Linear(8, 40), nn.Linear(16, 16)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -199,7 +200,7 @@ class LatentByMscale(Latent):
 
 
 class LatentWithoutYaRN(LatentWithoutIt):
-    rope_scaling = None
+    yarn = False
 
 
 def test_the_temperature_of_latent_attention() -> None:
