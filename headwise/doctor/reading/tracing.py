@@ -242,8 +242,8 @@ slice_copy split split_with_sizes squeeze t take_along_dim transpose unbind unfo
 view _conj _reshape_alias _unsafe_view
 """
 _AS_ITS_INPUT = """
-clone contiguous cudnn_batch_norm cumsum nan_to_num native_batch_norm native_dropout native_group_norm native_layer_norm
-tril triu _fused_rms_norm _log_softmax _native_batch_norm_legit_no_training _to_copy
+clone contiguous cudnn_batch_norm cumsum index_add nan_to_num native_batch_norm native_dropout native_group_norm
+native_layer_norm tril triu _fused_rms_norm _log_softmax _native_batch_norm_legit_no_training _to_copy
 """
 _PRODUCTS = "mm bmm addmm baddbmm addbmm mv dot addmv"
 _SINGLE = "masked_fill where rsub complex polar index_fill"  # torch calls only some of their forms pointwise
