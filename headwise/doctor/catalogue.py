@@ -182,6 +182,8 @@ def _entries() -> Iterable[Entry]:
     )
     yield Entry("causal-unasked", "bug", "A module that should see all positions is causal")
     yield Entry("weights-wrong", "bug", "The returned weights are not those that were used")
+    yield Entry("weights-misaligned", "bug", "The weights are multiplied with the values of other keys")
+    yield Entry("residual-dropped", "bug", "The sum of input and attention is used only by the next norm")
     yield Entry("projection-zero", "bug", "A projection is 0 for every input")
     yield Entry("head-idle", "bug", "The weights of a head are not used")
     yield Entry("output-projection-missing", "risk", "The output projection is missing or not used")

@@ -65,6 +65,7 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "weights-transposed": _LEAKS - {"weights-transposed"},
     "head-split": _LEAKS | _names("head-merge"),
     "softmax-split": _names("causal-leak masked-nan-leaks unused-parameter wrong-variant"),
+    "weights-misaligned": _LEAKS - {"cache-mismatch"},
     "softmax-half": _names("softmax-unstable"),
     "gradient-blocked": _names("gradient-wrong unused-parameter"),
     "argument-order": _names("sizes-fixed wrong-variant"),

@@ -16,6 +16,7 @@ from headwise.doctor.finding import Finding
 from headwise.doctor.fitting.projection_names import read_name
 from headwise.doctor.patient import Patient
 from headwise.doctor.reading.anatomy import Anatomy
+from headwise.doctor.reading.documents import documents
 from headwise.doctor.reading.events import Seed
 from headwise.doctor.reading.site import Site
 
@@ -114,12 +115,17 @@ def _order(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor] | N
 _BY_HEAD = re.compile(
     r"[\[(]\s*(num_(attention_)?heads|n_heads?|heads|H|nh|np)\s*,\s*3\s*,"
     r"\s*(head_(size|dim)|dim_head|hn|D|d|hs)\s*[\])]"
+    r"|(each|every|per) head( \w+){0,3}:?\s*[\[(]?\s*q(uery|ueries)?\s*[|,;]\s*k(eys?)?\s*[|,;]\s*v(alues?)?\b"
+    r"|\bq_?[01],? k_?[01],? v_?[01],? q_?[12]\b"
 )
+# Text about a conversion names a layout that the weight no longer has.
+_TWO_LAYOUTS = re.compile(r"convert|re-?order|permut|rearrang|(de|un)-?interleav|instead of", re.IGNORECASE)
 
 
 def _documented(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor] | None]) -> Iterator[Finding]:
     """A packed projection that is documented head by head, and split in thirds."""
-    said = _BY_HEAD.search("\n".join(x.__doc__ or "" for x in (type(patient.module), type(patient.module).forward)))
+    texts = (text for text in documents(patient.module) if not _TWO_LAYOUTS.search(text))
+    said = next((match for text in texts if (match := _BY_HEAD.search(text))), None)
     q = used["q"]
     others = [used[name] for name in "kv"]
     if said is None or q is None or any(x is None or x[0] is not q[0] for x in others):

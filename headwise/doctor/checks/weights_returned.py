@@ -117,6 +117,12 @@ def _unlike(used: Tensor, returned: Tensor) -> str:
         "transposed, [..., K, Q]": [used.mT, used.mean(1).mT, used.flatten(0, 1).mT],
         "divided by the number of heads twice": [used.mean(1) / h, used / h],
     }
+    for given, read in (("[B·H]", "[H·B]"), ("[H·B]", "[B·H]")):
+        folded = (used if given == "[B·H]" else used.transpose(0, 1)).flatten(0, 1)
+        mixed = folded.view(h, b, q, k) if given == "[B·H]" else folded.view(b, h, q, k).transpose(0, 1)
+        wrong[f"of several examples at once: they are laid out as {given} and viewed as {read}"] = [
+            *(mixed, mixed.transpose(0, 1), mixed.mean(0), mixed.sum(0)),
+        ]
     shape = f"the returned weights {list(returned.shape)} are"
     for words, forms in wrong.items():
         if words.startswith("averaged") and b * q * k == 1:

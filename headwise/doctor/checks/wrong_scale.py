@@ -20,6 +20,7 @@ from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site
+from headwise.doctor.reading.yarn import Temperatures, temperatures
 
 FINDINGS = ("wrong-scale", "t5-scaled", "mscale-twice")
 
@@ -83,6 +84,13 @@ def _normed(site: Site) -> bool:
 def _judge(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> Iterator[Finding]:
     width = site.q.shape[-1]
     expected = patient.spec.scale or width**-0.5
+    latent = _latent(patient, site)
+    if latent is not None:
+        found = _cooled(patient, site, factor, expected, latent)
+        if found is not None or _close(factor, expected * latent.all_dim**2):
+            patient.excused.add("wrong-scale")
+            yield from () if found is None else (found,)
+            return
     if _close(factor, expected):
         if patient.spec.scale is None and _is_t5(patient, site):
             yield Finding(
@@ -134,6 +142,31 @@ def _judge(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> Ite
         f"divide the scores by sqrt(head width) = {1 / expected:.3f}, once",
         _where(site, factor),
         numbers=numbers,
+    )
+
+
+def _latent(patient: Patient, site: Site) -> Temperatures | None:
+    """YaRN's temperatures for a head of several parts, if they are stated."""
+    parts = max(len(site.projections[name]) for name in "qk")
+    return temperatures(patient) if parts > 1 and patient.spec.scale is None else None
+
+
+def _cooled(patient: Patient, site: Site, factor: float, expected: float, latent: Temperatures) -> Finding | None:
+    """A scale without YaRN's temperature, or with another one than that of all features."""
+    right = expected * latent.all_dim**2
+    wrong = {expected: "without", expected * latent.rotated**2: "by mscale instead of"}
+    words = next((words for value, words in wrong.items() if _close(factor, value)), None)
+    if words is None or _close(factor, right):
+        return None
+    return Finding(
+        "wrong-scale",
+        "note" if patient.is_library else "bug" if latent.kept else "risk",
+        f"the scores are multiplied by {factor:.4f}, {words} the temperature of mscale_all_dim that its configuration "
+        f"states; expected {latent.all_dim:.4f}^2 / sqrt({site.q.shape[-1]}) = {right:.4f}"
+        + ("" if latent.kept else ", if the configuration written in its code is used"),
+        "multiply the scale by (0.1 * mscale_all_dim * log(factor) + 1) ** 2",
+        _where(site, factor),
+        numbers={"scale": factor, "expected": right, "head_width": float(site.q.shape[-1])},
     )
 
 

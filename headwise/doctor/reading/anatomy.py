@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import nn
 from headwise.doctor.calling.interface import Inputs, Result
 from headwise.doctor.foreign import seen_from_outside
 from headwise.doctor.reading import marks
-from headwise.doctor.reading.events import Trace
+from headwise.doctor.reading.events import Softmax, Trace
 from headwise.doctor.reading.marks import MIXED
 from headwise.doctor.reading.site import Site
 from headwise.doctor.reading.trace import trace
@@ -35,6 +35,7 @@ class Anatomy:
     inputs: Inputs
     run: Trace
     sites: tuple[Site, ...]
+    blocks: tuple[Site, ...] = ()  # of keys, whose exponentials are divided by a sum over several blocks
 
     @functools.cached_property
     def again(self) -> tuple[Site, ...] | None:
@@ -99,8 +100,11 @@ def look(
     with torch.random.fork_rng(devices=[]):  # the random numbers of dropout are the same in every forward
         torch.default_generator.manual_seed(seed)  # torch.manual_seed also asks every absent device
         run = trace(twin.module, (inputs.query, inputs.key, inputs.value), call, lambda result: result.output)
-    sites = []
-    for softmax in run.softmaxes:
+    return Anatomy(patient, inputs, run, tuple(_sites(run, run.softmaxes)), tuple(_sites(run, run.blocks)))
+
+
+def _sites(run: Trace, softmaxes: Sequence[Softmax]) -> Iterator[Site]:
+    for softmax in softmaxes:
         numbers = marks.seed_of(softmax.source)
         candidates, counts = numbers[numbers >= 0].unique(return_counts=True)
         if not len(candidates):
@@ -109,8 +113,7 @@ def look(
         if product.kind == "projection" and bool((product.token == MIXED).any()):
             continue  # additive attention, or mixed heads: scores that are not a product of one query and one key
         if product.left is not None and product.right is not None:
-            sites.append(Site(run, softmax, product))
-    return Anatomy(patient, inputs, run, tuple(sites))
+            yield Site(run, softmax, product)
 
 
 class Unreadable(Exception):  # noqa: N818 (an answer, not a failure)

@@ -21,6 +21,7 @@ class Trace:
 
     seeds: list[Seed] = dataclasses.field(default_factory=list)
     softmaxes: list[Softmax] = dataclasses.field(default_factory=list)
+    blocks: list[Softmax] = dataclasses.field(default_factory=list)  # summed, and divided later, with others
     steps: list[Step] = dataclasses.field(default_factory=list)
     result: Any = None
     out: Marks | None = None  # of the module's output
@@ -86,7 +87,7 @@ class Softmax:
     by_hand: bool = False
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Step:
     """An elementwise operation on scores or weights: dropout, tanh, a mask."""
 
@@ -97,6 +98,7 @@ class Step:
     noise: bool
     arguments: tuple[Any, ...]
     names: frozenset[str] = frozenset()  # of the parameters that the other operands come from
+    latest: tuple[int, ...] = ()  # of a sum of two tensors, not in place: the last seed that each of them comes from
 
 
 def pair_tokens(seed: Seed, sources: Tensor) -> tuple[Tensor, Tensor]:

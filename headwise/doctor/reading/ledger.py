@@ -71,9 +71,27 @@ class Ledger:
             Softmax(scores, given, dims, source.clone(), where, self.order, dtypes, by_hand=by_hand)
         )
 
+    def block(
+        self, scores: Tensor, source: Tensor, weights: Tensor, dims: tuple[int, ...], where: Where | None
+    ) -> Softmax:
+        """Record exponentials that were summed, as a softmax over these keys alone, until one over all is found."""
+        dtypes = (scores.dtype, weights.dtype)
+        found = Softmax(scores, weights, dims, source.clone(), where, self.order, dtypes, by_hand=True)
+        self.trace.blocks.append(found)
+        return found
+
     def step(
-        self, name: str, found: Marks, args: Any, *, noise: bool = False, names: frozenset[str] = frozenset()
+        self,
+        name: str,
+        found: Marks,
+        args: Any,
+        *,
+        noise: bool = False,
+        names: frozenset[str] = frozenset(),
+        latest: tuple[int, ...] = (),
     ) -> None:
         """Record an elementwise step on numbers with these marks."""
         arguments = tuple(x.detach().clone() if isinstance(x, Tensor) and x.numel() < 1 << 20 else x for x in args)
-        self.trace.steps.append(Step(name, found.source.clone(), running_line(), self.order, noise, arguments, names))
+        self.trace.steps.append(
+            Step(name, found.source.clone(), running_line(), self.order, noise, arguments, names, latest)
+        )

@@ -66,6 +66,7 @@ class Marks:
     factor: float = 1.0  # the factor of the numbers since their source, or since a norm
     sum_of: tuple[int, tuple[int, ...]] | None = None  # the exponential that was summed, and over which dims
     exponential: int | None = None  # which exponential it is
+    shift: Tensor | None = None  # what was just subtracted from whole rows, such as a maximum
 
     def move(self, change: Callable[[Tensor], Tensor]) -> Marks:
         return Marks(change(self.token), change(self.source), self.live, self.names, self.noise, self.factor)

@@ -67,6 +67,8 @@ def embedding(ledger: Ledger, args: Sequence[Any], out: Tensor) -> None:
     tokens = ids.token[..., None].expand(out.shape).contiguous()
     found = ledger.seed("projection", out, tokens, where=running_line(), name=_listed(weight.names))
     found.live = ids.live
+    if not found.live:
+        found.names = weight.names
     ledger.put(out, found)
 
 

@@ -25,7 +25,7 @@ def behind_the_product(site: Site, twin: Site) -> float | None:
     """The same, counting only factors applied to the product itself, not to queries and keys before it."""
     changed = (twin.scores - site.scores, twin.products - site.products)
     valid = open_cells(site, twin) & torch.isfinite(changed[0]) & torch.isfinite(changed[1])
-    scores, products = (_off_its_mean(x, valid)[valid] for x in changed)
+    scores, products = (off_its_mean(x, valid)[valid] for x in changed)
     if scores.numel() < 4 or not bool(products.abs().max() > 0):
         return None
     factor = float((scores @ products) / (products @ products))
@@ -37,7 +37,7 @@ def open_cells(site: Site, twin: Site) -> Tensor:
     return (site.scores > FORBIDDEN) & (twin.scores > FORBIDDEN)
 
 
-def _off_its_mean(x: Tensor, valid: Tensor) -> Tensor:
+def off_its_mean(x: Tensor, valid: Tensor) -> Tensor:
     mean = x.masked_fill(~valid, 0.0).sum(-1, keepdim=True) / valid.sum(-1, keepdim=True).clamp(min=1)
     return x - mean
 

@@ -1,4 +1,8 @@
-"""The softmaxes of a forward: the torch operation, and exponentials divided by their sum."""
+"""The softmaxes of a forward: the torch operation, and exponentials divided by their sum.
+
+Exponentials that are summed and not divided by that sum are those of a block: code that reads its keys in blocks
+divides once, at the end.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from torch import Tensor
 from headwise.doctor.finding import Where
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.code_line import running_line
+from headwise.doctor.reading.events import Softmax
 from headwise.doctor.reading.ledger import Ledger
 from headwise.doctor.reading.marks import Marks
 
@@ -22,6 +27,8 @@ class Softmaxes:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self._exponentials: list[tuple[Tensor, Tensor, Where | None]] = []  # the scores, and their sources
+        self._shifts: dict[int, Tensor] = {}  # exponential -> what was subtracted from these scores before
+        self._blocks: dict[int, Softmax] = {}  # exponential -> the block that was recorded for it
 
     def operation(self, x: Tensor, dim: int, out: Tensor) -> None:
         found = self.ledger.marks_of(x)
@@ -36,6 +43,7 @@ class Softmaxes:
         if exponential is None:
             return False
         dims = tuple(d % x.ndim for d in args[1]) if len(args) > 1 and args[1] else tuple(range(x.ndim))
+        self._block(exponential, x.detach(), dims)
         found = marks.constant(out.shape)
         found.live, found.sum_of = True, (exponential, dims)
         self.ledger.put(out, found)
@@ -46,10 +54,14 @@ class Softmaxes:
         and a softmax that it completes is recorded.
         """
         if name in ("exp", "exp2") and found.live:
-            scores = operands[0] * math.log(2) if name == "exp2" else operands[0]
+            shift = parts[0].shift
+            scores = operands[0] if shift is None else operands[0] + shift
+            base = math.log(2) if name == "exp2" else 1.0
             self.ledger.trace.exponentials += 1
             found.exponential = len(self._exponentials)
-            self._exponentials.append((scores.detach().clone(), found.source, running_line()))
+            if shift is not None:
+                self._shifts[found.exponential] = shift * base
+            self._exponentials.append((scores.detach() * base, found.source, running_line()))
         elif name in ("div", "mul", "masked_fill", "add", "_to_copy", "clone", "nan_to_num", "where"):
             found.exponential = next(
                 (p.exponential for p in parts if p.exponential is not None and p.sum_of is None), None
@@ -66,7 +78,20 @@ class Softmaxes:
                 self._complete(found.exponential, (dim,), out)
                 found.exponential = None
 
+    def _block(self, exponential: int, x: Tensor, dims: tuple[int, ...]) -> None:
+        """Record the exponentials x, which may be masked, of scores from which a running maximum was subtracted."""
+        if exponential in self._blocks:
+            return
+        _, source, where = self._exponentials[exponential]
+        shift = self._shifts.get(exponential)
+        scores = x.double().log() + (0.0 if shift is None else shift.double())
+        weights = (x / x.sum(dims, keepdim=True)).nan_to_num(0.0)
+        self._blocks[exponential] = self.ledger.block(scores, source, weights, dims, where)
+
     def _complete(self, exponential: int, dims: tuple[int, ...], out: Tensor) -> None:
+        block = self._blocks.pop(exponential, None)
+        if block is not None:
+            self.ledger.trace.blocks[:] = [x for x in self.ledger.trace.blocks if x is not block]
         scores, source, where = self._exponentials[exponential]
         self.ledger.softmax(scores, source, out, dims, where, by_hand=True)
 

@@ -130,6 +130,7 @@ class Tracing(TorchDispatchMode):
         found = marks.merge(strong or parts, first.shape)
         if strong and len(strong) < len(parts):
             found.noise = any(x.noise for x in parts)
+        found.shift = _shift(name, args, parts, first)
         if name == "add" and not in_place:
             self._biased(operands, parts, first)
         found.noise = found.noise or name == "native_dropout"
@@ -138,7 +139,9 @@ class Tracing(TorchDispatchMode):
         if name in _NOTING and found.live:
             noise = any(p.noise for p in parts) or name == "native_dropout"
             names = frozenset[str]().union(*(p.names for p in parts if not p.live))
-            self.ledger.step(name, found, args, noise=noise, names=names)
+            summed = name == "add" and not in_place and len(operands) == len(args) == 2
+            latest = tuple(max(_seeds(p), default=-1) for p in parts) if summed else ()
+            self.ledger.step(name, found, args, noise=noise, names=names, latest=latest)
         if in_place and isinstance(args[0], Tensor):
             old = self.ledger.marks_of(args[0])
             old.token.copy_(found.token)
@@ -165,6 +168,8 @@ class Tracing(TorchDispatchMode):
         numbers = marks.seed_of(alive[0][1].source).unique() if len(alive) == 1 else torch.tensor([])
         if len(numbers) != 1 or numbers[0] < 0 or not rest or not all(part.names for part in rest):
             return
+        if any(self.ledger.trace.seed(int(n)).kind == "projection" for part in rest for n in _seeds(part)):
+            return  # an embedding, of positions
         (x, part), seed = alive[0], self.ledger.trace.seed(int(numbers[0]))
         at = marks.element_of(part.source).flatten()
         flat = seed.value.flatten()
@@ -237,8 +242,8 @@ slice_copy split split_with_sizes squeeze t take_along_dim transpose unbind unfo
 view _conj _reshape_alias _unsafe_view
 """
 _AS_ITS_INPUT = """
-clone contiguous cudnn_batch_norm cumsum nan_to_num native_batch_norm native_dropout native_group_norm native_layer_norm
-tril triu _fused_rms_norm _log_softmax _native_batch_norm_legit_no_training _to_copy
+clone contiguous cudnn_batch_norm cumsum index_add nan_to_num native_batch_norm native_dropout native_group_norm
+native_layer_norm tril triu _fused_rms_norm _log_softmax _native_batch_norm_legit_no_training _to_copy
 """
 _PRODUCTS = "mm bmm addmm baddbmm addbmm mv dot addmv"
 _SINGLE = "masked_fill where rsub complex polar index_fill"  # torch calls only some of their forms pointwise
@@ -247,6 +252,20 @@ _RANDOM = "bernoulli uniform normal rand rand_like randn randn_like"
 _MOVING, _HANDING_ON, _MULTIPLYING, _NOTING, _SINGLY, _DICE = (
     frozenset(names.split()) for names in (_MOVES, _AS_ITS_INPUT, _PRODUCTS, _NOTED, _SINGLE, _RANDOM)
 )
+
+
+def _seeds(part: Marks) -> list[int]:
+    return [int(number) for number in marks.seed_of(part.source).unique() if number >= 0]
+
+
+def _shift(name: str, args: Sequence[Any], parts: Sequence[Marks], out: Tensor) -> Tensor | None:
+    """What a subtraction takes off whole rows; a copy keeps it."""
+    if name in ("_to_copy", "clone") and parts:
+        return parts[0].shift
+    if name != "sub" or len(args) != 2 or not isinstance(args[1], Tensor):
+        return None
+    whole_rows = args[1].ndim == out.ndim > 1 and 1 in args[1].shape  # a block may be a single key wide
+    return args[1].detach().clone() if whole_rows else None
 
 
 def _number(name: str, args: Sequence[Any]) -> float:

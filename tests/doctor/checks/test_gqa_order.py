@@ -57,6 +57,32 @@ class Uneven(Grouped):
         return (q @ k[:, heads].mT / 2).softmax(-1) @ v[:, heads]
 
 
+class TiledValues(Grouped):
+    """The keys in blocks, the values in turn."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = (q @ k.repeat_interleave(3, dim=1).mT / 2).softmax(-1)
+        return weights @ v.repeat(1, 3, 1, 1)
+
+
+class TiledKeys(Grouped):
+    """Both expanded, the new dimension of the keys before the heads."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k = k[:, None].expand(-1, 3, -1, -1, -1).reshape(q.shape)
+        v = v[:, :, None].expand(-1, -1, 3, -1, -1).reshape(q.shape)
+        return functional.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.parametrize("module", [TiledValues, TiledKeys])
+def test_keys_and_values_in_different_orders(module: type[nn.Module]) -> None:
+    finding = one("gqa_order", seeded(module))
+    assert (finding.name, finding.severity, finding.numbers["apart"]) == ("gqa-order", "bug", 2)
+    keys, values = ("0, 0, 0, 1, 1, 1", "0, 1, 0, 1, 0, 1")[:: 1 if module is TiledValues else -1]
+    assert f"use the key heads {keys}, but the value heads {values}; expected 0, 0, 0, 1, 1, 1" in finding.evidence
+    assert_at(finding, module, "weights @ v.repeat" if module is TiledValues else "scaled_dot_product_attention")
+
+
 @pytest.mark.parametrize("module", [Tiled, TiledEinsum])
 def test_tiled_heads(module: type[nn.Module]) -> None:
     finding = one("gqa_order", seeded(module))

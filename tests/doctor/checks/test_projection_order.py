@@ -203,9 +203,7 @@ def test_one_weight_for_two_by_design_is_no_bug() -> None:
     assert [x.severity for x in found("projection_order", seeded(SharedQueriesAndKeys))] == ["risk"]
 
 
-class ByHeadInThirds(nn.Module):
-    """The rows of qkv.weight are [num_heads, 3, head_size]."""
-
+class Thirds(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
@@ -218,11 +216,49 @@ class ByHeadInThirds(nn.Module):
         return [y.view(*x.shape[:2], 4, 4) for y in x.chunk(3, -1)]
 
 
+class ByHeadInThirds(Thirds):
+    """The rows of qkv.weight are [num_heads, 3, head_size]."""
+
+
 class ByHead(ByHeadInThirds):
     """The rows of qkv.weight are [num_heads, 3, head_size]."""
 
     def parts(self, x: Tensor) -> list[Tensor]:
         return list(x.view(*x.shape[:2], 4, 12).chunk(3, -1))
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Megatron's layout: the rows of each head are [query | key | value]."""
+    return torch.cat([x.view(4, -1, x.shape[-1]) for x in (q, k, v)], 1).flatten(0, 1)
+
+
+def thirds(weight: Tensor) -> Tensor:
+    """Converts Megatron's layout, where the rows of each head are [query | key | value]."""
+    return torch.cat(weight.unflatten(0, (4, 3, -1)).unbind(1)).flatten(0, 1)
+
+
+class BuiltByHead(Thirds):
+    """A function of its builder says how it lays out its weight."""
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, v: Tensor) -> nn.Module:
+        module = cls()
+        module.qkv.weight.data.copy_(fused(q, k, v))
+        return module
+
+
+class Converted(Thirds):
+    """Its weight is converted where it is loaded."""
+
+    def load(self, weight: Tensor) -> None:
+        self.qkv.weight.data.copy_(thirds(weight))
+
+
+def test_a_layout_that_a_builder_documents() -> None:
+    finding = one("projection_order", seeded(BuiltByHead))
+    assert (finding.name, finding.severity) == ("qkv-order", "bug")
+    assert found("projection_order", seeded(Converted)) == []
+    assert found("projection_order", seeded(Thirds)) == []
 
 
 def test_a_documented_layout() -> None:

@@ -72,6 +72,94 @@ def test_parts_that_are_merged_wrongly(kind: type[nn.Module], parts: int) -> Non
     assert finding.numbers["difference"] > 0.01
 
 
+class Online(Plain):
+    """Blocks of two keys: a running maximum, and one division at the end."""
+
+    block = 2
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
+        top, total, out = torch.full_like(q[..., :1], -torch.inf), torch.zeros_like(q[..., :1]), torch.zeros_like(q)
+        for number, (keys, values) in enumerate(zip(k.split(self.block, 2), v.split(self.block, 2), strict=True)):
+            scores = self.scores(q, keys, number)
+            above = torch.maximum(top, scores.amax(-1, keepdim=True))
+            weights, less = self.power(scores - above), self.power(top - above)
+            total, out = self.added(total, out, less, weights.sum(-1, keepdim=True), weights @ values)
+            top = above
+        return self.out(self.merge(out / self.divisor(total, top)))
+
+    def scores(self, q: Tensor, k: Tensor, number: int) -> Tensor:
+        return self.score(q, k)
+
+    def power(self, x: Tensor) -> Tensor:
+        return x.exp()
+
+    def added(self, total: Tensor, out: Tensor, less: Tensor, more: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
+        return total * less + more, out * less + part
+
+    def divisor(self, total: Tensor, top: Tensor) -> Tensor:
+        return total
+
+
+class OutputNotRescaled(Online):
+    def added(self, total: Tensor, out: Tensor, less: Tensor, more: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
+        return total * less + more, out + part
+
+
+class SumNotRescaled(Online):
+    def added(self, total: Tensor, out: Tensor, less: Tensor, more: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
+        return total + more, out * less + part
+
+
+class BaseTwoOnline(Online):
+    """Powers of 2 of scores times log2(e)."""
+
+    def scores(self, q: Tensor, k: Tensor, number: int) -> Tensor:
+        return self.score(q, k) * 1.44269504
+
+    def power(self, x: Tensor) -> Tensor:
+        return x.exp2()
+
+
+class ScaledInTheLoop(BaseTwoOnline):
+    def scores(self, q: Tensor, k: Tensor, number: int) -> Tensor:
+        return self.score(q, k) * 1.44269504 ** (number + 1)
+
+
+class Sink(Online):
+    """A learned number that only the sum counts."""
+
+    def __init__(self, *args: int) -> None:
+        super().__init__(*args)
+        self.sink = nn.Parameter(torch.randn(1, 4, 1, 1))
+
+    def divisor(self, total: Tensor, top: Tensor) -> Tensor:
+        return total + (self.sink - top).exp()
+
+
+class QueriesInBlocks(Online):
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        return torch.cat([super(QueriesInBlocks, self).attend(part, memory, allowed) for part in x.split(2, 1)], 1)
+
+
+@pytest.mark.parametrize("kind", [OutputNotRescaled, SumNotRescaled])
+def test_an_online_softmax_that_is_not_rescaled(kind: type[nn.Module]) -> None:
+    finding = one("softmax_split", seeded(kind, 32, 4))
+    assert (finding.name, finding.severity, finding.numbers["parts"]) == ("softmax-split", "bug", 3)
+    assert "a softmax of its own" not in finding.evidence
+
+
+def test_a_factor_that_grows_from_block_to_block() -> None:
+    finding = one("softmax_split", seeded(ScaledInTheLoop, 32, 4))
+    assert (finding.name, finding.severity) == ("wrong-scale", "bug")
+    assert finding.numbers["most"] == pytest.approx(finding.numbers["least"] * 1.44269504**4, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", [Online, BaseTwoOnline, Sink, QueriesInBlocks])
+def test_a_healthy_online_softmax(kind: type[nn.Module]) -> None:
+    assert found("softmax_split", seeded(kind, 32, 4)) == []
+
+
 def test_healthy_ones() -> None:
     assert found("softmax_split", seeded(Parts, 32, 4)) == []
     for kind in (Attention, Causal, TwoKinds):

@@ -51,6 +51,14 @@ class OverTheQueries(Shows):
         return weights.mean(2)
 
 
+class ViewedTheOtherWay(Shows):
+    """The mean over heads, of [B·H] viewed as [H, B]."""
+
+    def shown(self, weights: Tensor) -> Tensor:
+        b, h, q, k = weights.shape
+        return weights.reshape(b * h, q, k).view(h, b, q, k).mean(0)
+
+
 class Transposed(Shows):
     def shown(self, weights: Tensor) -> Tensor:
         return weights.mT
@@ -109,6 +117,7 @@ class MindsItsFlag(Shows):
     [
         (OverTheBatch, "[4, 5, 5] are averaged over the examples of the batch"),
         (OverTheQueries, "[3, 4, 5] are averaged over the queries"),
+        (ViewedTheOtherWay, "[3, 5, 5] are of several examples at once: they are laid out as [B·H] and viewed as"),
         (Transposed, "[3, 4, 5, 5] are transposed"),
         (BeforeTheMask, "are those before the mask: masked keys have weights of up to"),
         (LatentsOverTheBatch, "[4, 4, 5] are averaged over the examples of the batch"),

@@ -171,6 +171,57 @@ def test_yarns_temperature_twice() -> None:
     assert found("wrong_scale", seeded(YaRN, 2)) == []
 
 
+class Latent(nn.Module):
+    """4 heads of 6 plain features and 4 that keys share."""
+
+    scale = 10**-0.5 * 1.2608**2
+    yarn = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rope_scaling = {"factor": 40, "mscale": 1.0, "mscale_all_dim": 0.707} if self.yarn else None
+        self.q, self.down, self.up, self.out = nn.Linear(16, 40), nn.Linear(16, 12), nn.Linear(8, 40), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, _ = x.shape
+        q = self.q(x).view(b, n, 4, 10).transpose(1, 2)
+        latent, shared = self.down(x).split([8, 4], -1)
+        plain, v = self.up(latent).view(b, n, 4, 10).transpose(1, 2).split([6, 4], -1)
+        k = torch.cat([plain, shared[:, None].expand(-1, 4, -1, -1)], -1)
+        return self.out(((q @ k.mT * self.scale).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class LatentWithoutIt(Latent):
+    scale = 10**-0.5
+
+
+class LatentByMscale(Latent):
+    scale = 10**-0.5 * 1.3689**2
+
+
+class LatentWithoutYaRN(LatentWithoutIt):
+    yarn = False
+
+
+def test_the_temperature_of_latent_attention() -> None:
+    for kind, words in ((LatentWithoutIt, "without the temp"), (LatentByMscale, "by mscale instead of")):
+        finding = one("wrong_scale", seeded(kind))
+        assert (finding.name, finding.severity) == ("wrong-scale", "bug")
+        assert words in finding.evidence
+        assert finding.numbers["expected"] == pytest.approx(10**-0.5 * 1.2608**2, rel=1e-3)
+    for kind in (Latent, LatentWithoutYaRN):
+        assert found("wrong_scale", seeded(kind)) == []
+
+
+def test_a_temperature_that_is_written_in_the_code_alone_is_a_risk() -> None:
+    class Default(LatentWithoutYaRN):
+        def __init__(self, rope_scaling: dict[str, float] | None = None) -> None:
+            super().__init__()
+            rope_scaling = rope_scaling or {"factor": 40, "mscale": 1.0, "mscale_all_dim": 0.707}
+
+    assert one("wrong_scale", seeded(Default)).severity == "risk"
+
+
 # Healthy.
 
 
