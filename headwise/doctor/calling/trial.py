@@ -156,12 +156,13 @@ class Trial:
         if self._convolves():
             plain = ["BMN", "BM1N", *plain]
         elif self._example_rows() is not None:
-            plain = ["B1NM"]
+            plain = ["B1NM", *plain]
+        rows = ["BNM"] if self._example_rows() is None else ["B1NM", "BNM"]
         # A number of keys that differs from the number of queries comes first: it tells which argument is which.
         for layouts, several, lengths in (
-            *((plain, whole, "differ"), (["BM"], whole, "one"), (plain[-1:], whole, "alike")),
-            *((others, whole, "any"), (plain[-1:], whole, "fixed")),
-            *((plain[-1:], partial, "differ"), (plain[-1:], partial, "alike")),
+            *((plain, whole, "differ"), (["BM"], whole, "one"), (rows, whole, "alike")),
+            *((others, whole, "any"), (rows, whole, "fixed")),
+            *((rows, partial, "differ"), (rows, partial, "alike")),
         ):
             for layout, option, with_optional in itertools.product(layouts, several, (False, True)):
                 found = self._try(option, layout, batch, with_optional, lengths)
