@@ -75,6 +75,32 @@ def test_no_deviation_is_tried_where_none_can_be() -> None:
     assert search.readings == []
 
 
+class PerHead(nn.Module):
+    """Weights and biases with a dimension of heads, as in TransformerLens."""
+
+    def __init__(self, width: int = 16, heads: int = 2) -> None:
+        super().__init__()
+        each = width // heads
+        self.W_Q, self.W_K, self.W_V = (nn.Parameter(torch.randn(heads, width, each) / 4) for _ in range(3))
+        self.b_Q, self.b_K, self.b_V = (nn.Parameter(torch.randn(heads, each)) for _ in range(3))
+        self.W_O = nn.Parameter(torch.randn(heads, each, width) / 4)
+        self.b_O = nn.Parameter(torch.randn(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            torch.einsum("bnm,hmd->bhnd", x, w) + b[:, None]
+            for w, b in ((self.W_Q, self.b_Q), (self.W_K, self.b_K), (self.W_V, self.b_V))
+        )
+        return torch.einsum("bhnd,hdm->bnm", (0.3 * q @ k.transpose(-1, -2)).softmax(-1) @ v, self.W_O) + self.b_O
+
+
+def test_a_bias_of_each_head_is_a_part_of_a_reading() -> None:
+    observed, readings = seen(PerHead())
+    weights = weights_that_count(observed)
+    assert {"b_Q", "b_V"} <= weights.keys()
+    assert holds(readings[0], weights)
+
+
 def test_a_module_that_makes_its_weights_of_others_is_searched_as_before() -> None:
     layer = Layer(scale=0.3)
     nn.utils.parametrizations.weight_norm(layer.q_proj)
