@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.probe import REACHED, Probe, gap
+from headwise.doctor.reading.creation import by_setting
 
 FINDINGS = ("positions-ignored",)
 
@@ -60,7 +61,8 @@ def _positions(patient: Patient) -> str:
             return name
     extras = dict(patient.interface.way.extras)
     roles = patient.interface.roles
-    return next((name for name in extras if roles.get(name) == "positions"), "")
+    given = (name for name in extras if roles.get(name) == "positions")
+    return next((name for name in given if not by_setting(patient.module, name)), "")  # a layer may have none (NoPE)
 
 
 def _swapped(x: Tensor) -> Tensor:
