@@ -41,10 +41,14 @@ def constant(value: Any) -> Maker:
     return lambda at: value
 
 
-def makers(name: str, role: str, annotation: str, module: nn.Module, *, own: bool = False) -> list[Maker]:
+def makers(
+    name: str, role: str, annotation: str, module: nn.Module, *, own: bool = False, neighbours: bool = False
+) -> list[Maker]:
     """Makers of values that an argument of this name, role and annotation may take, the most likely first.
 
-    `own`: a mask of the queries' own tokens, in a module that also takes a memory.
+    Args:
+        own: a mask of the queries' own tokens, in a module that also takes a memory.
+        neighbours: tables of cos and sin hold every angle twice in turn, not in two halves.
     """
     name = names.simple(name)
     if role in ("flag", "weights-flag", "causal"):
@@ -56,7 +60,7 @@ def makers(name: str, role: str, annotation: str, module: nn.Module, *, own: boo
     if role == "cache":
         return [constant(None), lambda at: {}, lambda at: [], lambda at: ()]
     if role == "positions":
-        return positions(name, module)
+        return positions(name, module, neighbours=neighbours)
     found = _by_word(name, module)
     if "Tensor" not in annotation:
         if "float" in annotation:
@@ -103,7 +107,21 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
     return []
 
 
-def positions(name: str, module: nn.Module) -> list[Maker]:
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [x for part in value for x in _tensors(part)] if isinstance(value, (tuple, list)) else []
+
+
+def in_neighbours(value: Any) -> bool:
+    """Whether tables of cos and sin hold every angle twice in turn: those that a model passes tell how it pairs."""
+    tables = [x for x in _tensors(value) if x.is_floating_point() and x.ndim >= 2 and x.shape[-1] % 2 == 0]
+    in_turn = [torch.equal(x[..., 0::2], x[..., 1::2]) for x in tables]
+    in_halves = [torch.equal(*x.chunk(2, -1)) for x in tables]
+    return bool(tables) and all(in_turn) and not all(in_halves)
+
+
+def positions(name: str, module: nn.Module, *, neighbours: bool = False) -> list[Maker]:
     """Makers of rotations and positions, by the name of their argument."""
     if re.search(r"start|offset|^step|past_len|curr", name):
         return [constant(0), lambda at: torch.zeros((), dtype=torch.int64, device=at.device)]
@@ -127,7 +145,7 @@ def positions(name: str, module: nn.Module) -> list[Maker]:
         forms = ["angles", "half angles", "complex", "pair B", "pair", "pair half"]
     heads = sizes.heads(module) or 1
     dims: list[int | None] = [*sizes.rope_dims(module)[:4]] or [None]
-    found: list[Maker] = [_rotation(dim, how) for dim in dims for how in forms]
+    found: list[Maker] = [_rotation(dim, how, neighbours=neighbours) for dim in dims for how in forms]
     found += [
         lambda at: noise(at, *at.tokens(), at.width),
         lambda at: noise(at, at.queries, at.width),
@@ -139,14 +157,14 @@ def positions(name: str, module: nn.Module) -> list[Maker]:
     return found
 
 
-def _rotation(dim: int | None, how: str) -> Maker:
+def _rotation(dim: int | None, how: str, *, neighbours: bool = False) -> Maker:
     """The angles of rotary position embedding, base 10000, in one of the usual forms."""
 
     def make(at: Sizes) -> Any:
         width = dim or at.width
         rates = 10000.0 ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
         half = (torch.arange(at.queries, dtype=torch.float32)[:, None] * rates).to(at.device)
-        full = torch.cat([half, half], dim=-1)
+        full = half.repeat_interleave(2, dim=-1) if neighbours else torch.cat([half, half], dim=-1)
         batched = full.expand(at.batch, -1, -1)
         if how.startswith("complex"):
             turned = torch.polar(torch.ones_like(half), half)

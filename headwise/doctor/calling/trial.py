@@ -303,7 +303,8 @@ class Trial:
         """Makers of one argument's value to try, that of the example among the first."""
         masks = [x.name for x in self.parameters if x.role in ("mask", "padding") and x.name != p.name]
         own = names.about_memory(p.name) is None and any(names.about_memory(name) for name in masks)
-        found = arguments.makers(p.name, p.role, p.annotation, self.module, own=own)
+        paired = arguments.in_neighbours(self._example().get(p.name))
+        found = arguments.makers(p.name, p.role, p.annotation, self.module, own=own, neighbours=paired)
         if not p.required and p.role in ("mask", "padding"):
             found = found[:4]
         value, x = self._example().get(p.name), self._example_input()

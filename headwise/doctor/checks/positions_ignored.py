@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.probe import REACHED, Probe, gap
+from headwise.doctor.reading.creation import by_setting
 
 FINDINGS = ("positions-ignored",)
 
@@ -62,8 +63,9 @@ def _positions(patient: Patient) -> str:
             return name
     interface = patient.interface
     at = interface.way.sizes(interface.inputs())
-    given = {name for name, make in interface.way.extras if make(at) is not None}
-    return next((name for name in given if interface.roles.get(name) == "positions"), "")
+    given = (name for name, make in interface.way.extras if make(at) is not None)
+    given = (name for name in given if interface.roles.get(name) == "positions")
+    return next((name for name in given if not by_setting(patient.module, name)), "")  # a layer may have none (NoPE)
 
 
 def _biased_mask(patient: Patient) -> bool:

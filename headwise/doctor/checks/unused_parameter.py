@@ -42,7 +42,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             numbers={"parameters": len(wanted), "blocked": len(wanted)},
         )
         return
-    waiting = wanted.keys() - reached.there.keys()
+    waiting = {x for x in wanted.keys() - reached.there.keys() if not _chooses(x, reached.choosing)}
     if waiting:
         waiting -= _reached_past_gates(patient, inputs)
     blocked: dict[str, float] = {}
@@ -60,6 +60,11 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield _unused(patient, probe, names, wanted, reached.called, read)
     if reached.in_training is not None and not blocked:
         yield from _only_in_eval(patient, probe, inputs, reached.there.keys() - reached.in_training)
+
+
+def _chooses(name: str, parts: set[str]) -> bool:
+    """Whether a parameter belongs to a part that returns indices, such as an indexer of the best keys."""
+    return any(name.startswith(f"{part}.") for part in parts)
 
 
 def _reached_past_gates(patient: Patient, inputs: Inputs) -> set[str]:

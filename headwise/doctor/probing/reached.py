@@ -15,6 +15,7 @@ from torch import Tensor
 from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.masking import hiding
 from headwise.doctor.probing.probe import Probe, gap, quiet, weighting
+from headwise.doctor.reading.marks import tensors_in
 
 if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Inputs
@@ -29,6 +30,7 @@ class Reached:
     in_training: set[str] | None  # the parameters with a gradient in train mode; None if it does not run there
     called: set[str]  # the parts that were called
     calls: int  # how many calls gave any gradient
+    choosing: set[str]  # the parts that return indices alone, such as those of the best keys: these have no gradient
 
 
 def reached(patient: Patient) -> Reached:
@@ -36,9 +38,16 @@ def reached(patient: Patient) -> Reached:
     probe = Probe(patient)
     inputs = probe.inputs()
     wanted = trainable(probe)
-    found = Reached({}, None, set(), 0)
+    found = Reached({}, None, set(), 0, set())
+
+    def called(name: str, out: Any) -> None:
+        found.called.add(name)
+        tensors = tensors_in(out)
+        if name and tensors and not any(x.is_floating_point() for x in tensors):
+            found.choosing.add(name)
+
     hooks = [
-        part.register_forward_hook(lambda *_, name=name: found.called.add(name))
+        part.register_forward_hook(lambda _, __, out, name=name: called(name, out))
         for name, part in probe.module.named_modules()
     ]
     for training, options in _calls(probe, inputs):

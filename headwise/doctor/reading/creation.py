@@ -6,6 +6,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from torch import nn
 
@@ -63,6 +64,33 @@ def uses(module: nn.Module, attribute: str) -> bool:
             mentioned = any(isinstance(x, ast.Attribute) and x.attr == attribute for x in ast.walk(function))
             return mentioned and not _under_conditions(function, attribute)
     return False
+
+
+def by_setting(module: nn.Module, argument: str) -> bool:
+    """Whether forward uses an argument, or what it is unpacked to, only under conditions on the module's settings."""
+    for _, _, function in _functions(module):
+        if function.name == "forward":
+            unpacked = [x for x in ast.walk(function) if isinstance(x, ast.Assign) and _reads(x.value, {argument})]
+            names = {argument, *(x.id for each in unpacked for t in each.targets for x in ast.walk(t) if _is_name(x))}
+            plain = [x for each in unpacked for x in ast.walk(each)]
+            settled = [
+                x
+                for test in ast.walk(function)
+                if isinstance(test, ast.If) and _reads(test.test, {"self"})
+                for branch in test.body
+                for x in ast.walk(branch)
+            ]
+            uses = [x for x in ast.walk(function) if _is_name(x) and x.id in names and x not in plain]
+            return bool(uses) and all(x in settled for x in uses)
+    return False
+
+
+def _is_name(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name)
+
+
+def _reads(node: ast.AST, names: set[str]) -> bool:
+    return any(_is_name(x) and x.id in names for x in ast.walk(node))
 
 
 def _under_conditions(function: ast.FunctionDef, attribute: str) -> list[ast.expr]:

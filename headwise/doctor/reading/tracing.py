@@ -116,8 +116,8 @@ class Tracing(TorchDispatchMode):
         if not results:
             return
         first = results[0]
-        if name in ("cos", "sin", "polar"):
-            self.ledger.trace.functions.append((name, first.dtype, running_line()))
+        if name in ("cos", "sin", "polar") and (where := running_line()) is not None:  # not tables that are passed
+            self.ledger.trace.functions.append((name, first.dtype, where))
             angle = args[1 if name == "polar" else 0]
             self.ledger.trace.angles.append(
                 angle.detach().clone() if isinstance(angle, Tensor) else torch.tensor(angle)

@@ -61,3 +61,53 @@ def test_positions_over_the_sequence() -> None:
 def test_positions_of_this_library(scheme: Any) -> None:
     found = headwise.diagnose(headwise.nn.MultiHeadAttention(32, 4, positions=scheme))
     assert "positions-ignored" not in [x.name for x in found.findings]
+
+
+class Handed(nn.Module):
+    """Its model makes the tables, cos and sin [B, N, D], of neighbouring pairs, and hands them to every layer."""
+
+    def __init__(self, no_positions: bool = False) -> None:
+        super().__init__()
+        self.no_positions = no_positions
+        self.q, self.k, self.v, self.o = (nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: Tensor, position_embeddings: tuple[Tensor, Tensor]) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (4, 4)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        cos, sin = position_embeddings
+        if not self.no_positions:
+            q, k = self.turned(q, cos[:, None], sin[:, None]), self.turned(k, cos[:, None], sin[:, None])
+        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        found: Tensor = self.o(out.transpose(1, 2).flatten(2))
+        return found
+
+    def turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return x * cos + torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2) * sin
+
+
+class HandedInVain(Handed):
+    """It reads the tables, whatever its settings."""
+
+    def turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return x
+
+    def forward(self, x: Tensor, position_embeddings: tuple[Tensor, Tensor]) -> Tensor:
+        cos, sin = position_embeddings
+        assert cos.shape == sin.shape
+        found: Tensor = super().forward(x, (cos, sin))
+        return found
+
+
+def tables(length: int = 5) -> tuple[Tensor, Tensor]:
+    angles = torch.arange(length)[:, None] * torch.tensor([1.0, 1.0, 0.01, 0.01])
+    return angles.cos()[None], angles.sin()[None]
+
+
+@pytest.mark.parametrize("no_positions", [False, True])
+def test_tables_that_a_model_hands_over(no_positions: bool) -> None:
+    example = ((torch.randn(1, 5, 16), tables()), {})
+    assert headwise.diagnose(Handed(no_positions), example=example).bugs == ()
+
+
+def test_tables_that_are_handed_over_in_vain() -> None:
+    found = headwise.diagnose(HandedInVain(), example=((torch.randn(1, 5, 16), tables()), {})).bugs
+    assert [x.name for x in found] == ["positions-ignored"]

@@ -137,6 +137,31 @@ def test_a_gate_that_begins_at_zero_hides_nothing() -> None:
     assert found("unused_parameter", seeded(Gated)) == []
 
 
+class Indexer(nn.Module):
+    """The two best keys of every query."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(16, 4), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.q(x) @ self.k(x).mT).topk(2, -1).indices
+
+
+class OfTheBestKeys(Attention):
+    def __init__(self) -> None:
+        super().__init__()
+        self.indexer = Indexer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        best = torch.zeros(x.shape[0], x.shape[1], x.shape[1], dtype=torch.bool)
+        return self.attend(x, x, best.scatter(-1, self.indexer(x), True)[:, None])
+
+
+def test_an_indexer_has_no_gradient_by_design() -> None:
+    assert found("unused_parameter", seeded(OfTheBestKeys)) == []
+
+
 def test_healthy_ones() -> None:
     assert found("unused_parameter", seeded(Attention)) == []
     frozen = seeded(ForgetsTheOutput)
