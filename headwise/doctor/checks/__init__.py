@@ -29,7 +29,7 @@ def _load(names: str) -> dict[str, Check]:
 # READ checks examine the traced operations and find causes; PROBED checks examine behaviour and may find symptoms only.
 READ = _load(
     "layout head_merge heads_alike projection_order lora_order argument_order gqa_order wrong_scale bias_scaled rope "
-    "rope_parts rope_precision alibi norm_axis causal_unasked mask_cells built_in_mask softmax_split "
+    "rope_parts rope_precision alibi norm_axis causal_unasked mask_cells mask_infinite built_in_mask softmax_split "
     "weights_misaligned residual dropout_misplaced softmax_precision"
 )
 PROBED = _load(
