@@ -39,8 +39,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "mask-after-softmax",
                 "bug",
-                f"where {name} hides one key of {keys}, the softmax is finite, and the weights that are multiplied with "
-                "the values are not: the mask is written into the weights",
+                f"where {name} hides one key of {keys}, the softmax is finite, and the weights that are multiplied "
+                "with the values are not: the mask is written into the weights",
                 "fill the scores with -inf before the softmax, not the weights after it",
                 site.where_masked([step for step in site.trace.steps if step.order > site.softmax.order]),
             )

@@ -48,7 +48,7 @@ class DropsByItsOwnNumber(Attention):
 
 
 class AddsItsMask(Attention):
-    """mask: [B, Q, K], float, added to the attention scores."""
+    """mask: [B, Q, K], bool, True = forbidden, or float, added to the attention scores."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k, v = (self.split(w(x)) for w in (self.q, self.k, self.v))
@@ -56,14 +56,14 @@ class AddsItsMask(Attention):
         return self.out(self.merge(scores.softmax(-1) @ v))
 
     def added(self, scores: Tensor, mask: Tensor) -> Tensor:
-        return scores + mask
+        return scores + mask if mask.is_floating_point() else scores.masked_fill(mask.bool(), -1e9)
 
 
 class BooleanInEval(AddsItsMask):
     """A path for inference takes every number but 0 for a mask."""
 
     def added(self, scores: Tensor, mask: Tensor) -> Tensor:
-        return scores + mask if self.training else scores.masked_fill(mask.bool(), -1e9)
+        return super().added(scores, mask) if self.training else scores.masked_fill(mask.bool(), -1e9)
 
 
 def test_an_additive_mask_that_becomes_boolean() -> None:
