@@ -27,6 +27,7 @@ _MAY = "|".join(
         r"non-?pad\w*|no(?:t a)? pad\w*|un-?masked",
         r"(?:may|can) (?:be )?(?:attend|look|see)\w*",
         r"to (?:be )?(?:attend\w*|kept?|keep)|\battend(?:ed|s|able)?\b|takes? part|participat\w*",
+        r"(?:below|under) the (?:main )?diagonal|lower[- ]triang\w*",
         r"allow\w*|permit\w*|\bkeep|\bkept|visible|\bvalid|\breal\b|\bseen?\b|usable|\bused?\b|\blook",
     )
 )
@@ -35,6 +36,7 @@ _MAY_NOT = "|".join(
         r"not (?:be )?(?:attend\w*|allow\w*|visible|valid|seen?|used|real|permit\w*)",
         r"(?:may|can|must|should|do|does|will) ?not (?:be )?(?:attend\w*|look\w*|see\w*)|can't|cannot",
         r"\bmasked\b(?: out)?|\bmask out|\bto mask\b|^[\s=:(\-]*mask[\s)]*$",
+        r"(?:above|over) the (?:main )?diagonal|upper[- ]triang\w*",
         r"ignor\w*|padd?(?:ing|ed|s)?\b|forbid\w*|block\w*|hid(?:e|den)|exclud\w*|disallow\w*|prevent\w*",
         r"illegal|invalid|future|drop(?:ped)?\b|suppress\w*|no attention|unattend\w*|inf\b",
     )
@@ -72,7 +74,7 @@ def of_mask(
     other arguments, about which the same sentence may speak.
     """
     for sentence in _about(name, text, sole, others):
-        form = polarity(sentence)
+        form = polarity(re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "it", sentence))  # its name says less than its text
         if form is not None:
             return sentence, form
     form = polarity(annotation) if annotation else None
@@ -85,6 +87,7 @@ def polarity(sentence: str) -> Form | None:
     """The polarity that a sentence such as "1 for tokens that are not masked" states."""
     votes: list[Form] = []
     sentence = re.sub(r"\s*\([a-z]+\)", "", sentence)  # "where the query (row) may see the key"
+    sentence = re.sub(r"\b(on|at) (and|or) (?=below|above|under|over)", "", sentence)  # the diagonal
     for clause in re.split(r"[,;.()\n]|\band\b|\bor\b|\bwhile\b|\belse\b|\botherwise\b", sentence.lower()):
         yes, no = re.search(_YES, clause), re.search(_NO, clause)
         if bool(yes) == bool(no):

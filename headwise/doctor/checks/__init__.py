@@ -27,14 +27,20 @@ def _load(names: str) -> dict[str, Check]:
 
 
 # READ checks examine the traced operations and find causes; PROBED checks examine behaviour and may find symptoms only.
-READ = _load(
-    "layout head_merge heads_alike projection_order lora_order argument_order gqa_order wrong_scale bias_scaled rope "
-    "rope_parts rope_precision alibi norm_axis causal_unasked mask_cells built_in_mask layer_windows inner_padding "
-    "softmax_split weights_misaligned residual dropout_misplaced softmax_precision"
-)
-PROBED = _load(
-    "output_shape determinism state_kept train_eval paths_differ input_modified noncontiguous batch_mixing sizes "
-    "mask_ignored masked_weight mask_broadcast mask_fill causal_leak empty_row masked_nan half unused_parameter "
-    "idle_part gradient_blocked state_dict cache left_padding packing cross_mask positions_ignored weights_returned "
-    "heads_dividing explained"
-)
+READ = _load("""
+layout head_merge heads_alike
+projection_order lora_order argument_order gqa_order
+wrong_scale bias_scaled
+rope rope_parts rope_precision alibi
+norm_axis causal_unasked
+mask_cells mask_infinite built_in_mask layer_windows inner_padding
+softmax_split weights_misaligned residual dropout_misplaced softmax_precision
+""")
+PROBED = _load("""
+output_shape determinism state_kept train_eval paths_differ input_modified noncontiguous
+batch_mixing sizes
+mask_ignored masked_weight mask_broadcast mask_fill causal_leak empty_row masked_nan
+half unused_parameter idle_part gradient_blocked state_dict
+cache left_padding packing cross_mask positions_ignored
+weights_returned heads_dividing explained
+""")

@@ -39,7 +39,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             severity = "risk"
         yield Finding(deviation.name, severity, f"{told}; {proof}", _FIX, patient.where, numbers=numbers)
     for parameter, wrong in fit.masks.items():
-        if wrong is not None:
+        if wrong is not None and wrong.name not in patient.excused:
             yield Finding(
                 wrong.name, "bug", f"`{parameter}`: {wrong.told(fit.numbers)}", _FIX, patient.where, numbers=numbers
             )

@@ -6,17 +6,19 @@ or not, weights returned or not) often forgets the mask in one of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.mask_input import MaskInput
-from headwise.doctor.finding import Finding
+from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.masking import about_memory, given
 from headwise.doctor.probing.probe import REACHED, Probe, gap, quiet
+from headwise.doctor.reading.documents import documents
 
 FINDINGS = ("mask-ignored",)
 
@@ -36,9 +38,12 @@ def check(patient: Patient) -> Iterator[Finding]:
         if change > REACHED:
             acting.append((mask, change))
         elif not (_elsewhere(probe, mask, masks) or _acts_beside(probe, inputs, mask, masks)):
+            severity = _replaced(patient, inputs, mask)
+            patient.excused |= {"mask-ignored"} if severity != "bug" else set()
             yield _finding(
                 f"{mask.parameter} changes nothing: a mask that hides a key gives the same output as one that hides "
-                "none",
+                f"none{'' if severity == 'bug' else ', unless its causal mask is switched off'}",
+                severity=severity,
             )
     for mask, change in acting:
         yield from _modes(probe, inputs, mask, change)
@@ -137,10 +142,28 @@ def _together(probe: Probe, inputs: Inputs, masks: list[MaskInput]) -> Iterator[
                 yield _finding(f"{mask.parameter} has no effect if {other.parameter} is passed too")
 
 
-def _finding(evidence: str, numbers: dict[str, float] | None = None) -> Finding:
+def _replaced(patient: Patient, inputs: Inputs, mask: MaskInput) -> Severity:
+    """A bug, unless the causal mask of the module takes the place of this one, and that is documented (a note), or the
+    module is an operator without parameters, whose callers choose one of the two (a risk).
+    """
+    said = any(re.search(rf"{mask.parameter}\W+(is|are)\W+ignored", text) for text in documents(patient.module))
+    if not said and next(patient.module.parameters(), None) is not None:
+        return "bug"
+    other = Probe(patient)
+    for part in other.module.modules():
+        for name, value in list(vars(part).items()):
+            if value is True and "causal" in name:
+                setattr(part, name, False)
+    change = _change(other, inputs, mask)
+    if change is None or change <= REACHED:
+        return "bug"
+    return "note" if said else "risk"
+
+
+def _finding(evidence: str, numbers: dict[str, float] | None = None, severity: Severity = "bug") -> Finding:
     return Finding(
         "mask-ignored",
-        "bug",
+        severity,
         evidence,
         "apply the mask before the softmax on every path, or raise an error if it is not supported",
         numbers=numbers or {},

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.listen import Dice
-from headwise.doctor.probing.masking import hiding
+from headwise.doctor.probing.masking import given, hiding
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap
 
 FINDINGS = ("train-eval-differ",)
@@ -26,7 +27,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     inputs = probe.inputs()
     probe.answers(inputs)
     norms = [m for m in probe.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    for name, options in _calls(inputs).items():
+    for name, options in (_calls(inputs) | _graded(probe, inputs)).items():
         with Dice(still=True):
             expected = probe.attempt(inputs, **options)
         if not isinstance(expected, Tensor):
@@ -70,6 +71,16 @@ def _calls(inputs: Inputs) -> dict[str, dict[str, Any]]:
     """The calls to compare: without a mask, and with a mask that hides key 1, since one code path may drop it."""
     cells, padding = hiding(inputs, 1)
     return {"without a mask": {}, "with a mask": cells, "with padding": padding}
+
+
+def _graded(probe: Probe, inputs: Inputs) -> dict[str, dict[str, Any]]:
+    """A call with an additive mask of small numbers, since one path may take it for a mask of 0 and 1."""
+    mask = next((m for m in probe.interface.masks if m.form == "additive" and m.works), None)
+    if mask is None:
+        return {}
+    plain: Tensor = given(probe.interface, mask, inputs)[mask.parameter]
+    graded = -torch.rand(plain.shape, generator=torch.Generator().manual_seed(1)).to(plain)
+    return {f"with numbers from -1 to 0 in {mask.parameter}": {"given": {mask.parameter: graded}}}
 
 
 def _trained(patient: Patient, inputs: Inputs, *, norms: bool, **options: Any) -> Tensor | Exception:

@@ -76,6 +76,8 @@ def test_only_one_argument_is_the_query() -> None:
         ("mask of shape [batch, 1, query, key]", None),
         ("True or False", None),
         ("1 to attend, 1 to ignore", None),
+        ("it: True on and below the diagonal", "allowed"),
+        ("1 above the diagonal, 0 elsewhere", "forbidden"),
     ],
 )
 def test_sentences_about_polarity(sentence: str, form: str | None) -> None:
@@ -251,3 +253,8 @@ class PlainIfNone(TriangleIfNone):
 def test_causal_if_no_mask_is_given() -> None:
     assert discover(TriangleIfNone()).causal_claim.endswith(claims.IF_NO_MASK)
     assert discover(PlainIfNone()).causal_claim == ""
+
+
+def test_the_name_of_a_mask_does_not_change_what_is_said_of_it() -> None:
+    said = '"""future_mask: True on and below the diagonal."""'
+    assert claims.of_mask("future_mask", "", said, sole=True) == (said, "allowed")

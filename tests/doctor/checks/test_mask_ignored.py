@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from headwise.doctor.patient import NotChecked
@@ -131,3 +132,43 @@ def test_a_mask_is_not_excused_because_another_works() -> None:
     assert one("mask_ignored", seeded(IgnoresCells)).evidence.startswith("attn_mask changes nothing")
     assert found("mask_ignored", seeded(CellsAndKeys)) == []
     assert found("mask_ignored", seeded(TextForVideo)) == []
+
+
+class Operator(nn.Module):
+    """It has no parameters: its callers choose its mask, or its own."""
+
+    def __init__(self, causal: bool = True) -> None:
+        super().__init__()
+        self.causal = causal
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        if self.causal:
+            scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
+        elif attn_mask is not None:
+            scores = scores.masked_fill(~attn_mask, -torch.inf)
+        return scores.softmax(-1) @ value
+
+
+class Documented(Operator):
+    """If causal is set, attn_mask is ignored."""
+
+
+def test_a_mask_that_a_causal_operator_leaves_out() -> None:
+    assert one("mask_ignored", Operator()).severity == "risk"
+    assert one("mask_ignored", Documented()).severity == "note"
+
+
+class OwnCausalMask(Attention):
+    """With parameters it is a bug: no caller can choose."""
+
+    causal = True
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        if self.causal:
+            allowed = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        return super().attend(x, memory, allowed)
+
+
+def test_a_module_that_leaves_it_out() -> None:
+    assert {x.severity for x in found("mask_ignored", seeded(OwnCausalMask))} == {"bug"}

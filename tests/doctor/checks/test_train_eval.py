@@ -47,6 +47,32 @@ class DropsByItsOwnNumber(Attention):
         return scores.softmax(-1) * keep / (1 - self.attn_dropout * self.training)
 
 
+class AddsItsMask(Attention):
+    """mask: [B, Q, K], bool, True = forbidden, or float, added to the attention scores."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = (self.split(w(x)) for w in (self.q, self.k, self.v))
+        scores = self.score(q, k) if mask is None else self.added(self.score(q, k), mask[:, None])
+        return self.out(self.merge(scores.softmax(-1) @ v))
+
+    def added(self, scores: Tensor, mask: Tensor) -> Tensor:
+        return scores + mask if mask.is_floating_point() else scores.masked_fill(mask.bool(), -1e9)
+
+
+class BooleanInEval(AddsItsMask):
+    """A path for inference takes every number but 0 for a mask."""
+
+    def added(self, scores: Tensor, mask: Tensor) -> Tensor:
+        return super().added(scores, mask) if self.training else scores.masked_fill(mask.bool(), -1e9)
+
+
+def test_an_additive_mask_that_becomes_boolean() -> None:
+    finding = one("train_eval", seeded(BooleanInEval))
+    assert (finding.name, finding.severity) == ("train-eval-differ", "bug")
+    assert finding.evidence.startswith("with numbers from -1 to 0 in mask")
+    assert found("train_eval", seeded(AddsItsMask)) == []
+
+
 def test_a_scale_of_training_only() -> None:
     finding = one("train_eval", seeded(ScalesInTraining))
     assert (finding.name, finding.severity) == ("train-eval-differ", "bug")
