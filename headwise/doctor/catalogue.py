@@ -66,6 +66,13 @@ def _entries() -> Iterable[Entry]:
     )
     yield Entry("masked-key-counts", "bug", "A masked key keeps a weight")
     yield Entry("padding-attended", "bug", "Tokens attend to the padding of blocks")
+    yield Entry(
+        "shift-mask",
+        "bug",
+        "Opposite borders of a shifted map attend to one another",
+        None,
+        ("zsyOAOA/ResShift #81", "timm #2438"),
+    )
     yield Entry("positions-ignored", "bug", "Its positions change nothing", None, ("facebookresearch/xformers #841",))
     yield Entry("window-ignored", "bug", "The window that it has is not applied", 5, ("keras-team/keras-hub #2186",))
     yield Entry("empty-row-nan", "risk", "A query with no allowed key gives NaN", 6, ("pytorch #41508 #103963",))

@@ -20,7 +20,18 @@ from headwise.doctor.calling import names, sizes
 from headwise.doctor.calling.forward_arguments import Maker
 from headwise.doctor.calling.signature import Assignment, Parameter, assignments, parameters, signature
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.way import LAYOUTS, Inputs, NoOutput, OutputProblem, Result, Way, describe, home, noise
+from headwise.doctor.calling.way import (
+    LAYOUTS,
+    MAPS,
+    Inputs,
+    NoOutput,
+    OutputProblem,
+    Result,
+    Way,
+    describe,
+    home,
+    noise,
+)
 from headwise.doctor.finding import Where
 from headwise.doctor.limits import last_line, out_of_memory
 from headwise.errors import DoctorError, shortened
@@ -163,6 +174,7 @@ class Trial:
             *((plain, whole, "differ"), (["BM"], whole, "one"), (rows, whole, "alike")),
             *((others, whole, "any"), (rows, whole, "fixed")),
             *((rows, partial, "differ"), (rows, partial, "alike")),
+            (MAPS, [o for o in whole if o.takes == "self"], "map"),
         ):
             for layout, option, with_optional in itertools.product(layouts, several, (False, True)):
                 found = self._try(option, layout, batch, with_optional, lengths)
@@ -295,9 +307,18 @@ class Trial:
         """Numbers of queries and keys to try."""
         fixed = [(n, n) for n in sizes.lengths(self.module)[:4] if n != QUERIES]
         if own:
-            return {"differ": [(QUERIES, QUERIES)], "any": [(QUERIES, QUERIES)], "fixed": fixed}.get(which, [])
+            squares = [(n * n, n * n) for n in self._sides()] if which == "map" else []
+            own_ = {"differ": [(QUERIES, QUERIES)], "any": [(QUERIES, QUERIES)], "fixed": fixed, "map": squares}
+            return own_.get(which, [])
         differ, alike, one = (QUERIES, KEYS), (QUERIES, QUERIES), (1, KEYS)
         return {"differ": [differ], "alike": [alike], "one": [one], "fixed": [one, *fixed]}.get(which, [differ, alike])
+
+    def _sides(self) -> list[int]:
+        """Sides of a square map: that of the example, two windows, and what is usual."""
+        maps = [x for x in self._example().values() if isinstance(x, Tensor) and x.ndim == 4]
+        sides = [x.shape[2] for x in maps if x.shape[2] in (x.shape[1], x.shape[3])]
+        sides += [2 * n for n in sizes.find(self.module, ["window_size", "window", "ws", "win_size"])]
+        return [n for n in dict.fromkeys((*sides, 8)) if n <= 16]
 
     def _makers(self, p: Parameter) -> list[Maker]:
         """Makers of one argument's value to try, that of the example among the first."""

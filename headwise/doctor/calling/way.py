@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,7 +23,10 @@ LAYOUTS = {
     "BMN": "[batch, width, length]",
     "BM1N": "[batch, width, 1, length]",
     "BM": "[batch, width] for the one query",
+    "BSSM": "[batch, side, side, width]",
+    "BMSS": "[batch, width, side, side]",
 }
+MAPS = ("BSSM", "BMSS")  # square maps of tokens, row by row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +191,10 @@ def lay(x: Tensor, layout: str, heads: int, *, query: bool = True) -> Tensor:
         return x.transpose(1, 2).contiguous()
     if layout == "BM1N":
         return x.transpose(1, 2).contiguous()[:, :, None]
+    if layout in MAPS:
+        side = math.isqrt(x.shape[1])
+        placed = x.unflatten(1, (side, side))  # raises if they are no square
+        return placed if layout == "BSSM" else placed.permute(0, 3, 1, 2).contiguous()
     split = x.unflatten(-1, (heads, -1))
     return split if layout == "BNHD" else split.transpose(1, 2).contiguous()
 
@@ -202,6 +210,9 @@ def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
         return x[:, 0] if x.shape[:2] == (batch, 1) else None
     if layout == "BM1N" and x.ndim == 4:
         return x.flatten(2).transpose(1, 2) if x.shape[0] == batch else None
+    if layout in MAPS and x.ndim == 4:
+        found = x.flatten(1, 2) if layout == "BSSM" else x.flatten(2).transpose(1, 2)
+        return found if found.shape[:2] == (batch, length) else None
     if layout == "BMN" and x.ndim == 3:
         return x.transpose(1, 2) if x.shape[0] == batch else None
     if layout == "NBM":

@@ -42,5 +42,5 @@ batch_mixing sizes
 mask_ignored masked_weight mask_broadcast mask_fill causal_leak empty_row masked_nan
 half unused_parameter idle_part gradient_blocked state_dict
 cache left_padding packing cross_mask positions_ignored
-weights_returned heads_dividing explained
+weights_returned heads_dividing shift_mask explained
 """)

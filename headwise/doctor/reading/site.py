@@ -118,6 +118,15 @@ class Site:
         """[B, H, Q, K], the output of the softmax."""
         return self.cells(self.softmax.weights, self.softmax.source)
 
+    def attended(self, length: int) -> Tensor:
+        """[Q, K] by position: the largest weight that a query gives to a key, of all heads and examples."""
+        weights = _rows(self.softmax.weights, self.softmax.dims).double().nan_to_num(0.0)
+        q, k = self.query, self.key
+        known = (q.token >= 0) & (k.token >= 0)
+        found = torch.zeros(length, length, dtype=torch.float64).flatten()
+        place = q.position[known] * length + k.position[known]
+        return found.scatter_reduce(0, place, weights[known], "amax").view(length, length)
+
     def weight_of_constants(self) -> float:
         """The largest weight that a query of a token gives to all keys that come from no token, such as padding."""
         weights = _rows(self.softmax.weights, self.softmax.dims).double()
