@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import torch
@@ -21,6 +21,7 @@ from headwise.keras.to_torch import to_torch
 from headwise.keras.watching.paths import paths
 
 Tensor = Any  # a tensor of the backend
+Module = TypeVar("Module", bound="Part")
 
 
 def as_torch(layer: keras.layers.Layer) -> nn.Module:
@@ -42,12 +43,12 @@ def as_torch(layer: keras.layers.Layer) -> nn.Module:
         raise DtypeError(f"layer: expected a Keras layer or model. Received: {type(layer).__name__}")
     if isinstance(layer, nn.Module):
         return layer
-    if not _is_built(layer):
+    if not is_built(layer):
         raise ArgumentError(
             f"layer: expected a built layer. Received: a {type(layer).__name__} that was never called. Call it once, "
             "or build it with the shape of its inputs"
         )
-    return _module_class(type(layer))(layer)
+    return named_as(type(layer), KerasModule)(layer)
 
 
 def store(module: nn.Module) -> None:
@@ -58,11 +59,15 @@ def store(module: nn.Module) -> None:
         variable.assign(from_torch(value, variable.dtype))
 
 
-def _is_built(layer: keras.layers.Layer) -> bool:
-    """Whether a layer is built; a layer that can be built without input shapes is built now."""
+def is_built(layer: keras.layers.Layer) -> bool:
+    """Whether a layer is built; a layer that can be built without input shapes is built now.
+
+    A layer within it that its calls never use has no weights: one that has some is enough.
+    """
     if not layer.built and type(layer).__module__.startswith("headwise.keras."):
         layer.build()
-    return bool(layer.built) and all(part.built for part in layer._flatten_layers(include_self=False))
+    parts = layer._flatten_layers(include_self=False)
+    return bool(layer.built) and (bool(layer.weights) or all(part.built for part in parts))
 
 
 class _Held:
@@ -85,7 +90,7 @@ class _Held:
         return self
 
 
-class _Part(nn.Module):
+class Part(nn.Module):
     """A layer within a layer: its weights, and its plain options."""
 
     def __init__(self, layer: keras.layers.Layer) -> None:
@@ -105,7 +110,7 @@ class _Part(nn.Module):
             return getattr(held.layer, name)
 
 
-class KerasModule(_Part):
+class KerasModule(Part):
     """The module of `as_torch`. `runs_on` is the backend of its operations, which torch does not see."""
 
     runs_on: str
@@ -160,19 +165,24 @@ class KerasModule(_Part):
                     value.copy_(to_torch(moved))
 
 
-def _module_class(of: type[keras.layers.Layer]) -> type[KerasModule]:
-    """A class with the name, docstring and signature of the layer's class."""
+def named_as(of: type[keras.layers.Layer], kind: type[Module]) -> type[Module]:
+    """A class of modules with the name, docstring and signature of a layer's class."""
     call = inspect.signature(of.call)
 
-    def forward(self: KerasModule, *args: Any, **kwargs: Any) -> Any:
-        return KerasModule.forward(self, *args, **kwargs)
+    def forward(self: Module, *args: Any, **kwargs: Any) -> Any:
+        return kind.forward(self, *args, **kwargs)
+
+    def __init__(self: Module, *args: Any) -> None:
+        kind.__init__(self, *args)
 
     forward.__signature__ = call  # type: ignore[attr-defined]
     forward.__doc__ = of.call.__doc__
-    given = {"__module__": of.__module__, "__qualname__": of.__qualname__, "__doc__": of.__doc__, "forward": forward}
+    __init__.__signature__ = inspect.signature(of.__init__)  # type: ignore[attr-defined]
+    given = {"__module__": of.__module__, "__qualname__": of.__qualname__, "__doc__": of.__doc__}
+    given |= {"__init__": __init__, "forward": forward}
     if "__firstlineno__" in vars(of):  # where inspect looks, from Python 3.13 on
         given["__firstlineno__"] = vars(of)["__firstlineno__"]
-    return type(of.__name__, (KerasModule,), given)
+    return type(of.__name__, (kind,), given)
 
 
 def _at(path: str, layer: keras.layers.Layer, parts: dict[str, nn.Module]) -> nn.Module:
@@ -180,7 +190,7 @@ def _at(path: str, layer: keras.layers.Layer, parts: dict[str, nn.Module]) -> nn
     if path not in parts:
         above, _, name = path.rpartition(".")
         owner = _at(above, layer, parts)
-        parts[path] = type(type(layer).__name__, (_Part,), {"__module__": type(layer).__module__})(layer)
+        parts[path] = type(type(layer).__name__, (Part,), {"__module__": type(layer).__module__})(layer)
         owner.add_module(name if name not in vars(owner) else f"{name}_", parts[path])
     return parts[path]
 

@@ -29,8 +29,11 @@ _SAFE = -9e3
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    patient.see()
     masks = [m for m in patient.interface.masks if not m.own]
+    if patient.anatomy is None:
+        for mask in _one_each(masks):
+            yield from _claims(patient, mask)
+    patient.see()
     if not masks:
         raise NotApplicable("it takes no mask")
     tried = 0
