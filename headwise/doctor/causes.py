@@ -87,7 +87,8 @@ EXPLAINS: dict[str, frozenset[str]] = {
         "masked-key-counts cache-mismatch causal-leak mask-ignored packing-leak wrong-variant"
     ),
     "dropout-in-eval": _names(
-        "batch-mixing cache-mismatch causal-leak gradient-wrong state-dict train-eval-differ wrong-variant"
+        "batch-mixing cache-mismatch causal-leak gradient-wrong mask-ignored masked-key-counts state-dict "
+        "train-eval-differ wrong-variant"
     ),
     "input-modified": _names(
         "batch-mixing dropout-in-eval gradient-blocked gradient-wrong noncontiguous-input state-dict"

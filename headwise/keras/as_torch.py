@@ -30,7 +30,7 @@ def as_torch(layer: keras.layers.Layer) -> nn.Module:
     The module's Parameters start as copies of the layer's weights, under the layers' paths ("qkv.kernel"). The module
     computes with these copies, so copies of it are independent and the layer does not change; `store(module)` writes
     the Parameters into the layer. Weights that are not trained are buffers. `module.train()` and `.eval()` set
-    `training=`; in training, seeds are drawn from torch's generator. The arguments are those of the layer's call.
+    `training=`; seeds are drawn from torch's generator. The arguments are those of the layer's call.
 
     torch sees only the layer's output and its gradients (`tf.GradientTape`, `jax.vjp`; first derivatives only), not
     its operations. It computes in the layer's own dtype.
@@ -118,12 +118,16 @@ class KerasModule(Part):
     def __init__(self, layer: keras.layers.Layer) -> None:
         super().__init__(layer)
         self.runs_on = keras.backend.backend()
+        self._draws = self.runs_on == "tensorflow" and any(map(_draws_globally, paths(layer).values()))
         self.train(False)
         parts: dict[str, nn.Module] = {"": self}
         self._paths: dict[str, str] = {}  # a variable's own path -> its name here
         for path, part in paths(layer).items():
             variables = [*part._trainable_variables, *part._non_trainable_variables]
             if not variables:
+                shape = _never_used(part, layer)
+                if shape is not None:
+                    _put(_at(path, part, parts), "kernel", torch.randn(shape) * shape[0] ** -0.5, trainable=True)
                 continue
             owner = _at(path, part, parts)
             for variable in variables:
@@ -150,7 +154,9 @@ class KerasModule(Part):
         flat = tree.flatten((args, kwargs))
         tensors = [x for x in flat if isinstance(x, torch.Tensor)]
         call = Plan(layer, (args, kwargs), flat, self.variables)
-        seeds = [_drawn(v) if self.training else v.value for v in call.seeds]
+        if self._draws:
+            _seed_backend()
+        seeds = [_drawn(v) for v in call.seeds]  # in eval mode too: what is random there must be seen
         made = Made(self._held.compiled(call), seeds, call.dtypes, len(tensors))
         found = Call.apply(made, *tensors, *self.values())
         if self.training:
@@ -172,17 +178,35 @@ def named_as(of: type[keras.layers.Layer], kind: type[Module]) -> type[Module]:
     def forward(self: Module, *args: Any, **kwargs: Any) -> Any:
         return kind.forward(self, *args, **kwargs)
 
-    def __init__(self: Module, *args: Any) -> None:
+    def begin(self: Module, *args: Any) -> None:
         kind.__init__(self, *args)
 
     forward.__signature__ = call  # type: ignore[attr-defined]
     forward.__doc__ = of.call.__doc__
-    __init__.__signature__ = inspect.signature(of.__init__)  # type: ignore[attr-defined]
+    begin.__signature__ = inspect.signature(of.__init__)  # type: ignore[attr-defined]
     given = {"__module__": of.__module__, "__qualname__": of.__qualname__, "__doc__": of.__doc__}
-    given |= {"__init__": __init__, "forward": forward}
+    given |= {"__init__": begin, "forward": forward}
     if "__firstlineno__" in vars(of):  # where inspect looks, from Python 3.13 on
         given["__firstlineno__"] = vars(of)["__firstlineno__"]
     return type(of.__name__, (kind,), given)
+
+
+def _never_used(part: keras.layers.Layer, layer: keras.layers.Layer) -> tuple[int, ...] | None:
+    """The shape of the kernel that a projection would have if a call used it: that of a projection with its options.
+
+    It then has a Parameter that changes nothing, as a torch module that forward never calls has.
+    """
+    if part.built or not isinstance(part, (keras.layers.Dense, keras.layers.EinsumDense)):
+        return None
+    named = {"name", "kernel_initializer", "bias_initializer"}
+
+    def options(x: keras.layers.Layer) -> Any:
+        return type(x), {name: value for name, value in x.get_config().items() if name not in named}
+
+    for other in layer._flatten_layers(include_self=False):
+        if other.built and type(other) is type(part) and options(other) == options(part):
+            return tuple(other.kernel.shape)
+    return None
 
 
 def _at(path: str, layer: keras.layers.Layer, parts: dict[str, nn.Module]) -> nn.Module:
@@ -217,6 +241,24 @@ def _is_option(name: str, value: Any) -> bool:
         and not name.startswith("__")
         and name not in ("training", "trainable")
     )
+
+
+def _seed_backend() -> None:
+    """Seed TensorFlow's global generator from torch's. JAX has none."""
+    import tensorflow as tf
+
+    tf.random.set_seed(int(torch.randint(2**31 - 1, ())))
+
+
+def _draws_globally(part: keras.layers.Layer) -> bool:
+    """Whether the code of a layer names what draws from that generator. (To seed it costs TensorFlow its caches.)"""
+    if type(part).__module__.startswith("keras."):
+        return False
+    try:
+        code = inspect.getsource(type(part))
+    except (OSError, TypeError):
+        return True
+    return "random" in code or "nn.dropout" in code
 
 
 def _drawn(seed: keras.Variable) -> Tensor:

@@ -32,7 +32,7 @@ READ = _load(
     "built_in_mask dropout_misplaced softmax_precision"
 )
 PROBED = _load(
-    "output_shape determinism train_eval input_modified noncontiguous batch_mixing sizes mask_ignored "
+    "output_shape determinism train_eval input_modified noncontiguous batch_mixing sizes mask_claims mask_ignored "
     "masked_weight mask_broadcast mask_fill causal_leak empty_row masked_nan half unused_parameter "
     "gradient_blocked state_dict cache left_padding packing cross_mask positions_ignored weights_returned "
     "heads_dividing explained"

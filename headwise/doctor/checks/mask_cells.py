@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from headwise.doctor.calling.interface import MaskInput
+from headwise.doctor.checks.mask_claims import added, one_each, otherwise_stated, quoted, said_to_hold_0_and_1
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.reading.scale import FORBIDDEN
@@ -29,28 +29,25 @@ _SAFE = -9e3
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    masks = [m for m in patient.interface.masks if not m.own]
-    if patient.anatomy is None:
-        for mask in _one_each(masks):
-            yield from _claims(patient, mask)
     patient.see()
+    masks = [m for m in patient.interface.masks if not m.own]
     if not masks:
         raise NotApplicable("it takes no mask")
     tried = 0
-    for mask in _one_each(masks):
+    for mask in one_each(masks):
         # Documentation is taken literally: the mask is passed in the form that it states, and the effect is measured.
         claimed = None if mask.claim.startswith("the name ") else mask.claimed
         doubted = claimed not in (None, mask.form, "additive") and (
-            mask.form != "additive" or _said_to_hold_0_and_1(mask)
+            mask.form != "additive" or said_to_hold_0_and_1(mask)
         )
         found = _measured(patient, dataclasses.replace(mask, form=claimed) if claimed and doubted else mask)
         tried += found is not None
         if found or (doubted and found is not None):
             yield from found
         elif doubted and mask.form == "additive":
-            yield from _added(patient, mask)
+            yield from added(patient, mask)
         else:
-            yield from _claims(patient, mask)
+            yield from otherwise_stated(patient, mask)
     if not tried:
         raise NotChecked("no scores with and without a mask could be compared")
 
@@ -76,15 +73,6 @@ def _measured(patient: Patient, mask: MaskInput) -> list[Finding] | None:
     return found
 
 
-def _one_each(masks: list[MaskInput]) -> Iterator[MaskInput]:
-    """The best form of every argument."""
-    seen = set()
-    for mask in sorted(masks, key=lambda m: not m.works):
-        if mask.parameter not in seen:
-            seen.add(mask.parameter)
-            yield mask
-
-
 def _allowed(mask: MaskInput, batch: int, queries: int, keys: int) -> Tensor:
     """[B, Q, K]: an unambiguous mask. For keys it differs between examples; for cells no row equals a column."""
     if mask.what == "keys":
@@ -101,50 +89,6 @@ def _allowed(mask: MaskInput, batch: int, queries: int, keys: int) -> Tensor:
     allowed |= torch.eye(queries, keys, dtype=torch.bool)
     allowed[:, 0, -1] = False
     return allowed.expand(batch, queries, keys)
-
-
-def _claims(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
-    """Documentation that states another polarity than the one found by trial."""
-    if not mask.works or mask.claimed in (None, mask.form, "additive") or mask.form == "additive":
-        return
-    yield Finding(
-        "mask-polarity",
-        "risk" if _ambiguous(mask) else "bug",
-        f"{_quoted(mask.claim)} says that True in `{mask.parameter}` = {_means(mask.claimed)}; in the module True "
-        f"= {_means(mask.form)}",
-        f"invert the mask where it is applied (~{mask.parameter}), or correct the documentation",
-        patient.where,
-    )
-
-
-def _said_to_hold_0_and_1(mask: MaskInput) -> bool:
-    """Whether trial says that the mask is added, while documentation (not only a name) says something else."""
-    said = mask.works and mask.form == "additive" and mask.claimed in ("allowed", "forbidden")
-    return said and not re.search(r"the name |inf\b|additive|\badded", mask.claim)
-
-
-def _added(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
-    yield Finding(
-        "mask-added",
-        "bug",
-        f"{mask.claim!r} says that 1 in `{mask.parameter}` = {_means(mask.claimed)}, and the module adds it to the "
-        "scores as it is: 0 and 1 mask nothing",
-        "use masked_fill(mask, -inf), or add 0 and -inf",
-        patient.where,
-    )
-
-
-def _ambiguous(mask: MaskInput) -> bool:
-    """Whether only a name such as padding_mask says so: 1 = padding in some libraries, a real token in Keras."""
-    return mask.claim.startswith("the name ") and "key_padding_mask" not in mask.parameter
-
-
-def _quoted(claim: str) -> str:
-    return claim if claim.startswith("the name ") else repr(claim)
-
-
-def _means(form: str | None) -> str:
-    return "may attend" if form == "allowed" else "forbidden"
 
 
 def _compare(patient: Patient, mask: MaskInput, allowed: Tensor, site: Site, twin: Site) -> Iterator[Finding]:
@@ -357,10 +301,10 @@ def _elsewhere(
 
 
 def _inverted(mask: MaskInput, where: Where | None, evidence: str) -> Finding:
-    claim = f" ({_quoted(mask.claim)})" if mask.claim else ""
+    claim = f" ({quoted(mask.claim)})" if mask.claim else ""
     return Finding(
         "mask-polarity",
-        "risk" if _ambiguous(mask) else "bug",
+        "risk" if ambiguous(mask) else "bug",
         f"`{mask.parameter}`{claim}: {evidence}",
         f"invert the mask where it is applied (~{mask.parameter})",
         where,

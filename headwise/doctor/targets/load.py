@@ -65,8 +65,8 @@ class Target:
             module = made(*args, **kwargs)
         if not _is_module(module):
             raise DoctorError(
-                f"{self} must be a class of torch modules or Keras layers, or a function that returns a module. Received: it returned a "
-                f"{type(module).__name__}"
+                f"{self} must be a torch.nn.Module class, a Keras layer, or a function that returns one. Received: it "
+                f"returned a {type(module).__name__}"
             )
         return module
 

@@ -1,6 +1,5 @@
 """Each mistake of these layers, and the findings of which one must name it."""
 
-HEADS = {"head-split"}
 NAMES = {
     "no scale": {"wrong-scale"},
     "scale of the width": {"wrong-scale"},
@@ -18,7 +17,7 @@ NAMES = {
     "queries for keys": {"projection-reused"},
     "dropout always on": {"dropout-in-eval"},
     "one ahead": {"causal-leak"},
-    "future": {"causal-leak"},
+    "future": {"mask-polarity"},
     "not causal": {"causal-leak"},
     "weights turned": {"weights-transposed"},
 }
