@@ -91,11 +91,13 @@ class _Held:
 
 
 class Part(nn.Module):
-    """A layer within a layer: its weights, and its plain options."""
+    """A layer within a layer: its weights, and its plain options. It can be called by itself."""
 
     def __init__(self, layer: keras.layers.Layer) -> None:
         super().__init__()
         self._held = _Held(layer)
+        self._draws = False  # from TensorFlow's global generator
+        self._paths: dict[str, str] = {}  # a variable's own path -> its name here
         vars(self).update(
             {name: x for name, x in vars(layer).items() if _is_option(name, x) and name not in vars(self)}
         )
@@ -108,32 +110,6 @@ class Part(nn.Module):
             if held is None or name.startswith("__") or not _is_option(name, getattr(held.layer, name, self)):
                 raise
             return getattr(held.layer, name)
-
-
-class KerasModule(Part):
-    """The module of `as_torch`. `runs_on` is the backend of its operations, which torch does not see."""
-
-    runs_on: str
-
-    def __init__(self, layer: keras.layers.Layer) -> None:
-        super().__init__(layer)
-        self.runs_on = keras.backend.backend()
-        self._draws = self.runs_on == "tensorflow" and any(map(_draws_globally, paths(layer).values()))
-        self.train(False)
-        parts: dict[str, nn.Module] = {"": self}
-        self._paths: dict[str, str] = {}  # a variable's own path -> its name here
-        for path, part in paths(layer).items():
-            variables = [*part._trainable_variables, *part._non_trainable_variables]
-            if not variables:
-                shape = _never_used(part, layer)
-                if shape is not None:
-                    _put(_at(path, part, parts), "kernel", torch.randn(shape) * shape[0] ** -0.5, trainable=True)
-                continue
-            owner = _at(path, part, parts)
-            for variable in variables:
-                name = _free(owner, variable.name)
-                _put(owner, name, to_torch(variable.value).detach().clone(), variable.trainable)
-                self._paths[variable.path] = f"{path}.{name}" if path else name
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -169,6 +145,34 @@ class KerasModule(Part):
             for variable, value, moved in zip(self.variables, self.values(), state, strict=True):
                 if not variable.trainable:
                     value.copy_(to_torch(moved))
+
+
+class KerasModule(Part):
+    """The module of `as_torch`. `runs_on` is the backend of its operations, which torch does not see."""
+
+    runs_on: str
+
+    def __init__(self, layer: keras.layers.Layer) -> None:
+        super().__init__(layer)
+        self.runs_on = keras.backend.backend()
+        self._draws = self.runs_on == "tensorflow" and any(map(_draws_globally, paths(layer).values()))
+        self.train(False)
+        parts: dict[str, Part] = {"": self}
+        for path, part in paths(layer).items():
+            variables = [*part._trainable_variables, *part._non_trainable_variables]
+            if not variables:
+                shape = _never_used(part, layer)
+                if shape is not None:
+                    _put(_at(path, part, parts), "kernel", torch.randn(shape) * shape[0] ** -0.5, trainable=True)
+                continue
+            owner = _at(path, part, parts)
+            for variable in variables:
+                name = _free(owner, variable.name)
+                _put(owner, name, to_torch(variable.value).detach().clone(), variable.trainable)
+                for above, holder in parts.items():
+                    if holder is owner or not above or f"{path}.".startswith(f"{above}."):
+                        inner = path[len(above) :].lstrip(".")
+                        holder._paths[variable.path] = f"{inner}.{name}" if inner else name
 
 
 def named_as(of: type[keras.layers.Layer], kind: type[Module]) -> type[Module]:
@@ -209,7 +213,7 @@ def _never_used(part: keras.layers.Layer, layer: keras.layers.Layer) -> tuple[in
     return None
 
 
-def _at(path: str, layer: keras.layers.Layer, parts: dict[str, nn.Module]) -> nn.Module:
+def _at(path: str, layer: keras.layers.Layer, parts: dict[str, Part]) -> Part:
     """The part at a path; missing parts on the way are created."""
     if path not in parts:
         above, _, name = path.rpartition(".")

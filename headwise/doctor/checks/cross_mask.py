@@ -25,6 +25,7 @@ FINDINGS = ("cross-mask",)
 
 _N = 5
 _OF_QUERIES = re.compile(r"(^|_)(q|query|queries)(_|$)")
+_OF_VALUES = re.compile(r"^(value|values)_mask$")  # Keras's name
 _FORMS = (("allowed", torch.bool), ("forbidden", torch.bool), ("allowed", torch.float32), ("additive", torch.float32))
 
 
@@ -36,9 +37,9 @@ def check(patient: Patient) -> Iterator[Finding]:
     inputs = probe.square(length=_N)
     if max(_memory(probe, inputs, {})) <= REACHED:
         raise NotChecked("its output does not depend on the memory")
-    of_memory = [name for name in masks if names.about_memory(name)]
+    of_memory = [name for name in masks if _about(name)]
     for name in masks:
-        about = False if _OF_QUERIES.search(names.simple(name)) else names.about_memory(name)
+        about = _about(name)
         if about or (about is None and not of_memory):
             continue
         others = _open(probe, of_memory, inputs)
@@ -56,6 +57,13 @@ def check(patient: Patient) -> Iterator[Finding]:
                     numbers={"hidden": hidden, "seen": seen},
                 )
                 break
+
+
+def _about(name: str) -> bool | None:
+    """Whether a mask is, by its name, for the memory (True), for the queries' own sequence (False), or neither."""
+    if _OF_QUERIES.search(names.simple(name)):
+        return False
+    return True if _OF_VALUES.search(names.simple(name)) else names.about_memory(name)
 
 
 def _memory(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> tuple[float, float]:
