@@ -15,7 +15,8 @@ from headwise.cli.output import STDOUT, Say, json_option, working, write_json
 from headwise.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from headwise.capture.pretrained import Pretrained
+    from torch import nn
+
     from headwise.doctor.finding import Diagnosis
 
 FOUND_A_BUG, NOT_EXAMINED = 1, 3
@@ -26,8 +27,15 @@ _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
 @click.command()
 @click.argument("target", required=False, metavar="[FILE.PY:CLASS]")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
-@click.option("--model", metavar="PATH_OR_ID", help="Examine every attention layer of this Hugging Face model.")
-@click.option("--input", "texts", multiple=True, metavar="TEXT", help="A text for --model. Default: two short texts.")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="Examine every attention layer of a model: a Hugging Face folder or id, a .keras file, or FILE.PY:FUNCTION, "
+    "which returns a Keras model, or any model and its inputs.",
+)
+@click.option(
+    "--input", "texts", multiple=True, metavar="TEXT", help="A text for a Hugging Face model. Default: two short texts."
+)
 @click.option(
     "--spec",
     "stated",
@@ -73,8 +81,9 @@ def doctor(
     """Find the bugs in an attention module and name them.
 
     Give a class, such as my_model.py:MyAttention or package.module:MyAttention, with --set for each argument of its
-    constructor; or give --model. The file is imported, so its code is executed. Exit code 1 means that a bug was found,
-    3 that no way to call a module was found.
+    constructor; or give --model. The file is imported, so its code is executed. Keras layers run on the backend that
+    their file imports, or that KERAS_BACKEND names; on TensorFlow and JAX their operations cannot be read, and the
+    report says so. Exit code 1 means that a bug was found, 3 that no way to call a module was found.
     """
     _check(target, settings, model, texts, isolate, memory)
     for option, path in (("--json", json_path), ("--sarif", sarif_path)):
@@ -133,7 +142,7 @@ def _check(
     if (target is None) == (model is None):
         said = "both" if target else "neither"
         raise click.UsageError(
-            f"Expected a class, such as my_model.py:MyAttention, or --model PATH_OR_ID. Received: {said}.",
+            f"Expected a class, such as my_model.py:MyAttention, or --model MODEL. Received: {said}.",
             click.get_current_context(),
         )
     if model is not None:
@@ -183,9 +192,9 @@ def _examine_model(
 
     spec = parse_spec(stated)
     say(f"loading {name}")
-    pretrained, run = _load(name, texts or _TEXTS)
+    model, run = _load(name, texts)
     return diagnose_model(
-        pretrained.model,
+        model,
         run,
         spec=spec,
         timeout=timeout,
@@ -193,7 +202,61 @@ def _examine_model(
     )
 
 
-def _load(name: str, texts: Sequence[str]) -> tuple[Pretrained, Callable[[], object]]:
+def _load(name: str, texts: Sequence[str]) -> tuple[Any, Callable[[], object]]:
+    """The model, and a function that calls it once."""
+    file, colon, _ = name.rpartition(":")
+    made = bool(colon) and file.endswith(".py")
+    if not (made or name.endswith((".keras", ".h5"))):
+        return _load_pretrained(name, texts or _TEXTS)
+    if texts:
+        raise ArgumentError(f"--input: expected a model of Hugging Face, which reads texts. Received: --model={name}")
+    return _load_made(name) if made else _load_saved(Path(name))
+
+
+def _load_saved(path: Path) -> tuple[Any, Callable[[], object]]:
+    """A Keras model from its file, and a call of it with made-up inputs."""
+    from headwise.doctor.targets.keras_backend import begin_backend_of_saved
+
+    if not path.is_file():
+        raise ArgumentError(f"--model: expected a file that model.save wrote. Received: no such file: {path}")
+    begin_backend_of_saved(path)
+    from headwise.keras.example_inputs import example_inputs
+    from headwise.keras.saved_model import load_saved
+
+    model = load_saved(path)
+    inputs = example_inputs(model)
+    return model, lambda: model(inputs)
+
+
+def _load_made(name: str) -> tuple[Any, Callable[[], object]]:
+    """What a function makes: a Keras model, or any model and its inputs; and a call of it."""
+    from torch import nn
+
+    from headwise.doctor.targets.keras_backend import begin_backend
+    from headwise.doctor.targets.load import parse
+    from headwise.registry import framework_of
+
+    target = parse(name)
+    click.echo(f"headwise: importing {target.place} (this executes its code)", err=True)
+    begin_backend(target.file)
+    made = target.made()
+    model, *given = made if isinstance(made, tuple) and made else (made,)
+    if not isinstance(model, nn.Module) and framework_of(model) is None:
+        raise ArgumentError(
+            f"--model: {target} must return a model, or a model and its inputs. Received: a {type(made).__name__}"
+        )
+    if not given and framework_of(model) is None:
+        raise ArgumentError(f"--model: {target} must return a torch model together with its inputs: (model, x)")
+    if not given:
+        from headwise.keras.example_inputs import example_inputs
+
+        given = [example_inputs(model)]
+    if isinstance(model, nn.Module):
+        model.eval()
+    return model, lambda: model(*given)
+
+
+def _load_pretrained(name: str, texts: Sequence[str]) -> tuple[nn.Module, Callable[[], object]]:
     """The model in float32, and a function that calls it once on these texts."""
     import torch
 
@@ -206,8 +269,8 @@ def _load(name: str, texts: Sequence[str]) -> tuple[Pretrained, Callable[[], obj
     tokens = [pretrained.encode(text, pretrained.max_length) for text in texts]
     if two_sequences:
         ids = torch.tensor([tokens[0].ids])
-        return pretrained, lambda: pretrained.model(ids, decoder_input_ids=ids[:, :4], use_cache=False)
-    return pretrained, lambda: pretrained.read(tokens)
+        return pretrained.model, lambda: pretrained.model(ids, decoder_input_ids=ids[:, :4], use_cache=False)
+    return pretrained.model, lambda: pretrained.read(tokens)
 
 
 def _print(found: Sequence[Diagnosis]) -> None:

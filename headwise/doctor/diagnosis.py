@@ -80,7 +80,8 @@ def diagnose(
                 if name in checks.READ:
                     causes += found
                 elif name == "explained":
-                    causes, symptoms = proved(causes, found), symptoms + unnamed(found, causes)
+                    causes = proved(causes, found)
+                    symptoms = proved(symptoms, found) + unnamed(found, [*causes, *symptoms])
                 else:
                     symptoms += found
                 if reason:

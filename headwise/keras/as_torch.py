@@ -6,6 +6,7 @@ y = module(torch.randn(2, 5, 16))        # computed by the layer, on TensorFlow 
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -175,8 +176,9 @@ class KerasModule(Part):
                         holder._paths[variable.path] = f"{inner}.{name}" if inner else name
 
 
+@functools.cache
 def named_as(of: type[keras.layers.Layer], kind: type[Module]) -> type[Module]:
-    """A class of modules with the name, docstring and signature of a layer's class."""
+    """A class of modules with the name, docstring and signature of a layer's class; the same each time."""
     call = inspect.signature(of.call)
 
     def forward(self: Module, *args: Any, **kwargs: Any) -> Any:

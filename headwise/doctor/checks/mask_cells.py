@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 
 from headwise.doctor.calling.interface import MaskInput
-from headwise.doctor.checks.mask_claims import added, one_each, otherwise_stated, quoted, said_to_hold_0_and_1
+from headwise.doctor.checks.mask_claims import (
+    added,
+    ambiguous,
+    one_each,
+    otherwise_stated,
+    quoted,
+    said_to_hold_0_and_1,
+)
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.reading.scale import FORBIDDEN

@@ -11,7 +11,9 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +50,18 @@ def backend_of(file: Path) -> str | None:
         return stated
     found = next((name for name in BACKENDS if name in imported), None)
     return found or _configured()
+
+
+def begin_backend_of_saved(path: Path) -> None:
+    """Import Keras on the backend for a saved model: that of the files beside it, or here, with classes of its own."""
+    modules: list[str] = []
+    with contextlib.suppress(OSError, KeyError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        modules = re.findall(r'"module": "([\w.]+)"', archive.read("config.json").decode("utf-8"))
+    places = [Path(*name.split(".")).with_suffix(".py") for name in dict.fromkeys(modules)]
+    files = [folder / place for place in places for folder in (Path.cwd(), path.resolve().parent)]
+    found = next((name for file in files if file.is_file() and (name := backend_of(file))), None)
+    if "keras" not in sys.modules:
+        os.environ.setdefault(VARIABLE, found or _configured())
 
 
 def _trees(file: Path, known: set[Path]) -> Iterator[ast.Module]:

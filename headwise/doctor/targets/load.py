@@ -54,6 +54,16 @@ class Target:
         arguments, an exception in the constructor, a module that is too large, an object that is neither an nn.Module
         nor a Keras layer.
         """
+        module = self.made(largest=largest, **changes)
+        if not _is_module(module):
+            raise DoctorError(
+                f"{self} must be a torch.nn.Module class, a Keras layer, or a function that returns one. Received: it "
+                f"returned a {type(module).__name__}"
+            )
+        return module
+
+    def made(self, *, largest: float = LARGEST, **changes: Any) -> Any:
+        """What the class or the function makes, whatever it is. Raises what `build` raises."""
         made = self.find()
         if _is_module(made):
             if self.settings or self.positional or changes:
@@ -62,13 +72,7 @@ class Target:
         arguments = Arguments(self.name, made, {**self.settings, **changes}, self.positional)
         args, kwargs = arguments.bind()
         with _explained(f"{self.name}({arguments})"), size_limit(self.name, largest):
-            module = made(*args, **kwargs)
-        if not _is_module(module):
-            raise DoctorError(
-                f"{self} must be a torch.nn.Module class, a Keras layer, or a function that returns one. Received: it "
-                f"returned a {type(module).__name__}"
-            )
-        return module
+            return made(*args, **kwargs)
 
     def find(self) -> Any:
         """The class, or the function that makes a module. Imports its file."""
