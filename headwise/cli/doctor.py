@@ -47,9 +47,8 @@ _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
     metavar="SECONDS",
-    help="Time after which a call counts as hanging.",
+    help="Time after which the code counts as hanging.  [default: 60; for Keras on JAX 300]",
 )
 @click.option(
     "--memory",
@@ -73,7 +72,7 @@ def doctor(
     texts: tuple[str, ...],
     stated: tuple[str, ...],
     isolate: bool,
-    timeout: float,
+    timeout: float | None,
     memory: float | None,
     json_path: Path | None,
     sarif_path: Path | None,
@@ -165,14 +164,16 @@ def _examine(
     settings: Sequence[str],
     stated: Sequence[str],
     isolate: bool,
-    timeout: float,
+    timeout: float | None,
     memory: float | None,
     say: Say,
 ) -> Diagnosis:
     from headwise.doctor.targets.examine import examine, parse_spec
+    from headwise.doctor.targets.keras_backend import default_timeout
     from headwise.doctor.targets.load import parse
 
     target, spec = parse(written, settings), parse_spec(stated)
+    timeout = default_timeout(target.file) if timeout is None else timeout
     hint = "in a separate process" if isolate else "this executes its code; --isolate uses a separate process"
     click.echo(f"headwise: importing {target.place} ({hint})", err=True)
     if not isolate:
@@ -185,9 +186,10 @@ def _examine(
 
 
 def _examine_model(
-    name: str, texts: Sequence[str], stated: Sequence[str], timeout: float, say: Say
+    name: str, texts: Sequence[str], stated: Sequence[str], timeout: float | None, say: Say
 ) -> tuple[Diagnosis, ...]:
     from headwise.doctor.targets.examine import parse_spec
+    from headwise.doctor.targets.keras_backend import default_timeout
     from headwise.doctor.targets.layers import diagnose_model
 
     spec = parse_spec(stated)
@@ -197,7 +199,7 @@ def _examine_model(
         model,
         run,
         spec=spec,
-        timeout=timeout,
+        timeout=default_timeout() if timeout is None else timeout,
         say=lambda path, number, count: say(f"kind {number} of {count}: {path}"),
     )
 

@@ -26,11 +26,13 @@ def understood(patient: Patient) -> tuple[str, ...]:
 
 
 def evidence(patient: Patient) -> str:
-    """What the diagnosis rests on, in a sentence."""
+    """What the diagnosis rests on, in a sentence; "" if it ended before its operations were looked at."""
     backend = foreign_backend(patient.module)
     if backend:
         return f"examined on {backend} by behaviour and gradients; its operations are not visible to torch"
-    if patient.__dict__.get("anatomy") is None and patient.anatomy_problem:
+    if "anatomy" not in patient.__dict__:
+        return ""
+    if patient.anatomy is None:
         return f"examined by behaviour and gradients; its operations could not be traced: {patient.anatomy_problem}"
     return ALL_EVIDENCE
 

@@ -29,7 +29,7 @@ def as_module(
         ArgumentError, DtypeError: what the framework does not take.
     """
     framework = framework_of(layer)
-    if isinstance(layer, nn.Module) or framework is None:
+    if framework is None:
         return layer if isinstance(layer, nn.Module) else None
     trial = framework.unbuilt(layer, make)
     if trial is not None:

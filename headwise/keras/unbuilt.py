@@ -22,13 +22,15 @@ from headwise.keras.watching.paths import paths
 
 
 def unbuilt(layer: keras.layers.Layer, make: Callable[[], keras.layers.Layer] | None) -> Unbuilt | None:
-    """The module of a layer that is not built; None for one that is, and on torch, where a layer is a module itself.
+    """The module of a layer that is not built; None for one that is, or that makes its own first call (torch).
 
     Args:
         layer: any Keras layer.
         make: gives a new layer for each call, since the shapes of the first call stay. None: from the layer's config.
     """
-    if not isinstance(layer, keras.layers.Layer) or isinstance(layer, nn.Module) or is_built(layer):
+    if not isinstance(layer, keras.layers.Layer) or is_built(layer):
+        return None
+    if make is None and isinstance(layer, nn.Module):
         return None
     config = layer.get_config if make is None else None
     return named_as(type(layer), Unbuilt)(layer, make or (lambda: type(layer).from_config(config())))

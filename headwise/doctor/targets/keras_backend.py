@@ -52,6 +52,16 @@ def backend_of(file: Path) -> str | None:
     return found or _configured()
 
 
+def default_timeout(file: Path | None = None) -> float:
+    """Seconds for a diagnosis if nothing else is said: more on JAX, which compiles each shape that is tried.
+
+    `file` is that of the class; None: of a model that is loaded already.
+    """
+    loaded = sys.modules.get("keras")
+    backend = loaded.backend.backend() if loaded is not None else None if file is None else backend_of(file)
+    return 60.0 if backend != "jax" else 300.0
+
+
 def begin_backend_of_saved(path: Path) -> None:
     """Import Keras on the backend for a saved model: that of the files beside it, or here, with classes of its own."""
     modules: list[str] = []
