@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from headwise.doctor import checks
+from headwise.doctor.calling.first_call import first_call
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.trial import Raises
 from headwise.doctor.calling.way import NoOutput
@@ -71,9 +72,9 @@ def diagnose(
     patient = None
     try:
         with _quiet(), time_limit(timeout):  # set_stance imports torch's compiler: that is not the module's time
-            looked_at = as_module(module, make=make, spec=spec, example=example)
+            looked_at = as_module(module, make=make, first=lambda x: first_call(x, spec=spec, example=example))
             assert looked_at is not None
-            patient = Patient(looked_at, spec=spec, example=example, make=make and _remade(make, spec, example))
+            patient = Patient(looked_at, spec=spec, example=example, make=make)
             _ = patient.interface
             for name, check in (checks.READ | checks.PROBED).items():
                 found, reason = _made(check.check, patient)
@@ -121,19 +122,6 @@ def diagnose(
         not_examined=not_examined,
         evidence="" if patient is None or not_examined else evidence(patient),
     )
-
-
-def _remade(make: Callable[..., object], spec: Spec | None, example: Example | None) -> Callable[..., nn.Module]:
-    """`make` whose layers of other frameworks are torch modules."""
-
-    def made(**changes: object) -> nn.Module:
-        layer = make(**changes)
-        module = as_module(layer, make=lambda: make(**changes), spec=spec, example=example)
-        if module is None:
-            raise DoctorError(f"make: expected a module. Received: a {type(layer).__name__}")
-        return module
-
-    return made
 
 
 def _summed_up(patient: Patient) -> tuple[str, ...]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from torch import nn
 
 from headwise.doctor.calling.first_call import first_call
-from headwise.doctor.calling.spec import Spec
 from headwise.registry import framework_of
 
 
@@ -16,13 +15,11 @@ def as_module(
     layer: object,
     *,
     make: Callable[..., object] | None = None,
-    spec: Spec | None = None,
-    example: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+    first: Callable[[nn.Module], object] = first_call,
 ) -> nn.Module | None:
     """The layer itself if it is a torch module, a torch wrapper if it is another framework's layer, else None.
 
-    A layer that gets its weights in its first call is called. That call is found by trial, each with a new layer of
-    `make`. `spec` and `example` are those of `diagnose`.
+    A layer that gets its weights in its first call is called, by `first`: by trial, each with a new layer of `make`.
 
     Raises:
         DoctorError: no call that works was found.
@@ -33,7 +30,7 @@ def as_module(
         return layer if isinstance(layer, nn.Module) else None
     trial = framework.unbuilt(layer, make)
     if trial is not None:
-        first_call(trial, spec=spec, example=example)
+        first(trial)
         layer = trial.layer
     return cast(nn.Module, framework.as_torch(layer))
 

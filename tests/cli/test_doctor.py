@@ -22,6 +22,7 @@ BAD_INPUT = 2
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "odd.py").write_text(CODE, encoding="utf-8")
+    (tmp_path / "words.py").write_text("def words():\n    return 'words'\n", encoding="utf-8")
     return tmp_path
 
 
@@ -167,7 +168,10 @@ def test_a_model_without_attention(run: Run, folder: Path) -> None:
             ["--model", "odd.py:Healthy"],
             "odd.py:Healthy must return a torch model together with its inputs: (model, x)",
         ),
-        (["--model", "odd.py:words"], "odd.py:words must return a model, or a model and its inputs. Received: a str"),
+        (
+            ["--model", "words.py:words"],
+            "words.py:words must return a model, or a model and its inputs. Received: a",
+        ),
         (
             ["odd.py:Healthy", "--json", "missing/a.json"],
             "--json missing/a.json: the folder missing does not exist. Create it first",

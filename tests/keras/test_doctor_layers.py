@@ -31,7 +31,8 @@ QUICK = {  # what runs on JAX, where each layer takes seconds
     ("in_jax", "Attention", "mask turned round"),
     ("in_jax", "Attention", "heads merged without transpose"),
 }
-CASES = [case for case in each() if BACKEND != "jax" or case in QUICK]
+UNSEEN = ("operations", "MultiHeadSelfAttention", "keys for values")  # on torch: the unused projection has no weights
+CASES = [case for case in each() if (case in QUICK if BACKEND == "jax" else BACKEND != "torch" or case != UNSEEN)]
 
 
 @pytest.mark.every_backend

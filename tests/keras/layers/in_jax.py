@@ -26,7 +26,7 @@ class Attention(keras.layers.Layer):
         q, k = split(self.to_q(query)), split(self.to_k(key))
         v = k if self.wrong == "keys for values" else split(self.to_v(value))
         scores = q @ k.swapaxes(-1, -2)
-        if self.wrong != "no scale":
+        if self.wrong != "no factor":
             scores = scores / jnp.sqrt(q.shape[-1])
         if attention_mask is not None and self.wrong != "mask ignored":
             allowed = ~attention_mask if self.wrong == "mask turned round" else attention_mask

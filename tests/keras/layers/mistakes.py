@@ -1,7 +1,7 @@
 """Each mistake of these layers, and the finding that must name it."""
 
 NAMES = {
-    "no scale": "wrong-scale",
+    "no factor": "wrong-scale",
     "scale of the width": "wrong-scale",
     "mask ignored": "mask-ignored",
     "mask turned round": "mask-polarity",
@@ -25,7 +25,14 @@ NAMES = {
 # Class -> its mistakes.
 TUTORIAL = {
     "MultiHeadAttention": [
-        *("no scale", "mask ignored", "mask turned round", "mask added", "softmax over queries", "softmax over heads"),
+        *(
+            "no factor",
+            "mask ignored",
+            "mask turned round",
+            "mask added",
+            "softmax over queries",
+            "softmax over heads",
+        ),
         *("heads split without transpose", "heads merged without transpose", "keys for values"),
         "key kernel for values",
     ],
@@ -37,12 +44,26 @@ OPERATIONS = {
         *("heads split without transpose", "heads merged without transpose", "keys for values", "dropout always on"),
     ],
     "CausalSelfAttention": [
-        *("no scale", "one ahead", "future", "not causal", "softmax over heads", "weights turned", "queries for keys"),
+        *(
+            "no factor",
+            "one ahead",
+            "future",
+            "not causal",
+            "softmax over heads",
+            "weights turned",
+            "queries for keys",
+        ),
     ],
 }
 IN_JAX = {
     "Attention": [
-        *("no scale", "mask ignored", "mask turned round", "softmax over queries", "heads split without transpose"),
+        *(
+            "no factor",
+            "mask ignored",
+            "mask turned round",
+            "softmax over queries",
+            "heads split without transpose",
+        ),
         *("heads merged without transpose", "keys for values"),
     ],
 }

@@ -68,7 +68,7 @@ class CausalSelfAttention(layers.Layer):
         if self.wrong == "queries for keys":
             k = q
         scores = ops.einsum("bqhd,bkhd->bhqk", q, k)
-        if self.wrong != "no scale":
+        if self.wrong != "no factor":
             scores = scores * self.head_dim**-0.5
         length = ops.shape(x)[1]
         i, j = ops.arange(length)[:, None], ops.arange(length)[None, :]

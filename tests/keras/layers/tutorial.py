@@ -7,7 +7,7 @@ def scaled_dot_product_attention(q, k, v, mask, wrong=""):
     """softmax(q kᵀ / sqrt(d)) v, and the weights; the mask is multiplied with -1e9 and added."""
     logits = tf.matmul(q, k, transpose_b=True)
     dk = tf.cast(tf.shape(k)[-1], logits.dtype)
-    if wrong != "no scale":
+    if wrong != "no factor":
         logits = logits / tf.math.sqrt(dk)
     if mask is not None and wrong != "mask ignored":
         mask = tf.cast(mask, logits.dtype)
