@@ -221,6 +221,7 @@ def _load_saved(path: Path) -> tuple[Any, Callable[[], object]]:
 
     if not path.is_file():
         raise ArgumentError(f"--model: expected a file that model.save wrote. Received: no such file: {path}")
+    click.echo(f"headwise: loading {path} (this executes the code of classes of your own)", err=True)
     begin_backend_of_saved(path)
     from headwise.keras.example_inputs import example_inputs
     from headwise.keras.saved_model import load_saved

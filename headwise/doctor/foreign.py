@@ -26,7 +26,7 @@ def as_module(
         ArgumentError, DtypeError: what the framework does not take.
     """
     framework = framework_of(layer)
-    if framework is None:
+    if framework is None or (isinstance(layer, nn.Module) and foreign_backend(layer)):
         return layer if isinstance(layer, nn.Module) else None
     trial = framework.unbuilt(layer, make)
     if trial is not None:

@@ -198,6 +198,7 @@ def test_a_part_is_the_layer_within() -> None:
 
 @pytest.mark.every_backend
 @OUTSIDE
+@pytest.mark.filterwarnings("ignore:`build:UserWarning")  # Keras says that a part has no weights
 def test_a_projection_that_no_call_uses_has_a_parameter_that_changes_nothing() -> None:
     class Lacking(layers.Layer):
         def __init__(self) -> None:
@@ -253,7 +254,7 @@ def test_a_layer_without_weights_is_built_by_its_calls() -> None:
     module = unbuilt(first, make)
     assert module is not None
     assert module.num_heads == HEADS
-    with pytest.raises(ValueError, match="too many values"):
+    with pytest.raises(Exception, match="reshape"):  # each backend has its own
         module(torch.randn(2, 3, 5, 5))
     y = module(torch.randn(2, 3, 8))
     assert module.layer is made[-1]

@@ -24,15 +24,18 @@ from tests.keras.layers.score import each, examined
 
 LAYERS = Path(__file__).parent / "layers"
 OUTSIDE = f"examined on {BACKEND} by behaviour and gradients; its operations are not visible to torch"
-QUICK = {  # what runs on JAX, where each layer takes seconds
+FEW = {  # of the layers in keras.ops, and all that run on JAX, where each layer takes seconds
+    ("operations", "MultiHeadSelfAttention", "keys for values"),
+    ("operations", "MultiHeadSelfAttention", "mask over queries"),
     ("operations", "MultiHeadSelfAttention", "dropout always on"),
+    ("operations", "CausalSelfAttention", ""),
     ("operations", "CausalSelfAttention", "one ahead"),
     ("in_jax", "Attention", ""),
     ("in_jax", "Attention", "mask turned round"),
     ("in_jax", "Attention", "heads merged without transpose"),
 }
 UNSEEN = ("operations", "MultiHeadSelfAttention", "keys for values")  # on torch: the unused projection has no weights
-CASES = [case for case in each() if (case in QUICK if BACKEND == "jax" else BACKEND != "torch" or case != UNSEEN)]
+CASES = [case for case in each() if case[0] == "tutorial" or (case in FEW and (BACKEND != "torch" or case != UNSEEN))]
 
 
 @pytest.mark.every_backend
@@ -59,10 +62,13 @@ LIBRARY: dict[str, Any] = {
     "AdditiveAttention": lambda: keras.layers.AdditiveAttention(),
     "DecoderLayer": lambda: DecoderLayer(16, 4),
 }
+QUICK = {"jax": ("Attention",), "tensorflow": ("MultiHeadAttention", "GroupQueryAttention", "Attention")}.get(
+    BACKEND, ()
+)
 
 
 @pytest.mark.every_backend
-@pytest.mark.parametrize("name", [x for x in LIBRARY if BACKEND != "jax" or x in ("Attention",)])
+@pytest.mark.parametrize("name", [x for x in LIBRARY if BACKEND == "torch" or x in QUICK])
 def test_the_layers_of_the_libraries_are_healthy(name: str) -> None:
     """Their masks (query_mask, value_mask, attention_mask, use_causal_mask) are arguments like any other."""
     diagnosis = headwise.diagnose(LIBRARY[name](), make=LIBRARY[name], timeout=None)

@@ -48,7 +48,9 @@ def test_each_kind_is_examined_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.every_backend
 @pytest.mark.skipif(BACKEND == "jax", reason="JAX compiles each shape that the doctor tries")
-def test_a_saved_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_saved_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own classes are imported from the files that it names, seen from the working directory."""
+    monkeypatch.chdir(MODELS.parents[3])
     make_classifier().save(tmp_path / "model.keras")
     assert main(["doctor", "--model", str(tmp_path / "model.keras"), "--json", "-"]) == 1
     first, second = json.loads(capsys.readouterr().out)["diagnoses"]
@@ -83,14 +85,14 @@ def test_inputs_that_are_made_up() -> None:
     )
     table = keras.layers.Embedding(5, 2)
     out = ops.sum(table(ids)) + ops.sum(ops.cast(mask, "float32")) + ops.sum(table(kind)) + ops.sum(image)
-    given = example_inputs(keras.Model({"ids": ids, "real": mask, "kind": kind, "image": image}, out))
+    given = example_inputs(keras.Model({"ids": ids, "real": mask, "token_type_ids": kind, "image": image}, out))
     found = {name: array(x) for name, x in given.items()}
     assert found["ids"].shape == (2, 7)
     assert found["ids"][0].min() >= 1
     assert found["ids"].max() <= 4
     assert found["ids"][1].tolist()[-2:] == [0, 0]
     assert found["real"].tolist() == [[True] * 9, [True] * 7 + [False] * 2]
-    assert not found["kind"].any()
+    assert not found["token_type_ids"].any()
     assert found["image"].shape == (2, 4, 7, 3)
     assert np.std(found["image"]) > 0.5
 
