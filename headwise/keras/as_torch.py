@@ -177,8 +177,8 @@ class KerasModule(Part):
 
 
 @functools.cache
-def named_as(of: type[keras.layers.Layer], kind: type[Module]) -> type[Module]:
-    """A class of modules with the name, docstring and signature of a layer's class; the same each time."""
+def named_as(of: Any, kind: type[Module]) -> type[Module]:
+    """A class of modules with the name, docstring and signature of `of`, a layer's class; the same each time."""
     call = inspect.signature(of.call)
 
     def forward(self: Module, *args: Any, **kwargs: Any) -> Any:
@@ -190,7 +190,7 @@ def named_as(of: type[keras.layers.Layer], kind: type[Module]) -> type[Module]:
     forward.__signature__ = call  # type: ignore[attr-defined]
     forward.__doc__ = of.call.__doc__
     begin.__signature__ = inspect.signature(of.__init__)  # type: ignore[attr-defined]
-    given = {"__module__": of.__module__, "__qualname__": of.__qualname__, "__doc__": of.__doc__}
+    given: dict[str, Any] = {"__module__": of.__module__, "__qualname__": of.__qualname__, "__doc__": of.__doc__}
     given |= {"__init__": begin, "forward": forward}
     if "__firstlineno__" in vars(of):  # where inspect looks, from Python 3.13 on
         given["__firstlineno__"] = vars(of)["__firstlineno__"]

@@ -27,7 +27,7 @@ def example_inputs(model: keras.Model) -> Any:
     def made(shape: tuple[int | None, ...], dtype: str, name: str) -> Any:
         sizes = [BATCH, *(LENGTH if n is None else n for n in shape[1:])]
         if dtype == "bool" or "mask" in name:
-            values = np.ones(sizes)
+            values: Any = np.ones(sizes)
         elif "segment" in name or "type" in name:
             values = np.zeros(sizes)
         elif "int" in dtype or (tables and len(sizes) == 2):

@@ -32,8 +32,7 @@ def unbuilt(layer: keras.layers.Layer, make: Callable[[], keras.layers.Layer] | 
         return None
     if make is None and isinstance(layer, nn.Module):
         return None
-    config = layer.get_config if make is None else None
-    return named_as(type(layer), Unbuilt)(layer, make or (lambda: type(layer).from_config(config())))
+    return named_as(type(layer), Unbuilt)(layer, make or (lambda: type(layer).from_config(layer.get_config())))
 
 
 class Unbuilt(Part):

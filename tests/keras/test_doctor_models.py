@@ -48,6 +48,7 @@ def test_each_kind_is_examined_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.every_backend
 @pytest.mark.skipif(BACKEND == "jax", reason="JAX compiles each shape that the doctor tries")
+@pytest.mark.filterwarnings("ignore:`build:UserWarning")  # Keras says how it builds a loaded layer
 def test_a_saved_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Its own classes are imported from the files that it names, seen from the working directory."""
     monkeypatch.chdir(MODELS.parents[3])

@@ -20,7 +20,6 @@ from headwise.capture.sites import clean
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.diagnosis import diagnose
 from headwise.doctor.finding import Diagnosis
-from headwise.doctor.foreign import as_module
 from headwise.errors import DoctorError
 from headwise.registry import framework_of
 
@@ -79,7 +78,9 @@ def find_layers(model: Any, run: Callable[[], object]) -> list[Layer]:
     """
     framework = framework_of(model)
     if framework is not None:
-        others = [Layer(path, as_module(x), given) for path, x, given in framework.attention_layers(model, run)]
+        others = [
+            Layer(path, framework.as_torch(x), given) for path, x, given in framework.attention_layers(model, run)
+        ]
         return others or _none(model)
     with torch.no_grad():
         with watch(model) as seen:

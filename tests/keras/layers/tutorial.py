@@ -59,7 +59,7 @@ class CrossAttention(tf.keras.layers.Layer):
         self.heads, self.head_dim, self.wrong = heads, width // heads, wrong
         self.query, self.key, self.value = (tf.keras.layers.Dense(width, use_bias=False) for _ in range(3))
         self.out = tf.keras.layers.Dense(width)
-        self.rate = dropout
+        self.dropout = tf.keras.layers.Dropout(dropout)
 
     def call(self, x, context, padding_mask=None, training=False):
         """padding_mask: [batch, keys], True = padding, which nobody attends to."""
@@ -79,7 +79,6 @@ class CrossAttention(tf.keras.layers.Layer):
         weights = tf.nn.softmax(scores, axis=-1)
         if self.wrong == "weights multiplied" and padding_mask is not None:
             weights = weights * (1.0 - tf.cast(hidden, weights.dtype))[:, tf.newaxis, tf.newaxis, :]
-        if training or self.wrong == "dropout always on":
-            weights = tf.nn.dropout(weights, self.rate)
+        weights = self.dropout(weights, training=True if self.wrong == "dropout always on" else training)
         y = tf.einsum("bhqk,bkhd->bqhd", weights, v)
         return self.out(tf.reshape(y, (tf.shape(x)[0], tf.shape(x)[1], self.heads * self.head_dim)))
