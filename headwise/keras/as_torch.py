@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
 import torch
@@ -22,7 +22,6 @@ from headwise.keras.to_torch import to_torch
 from headwise.keras.watching.paths import paths
 
 Tensor = Any  # a tensor of the backend
-Module = TypeVar("Module", bound="Part")
 
 
 def as_torch(layer: keras.layers.Layer) -> nn.Module:
@@ -49,7 +48,9 @@ def as_torch(layer: keras.layers.Layer) -> nn.Module:
             f"layer: expected a built layer. Received: a {type(layer).__name__} that was never called. Call it once, "
             "or build it with the shape of its inputs"
         )
-    return named_as(type(layer), KerasModule)(layer)
+    of: Any = type(layer)
+    module: nn.Module = named_as(of, KerasModule)(layer)
+    return module
 
 
 def store(module: nn.Module) -> None:
@@ -177,14 +178,14 @@ class KerasModule(Part):
 
 
 @functools.cache
-def named_as(of: Any, kind: type[Module]) -> type[Module]:
+def named_as(of: Any, kind: Any) -> Any:
     """A class of modules with the name, docstring and signature of `of`, a layer's class; the same each time."""
     call = inspect.signature(of.call)
 
-    def forward(self: Module, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: Part, *args: Any, **kwargs: Any) -> Any:
         return kind.forward(self, *args, **kwargs)
 
-    def begin(self: Module, *args: Any) -> None:
+    def begin(self: Part, *args: Any) -> None:
         kind.__init__(self, *args)
 
     forward.__signature__ = call  # type: ignore[attr-defined]

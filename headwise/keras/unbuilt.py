@@ -32,7 +32,9 @@ def unbuilt(layer: keras.layers.Layer, make: Callable[[], keras.layers.Layer] | 
         return None
     if make is None and isinstance(layer, nn.Module):
         return None
-    return named_as(type(layer), Unbuilt)(layer, make or (lambda: type(layer).from_config(layer.get_config())))
+    of: Any = type(layer)
+    module: Unbuilt = named_as(of, Unbuilt)(layer, make or (lambda: of.from_config(layer.get_config())))
+    return module
 
 
 class Unbuilt(Part):

@@ -27,7 +27,7 @@ def test_the_layers_of_a_model_and_their_arguments() -> None:
     model = make_classifier()
     inputs = example_inputs(model)
     found = attention_layers(model, lambda: model(inputs))
-    assert [path for path, _, _ in found] == ["first", "block.att", "block_1.att"]
+    assert [path.rpartition(".")[2] for path, _, _ in found] == ["first", "att", "att"]
     (x,), given = found[0][2]
     assert x.shape == (2, 7, 16)
     assert given["mask"].tolist() == [[True] * 7, [True] * 5 + [False] * 2]  # that of Embedding
@@ -55,10 +55,9 @@ def test_a_saved_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     make_classifier().save(tmp_path / "model.keras")
     assert main(["doctor", "--model", str(tmp_path / "model.keras"), "--json", "-"]) == 1
     first, second = json.loads(capsys.readouterr().out)["diagnoses"]
-    assert (first["subject"], second["subject"]) == (
-        "MultiHeadSelfAttention (first)",
-        "MultiHeadAttention (block.att, block_1.att)",
-    )
+    assert first["subject"] == "MultiHeadSelfAttention (first)"
+    assert second["subject"].startswith("MultiHeadAttention (block")
+    assert second["subject"].count(".att") == 2
     assert [x["name"] for x in first["findings"] if x["severity"] == "bug"] == ["mask-broadcast"]
     assert second["healthy"]
 
