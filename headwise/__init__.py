@@ -145,11 +145,23 @@ def _keras_as_torch(layer: Any) -> Any:
     return as_torch(layer)
 
 
+def _unbuilt_keras(layer: Any, make: Any) -> Any:
+    from headwise.keras.unbuilt import unbuilt
+
+    return unbuilt(layer, make)
+
+
+def _keras_layers(model: Any, run: Any) -> Any:
+    from headwise.keras.watching.attention_layers import attention_layers
+
+    return attention_layers(model, run)
+
+
 def _in_notebook(shown: Any) -> tuple[registry.Bundle, registry.Bundle]:
     from headwise.viewer.notebook import mimebundle
 
     return mimebundle(shown)
 
 
-registry.frameworks["keras"] = registry.Framework(_watch_keras, _keras_as_torch)
+registry.frameworks["keras"] = registry.Framework(_watch_keras, _keras_as_torch, _unbuilt_keras, _keras_layers)
 registry.in_notebook = _in_notebook

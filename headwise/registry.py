@@ -17,6 +17,11 @@ class Framework(NamedTuple):
 
     watch: Callable[..., Any]  # as `headwise.watch`
     as_torch: Callable[[Any], Any]  # a layer -> a torch module that computes the same
+    # (a layer without weights, what makes it again) -> a torch module for trial calls, whose `layer` is that of the
+    # last one; None for a layer that has its weights
+    unbuilt: Callable[[Any, Callable[[], Any] | None], Any] = lambda layer, make: None
+    # (a model, what runs it) -> (path, layer, (args, kwargs) as torch tensors) of each layer that may compute attention
+    attention_layers: Callable[[Any, Callable[[], object]], list[tuple[str, Any, Any]]] = lambda model, run: []
 
 
 frameworks: dict[str, Framework] = {}  # by the package that their classes are from, such as "keras"
@@ -24,7 +29,12 @@ frameworks: dict[str, Framework] = {}  # by the package that their classes are f
 
 def framework_of(model: object) -> Framework | None:
     """The framework that the class of a model, or one of its bases, is from; None if it is none of `frameworks`."""
-    packages = (cls.__module__.partition(".")[0] for cls in type(model).__mro__)
+    return framework_of_class(type(model))
+
+
+def framework_of_class(cls: type) -> Framework | None:
+    """The framework that a class, or one of its bases, is from; None if it is none of `frameworks`."""
+    packages = (each.__module__.partition(".")[0] for each in cls.__mro__)
     return next((frameworks[package] for package in packages if package in frameworks), None)
 
 

@@ -17,7 +17,8 @@ from headwise.cli.output import STDOUT, Say, json_option, working, write_json
 from headwise.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from headwise.capture.pretrained import Pretrained
+    from torch import nn
+
     from headwise.doctor.finding import Diagnosis
 
 FOUND_A_BUG, NOT_EXAMINED = 1, 3
@@ -28,8 +29,15 @@ _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[FILE.PY:CLASS]")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
-@click.option("--model", metavar="PATH_OR_ID", help="Examine every attention layer of this Hugging Face model.")
-@click.option("--input", "texts", multiple=True, metavar="TEXT", help="A text for --model. Default: two short texts.")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="Examine every attention layer of a model: a Hugging Face folder or id, a .keras file, or FILE.PY:FUNCTION, "
+    "which returns a Keras model, or any model and its inputs.",
+)
+@click.option(
+    "--input", "texts", multiple=True, metavar="TEXT", help="A text for a Hugging Face model. Default: two short texts."
+)
 @click.option(
     "--changed",
     "base",
@@ -50,9 +58,8 @@ _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
     metavar="SECONDS",
-    help="Time after which a call counts as hanging.",
+    help="Time after which the code counts as hanging.  [default: 60; for Keras on JAX 300]",
 )
 @click.option(
     "--memory",
@@ -77,7 +84,7 @@ def doctor(
     base: str | None,
     stated: tuple[str, ...],
     isolate: bool,
-    timeout: float,
+    timeout: float | None,
     memory: float | None,
     json_path: Path | None,
     sarif_path: Path | None,
@@ -85,8 +92,10 @@ def doctor(
     """Find the bugs in an attention module and name them.
 
     Give a class, such as my_model.py:MyAttention or package.module:MyAttention, with --set for each argument of its
-    constructor; or give --model, or --changed. The file is imported, so its code is executed. Exit code 1 means that a
-    bug was found, 3 that no way to call a module was found; with --changed that is no error, since nobody said how.
+    constructor; or give --model, or --changed. The file is imported, so its code is executed. Keras layers run on the
+    backend that their file imports, or that KERAS_BACKEND names; on TensorFlow and JAX their operations cannot be read,
+    and the report says so. Exit code 1 means that a bug was found, 3 that no way to call a module was found; with
+    --changed that is no error, since nobody said how.
     """
     if base is not None and base.endswith(".py"):  # `--changed a.py`: a file, and not the name of a commit
         base, targets = "", (base, *targets)
@@ -163,7 +172,7 @@ def _check(
     elif bool(targets) == (model is not None):
         said = "both" if targets else "neither"
         raise click.UsageError(
-            f"Expected a class, such as my_model.py:MyAttention, or --model PATH_OR_ID. Received: {said}.",
+            f"Expected a class, such as my_model.py:MyAttention, or --model MODEL. Received: {said}.",
             click.get_current_context(),
         )
     elif len(targets) > 1:
@@ -188,7 +197,7 @@ def _examine(
     settings: Sequence[str],
     stated: Sequence[str],
     isolate: bool,
-    timeout: float,
+    timeout: float | None,
     memory: float | None,
     say: Say,
     *,
@@ -197,9 +206,11 @@ def _examine(
     from headwise.doctor.finding import Where
     from headwise.doctor.targets.examine import examine, parse_spec
     from headwise.doctor.targets.guessing import guessing
+    from headwise.doctor.targets.keras_backend import default_timeout
     from headwise.doctor.targets.load import parse
 
     target, spec = parse(written, settings), parse_spec(stated)
+    timeout = default_timeout(target.file) if timeout is None else timeout
     hint = "in a separate process" if isolate else "this executes its code; --isolate uses a separate process"
     click.echo(f"headwise: importing {target.place} ({hint})", err=True)
     if isolate:
@@ -215,7 +226,7 @@ def _examine(
 
 
 def _examine_changed(
-    base: str, files: Sequence[str], isolate: bool, timeout: float, memory: float | None, say: Say
+    base: str, files: Sequence[str], isolate: bool, timeout: float | None, memory: float | None, say: Say
 ) -> tuple[Diagnosis, ...]:
     from headwise.doctor.targets.changed import changed, diagnosed
 
@@ -230,24 +241,80 @@ def _examine_changed(
 
 
 def _examine_model(
-    name: str, texts: Sequence[str], stated: Sequence[str], timeout: float, say: Say
+    name: str, texts: Sequence[str], stated: Sequence[str], timeout: float | None, say: Say
 ) -> tuple[Diagnosis, ...]:
     from headwise.doctor.targets.examine import parse_spec
+    from headwise.doctor.targets.keras_backend import default_timeout
     from headwise.doctor.targets.layers import diagnose_model
 
     spec = parse_spec(stated)
     say(f"loading {name}")
-    pretrained, run = _load(name, texts or _TEXTS)
+    model, run = _load(name, texts)
     return diagnose_model(
-        pretrained.model,
+        model,
         run,
         spec=spec,
-        timeout=timeout,
+        timeout=default_timeout() if timeout is None else timeout,
         say=lambda path, number, count: say(f"kind {number} of {count}: {path}"),
     )
 
 
-def _load(name: str, texts: Sequence[str]) -> tuple[Pretrained, Callable[[], object]]:
+def _load(name: str, texts: Sequence[str]) -> tuple[Any, Callable[[], object]]:
+    """The model, and a function that calls it once."""
+    file, colon, _ = name.rpartition(":")
+    made = bool(colon) and file.endswith(".py")
+    if not (made or name.endswith((".keras", ".h5"))):
+        return _load_pretrained(name, texts or _TEXTS)
+    if texts:
+        raise ArgumentError(f"--input: expected a model of Hugging Face, which reads texts. Received: --model={name}")
+    return _load_made(name) if made else _load_saved(Path(name))
+
+
+def _load_saved(path: Path) -> tuple[Any, Callable[[], object]]:
+    """A Keras model from its file, and a call of it with made-up inputs."""
+    from headwise.doctor.targets.keras_backend import begin_backend_of_saved
+
+    if not path.is_file():
+        raise ArgumentError(f"--model: expected a file that model.save wrote. Received: no such file: {path}")
+    click.echo(f"headwise: loading {path} (this executes the code of classes of your own)", err=True)
+    begin_backend_of_saved(path)
+    from headwise.keras.example_inputs import example_inputs
+    from headwise.keras.saved_model import load_saved
+
+    model = load_saved(path)
+    inputs = example_inputs(model)
+    return model, lambda: model(inputs)
+
+
+def _load_made(name: str) -> tuple[Any, Callable[[], object]]:
+    """What a function makes: a Keras model, or any model and its inputs; and a call of it."""
+    from torch import nn
+
+    from headwise.doctor.targets.keras_backend import begin_backend
+    from headwise.doctor.targets.load import parse
+    from headwise.registry import framework_of
+
+    target = parse(name)
+    click.echo(f"headwise: importing {target.place} (this executes its code)", err=True)
+    begin_backend(target.file)
+    made = target.made()
+    model, *given = made if isinstance(made, tuple) and made else (made,)
+    if not isinstance(model, nn.Module) and framework_of(model) is None:
+        raise ArgumentError(
+            f"--model: {target} must return a model, or a model and its inputs. Received: a {type(made).__name__}"
+        )
+    if not given and framework_of(model) is None:
+        raise ArgumentError(f"--model: {target} must return a torch model together with its inputs: (model, x)")
+    if not given:
+        from headwise.keras.example_inputs import example_inputs
+
+        given = [example_inputs(model)]
+    if isinstance(model, nn.Module):
+        model.eval()
+    return model, lambda: model(*given)
+
+
+def _load_pretrained(name: str, texts: Sequence[str]) -> tuple[nn.Module, Callable[[], object]]:
     """The model in float32, and a function that calls it once on these texts."""
     import torch
 
@@ -260,8 +327,8 @@ def _load(name: str, texts: Sequence[str]) -> tuple[Pretrained, Callable[[], obj
     tokens = [pretrained.encode(text, pretrained.max_length) for text in texts]
     if two_sequences:
         ids = torch.tensor([tokens[0].ids])
-        return pretrained, lambda: pretrained.model(ids, decoder_input_ids=ids[:, :4], use_cache=False)
-    return pretrained, lambda: pretrained.read(tokens)
+        return pretrained.model, lambda: pretrained.model(ids, decoder_input_ids=ids[:, :4], use_cache=False)
+    return pretrained.model, lambda: pretrained.read(tokens)
 
 
 def _list(found: Sequence[Diagnosis]) -> None:

@@ -30,16 +30,23 @@ def settled(causes: list[Finding], symptoms: list[Finding]) -> Iterator[Finding]
         yield dataclasses.replace(finding, sources=sources)
 
 
-def proved(causes: list[Finding], fitted: list[Finding]) -> list[Finding]:
-    """The causes, each with the proof that the fit gives for a finding of the same name."""
-    proofs = {x.name: _proof(x) for x in fitted}
-    return [
-        dataclasses.replace(x, evidence=f"{x.evidence}; {proofs[x.name]}") if proofs.get(x.name) else x for x in causes
-    ]
+def proved(findings: list[Finding], fitted: list[Finding]) -> list[Finding]:
+    """The findings, each with the proof that the fit gives for one of the same name, and the graver severity."""
+    by_name = {x.name: x for x in fitted}
+    found = []
+    for x in findings:
+        same = by_name.get(x.name)
+        if same is not None and _proof(same):
+            graver = min(x, same, key=lambda each: _ORDER[each.severity]).severity
+            x = dataclasses.replace(
+                x, severity=graver, evidence=f"{x.evidence}; {_proof(same)}", where=x.where or same.where
+            )
+        found.append(x)
+    return found
 
 
-def unnamed(fitted: list[Finding], causes: list[Finding]) -> list[Finding]:
-    names = {x.name for x in causes}
+def unnamed(fitted: list[Finding], known: list[Finding]) -> list[Finding]:
+    names = {x.name for x in known}
     return [x for x in fitted if x.name not in names]
 
 
@@ -91,7 +98,8 @@ EXPLAINS: dict[str, frozenset[str]] = {
         "masked-key-counts cache-mismatch causal-leak mask-ignored packing-leak wrong-variant"
     ),
     "dropout-in-eval": _names(
-        "paths-differ batch-mixing cache-mismatch causal-leak gradient-wrong state-dict train-eval-differ wrong-variant"
+        "paths-differ batch-mixing cache-mismatch causal-leak gradient-wrong mask-ignored masked-key-counts state-dict "
+        "train-eval-differ wrong-variant"
     ),
     "input-modified": _names(
         "paths-differ batch-mixing dropout-in-eval gradient-blocked gradient-wrong noncontiguous-input state-dict"

@@ -17,16 +17,18 @@ import torch
 from torch import nn
 
 from headwise.doctor import checks
+from headwise.doctor.calling.first_call import first_call
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.trial import Raises
 from headwise.doctor.calling.way import NoOutput
 from headwise.doctor.causes import proved, settled, unnamed
-from headwise.doctor.explain import understood
+from headwise.doctor.explain import evidence, understood
 from headwise.doctor.finding import Diagnosis, Finding
 from headwise.doctor.foreign import as_module
 from headwise.doctor.limits import TookTooLong, crashes, hangs, last_line, no_memory, out_of_memory, time_limit
 from headwise.doctor.patient import Example, NotApplicable, NotChecked, Patient
 from headwise.errors import DoctorError, DtypeError, shortened
+from headwise.registry import framework_of
 
 
 def diagnose(
@@ -35,7 +37,7 @@ def diagnose(
     spec: Spec | None = None,
     example: Example | None = None,
     timeout: float | None = 60.0,
-    make: Callable[..., nn.Module] | None = None,
+    make: Callable[..., object] | None = None,
 ) -> Diagnosis:
     """Test whether a module computes attention correctly; if not, name the mistake.
 
@@ -44,8 +46,9 @@ def diagnose(
 
     Args:
         module: any module that computes attention: an attention layer, an encoder or decoder layer, a stack of them.
-            Or a Keras layer that has its weights. On TensorFlow and JAX only its inputs and outputs are examined, and
-            the report says so.
+            Or a Keras layer. On TensorFlow and JAX it is examined by behaviour and gradients, since torch does not see
+            its operations; the report says so. One that has no weights yet is built by trial, with new layers of
+            `make` or of its own config.
         spec: facts about the module, stated by hand where the doctor cannot find them out.
         example: (args, kwargs) of a real call of `module`, for arguments that the doctor cannot invent.
         timeout: seconds after which a module that has not finished is reported as hanging (main thread only);
@@ -54,15 +57,12 @@ def diagnose(
 
     Raises:
         DtypeError: `module` is not an nn.Module.
-        ArgumentError: `module` is a Keras layer on TensorFlow or JAX that has no weights yet.
     """
-    looked_at = as_module(module)
-    if looked_at is None:
+    if not isinstance(module, nn.Module) and framework_of(module) is None:
         raise DtypeError(
             f"diagnose: module must be an nn.Module. Received: module of type {type(module).__name__}. Pass an "
             "instance, as in diagnose(MyAttention(64, heads=8))"
         )
-    given, module = module, looked_at
     begun = time.monotonic()
     causes: list[Finding] = []
     symptoms: list[Finding] = []
@@ -72,14 +72,17 @@ def diagnose(
     patient = None
     try:
         with _quiet(), time_limit(timeout):  # set_stance imports torch's compiler: that is not the module's time
-            patient = Patient(module, spec=spec, example=example, make=make)
+            looked_at = as_module(module, make=make, first=lambda x: first_call(x, spec=spec, example=example))
+            assert looked_at is not None
+            patient = Patient(looked_at, spec=spec, example=example, make=make)
             _ = patient.interface
             for name, check in (checks.READ | checks.PROBED).items():
                 found, reason = _made(check.check, patient)
                 if name in checks.READ:
                     causes += found
                 elif name == "explained":
-                    causes, symptoms = proved(causes, found), symptoms + unnamed(found, causes)
+                    causes = proved(causes, found)
+                    symptoms = proved(symptoms, found) + unnamed(found, [*causes, *symptoms])
                 else:
                     symptoms += found
                 if reason:
@@ -113,13 +116,14 @@ def diagnose(
     except SystemExit as error:
         causes.append(crashes(f"sys.exit({error.code!r})", last_line(error) or (patient.where if patient else None)))
     return Diagnosis(
-        subject=type(given).__name__,
+        subject=type(module).__name__,
         findings=tuple(settled(causes, symptoms)),
         understood=lines,
         unchecked=unchecked,
         seconds=time.monotonic() - begun,
         where=None if patient is None else patient.where,
         not_examined=not_examined,
+        evidence="" if patient is None or not_examined else evidence(patient),
     )
 
 

@@ -1,7 +1,9 @@
-"""A summary of what the doctor understood of a module, one line each, for the top of its report."""
+"""What the doctor understood of a module, and the evidence it had: for the top of its report."""
 
 from __future__ import annotations
 
+from headwise.doctor.finding import ALL_EVIDENCE
+from headwise.doctor.foreign import foreign_backend
 from headwise.doctor.patient import Patient
 from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site
@@ -11,9 +13,7 @@ def understood(patient: Patient) -> tuple[str, ...]:
     """A line each: how it is called, its masks, its heads, each attention found, and the variant that reproduces it."""
     lines = list(patient.interface.describe())
     anatomy = patient.anatomy
-    if anatomy is None:
-        lines.append(f"its operations could not be traced: {patient.anatomy_problem}")
-    else:
+    if anatomy is not None:
         twins = anatomy.again or (None,) * len(anatomy.sites)
         told = [_site(site, twin) for site, twin in zip(anatomy.sites, twins, strict=True)]
         lines += [
@@ -23,6 +23,18 @@ def understood(patient: Patient) -> tuple[str, ...]:
     if fit is not None and fit.healthy:
         lines.append(f"hypothesis: {fit.sentence}")
     return tuple(lines)
+
+
+def evidence(patient: Patient) -> str:
+    """What the diagnosis rests on, in a sentence; "" if it ended before its operations were looked at."""
+    backend = foreign_backend(patient.module)
+    if backend:
+        return f"examined on {backend} by behaviour and gradients; its operations are not visible to torch"
+    if "anatomy" not in patient.__dict__:
+        return ""
+    if patient.anatomy is None:
+        return f"examined by behaviour and gradients; its operations could not be traced: {patient.anatomy_problem}"
+    return ALL_EVIDENCE
 
 
 def _site(site: Site, twin: Site | None) -> str:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Severity = Literal["bug", "risk", "note"]
 
 
+ALL_EVIDENCE = "examined by operations, behaviour and gradients"
+
+
 @dataclasses.dataclass(frozen=True)
 class Where:
     """A line of the user's code."""
@@ -88,6 +91,12 @@ class Diagnosis:
     seconds: float = 0.0
     where: Where | None = None  # where the class is defined
     not_examined: str = ""  # why the doctor could not call it: then nothing is known about it
+    evidence: str = ""  # what could be examined, in a sentence; "" if it was not examined
+
+    @property
+    def limited(self) -> bool:
+        """Whether a part of the evidence was missing: its operations."""
+        return self.evidence not in ("", ALL_EVIDENCE)
 
     @property
     def bugs(self) -> tuple[Finding, ...]:
@@ -109,6 +118,7 @@ class Diagnosis:
             "seconds": round(self.seconds, 3),
             "where": _where_to_dict(self.where),
             "not_examined": self.not_examined,
+            "evidence": self.evidence,
         }
 
     @classmethod

@@ -18,6 +18,7 @@ from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.interface import Interface, discover
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.finding import Where
+from headwise.doctor.foreign import as_module
 from headwise.doctor.limits import out_of_memory
 from headwise.doctor.source import source_of
 from headwise.errors import DoctorError, shortened
@@ -64,7 +65,7 @@ class Patient:
         *,
         spec: Spec | None = None,
         example: Example | None = None,
-        make: Callable[..., nn.Module] | None = None,
+        make: Callable[..., object] | None = None,
     ) -> None:
         self.original = module
         self.module = _at_home(copied(module)).eval()
@@ -178,4 +179,8 @@ class Patient:
 
     def rebuild(self, **changes: Any) -> nn.Module | None:
         """The module built again with some constructor arguments changed; None if `make` was not given."""
-        return None if self.make is None else self.make(**changes)
+        make, known = self.make, self.interface
+        if make is None:
+            return None
+        # A layer of another framework gets its weights in a call like the known one.
+        return as_module(make(**changes), make=lambda: make(**changes), first=lambda x: known.on(x).run(known.inputs()))

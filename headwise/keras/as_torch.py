@@ -6,6 +6,7 @@ y = module(torch.randn(2, 5, 16))        # computed by the layer, on TensorFlow 
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +30,7 @@ def as_torch(layer: keras.layers.Layer) -> nn.Module:
     The module's Parameters start as copies of the layer's weights, under the layers' paths ("qkv.kernel"). The module
     computes with these copies, so copies of it are independent and the layer does not change; `store(module)` writes
     the Parameters into the layer. Weights that are not trained are buffers. `module.train()` and `.eval()` set
-    `training=`; in training, seeds are drawn from torch's generator. The arguments are those of the layer's call.
+    `training=`; seeds are drawn from torch's generator. The arguments are those of the layer's call.
 
     torch sees only the layer's output and its gradients (`tf.GradientTape`, `jax.vjp`; first derivatives only), not
     its operations. It computes in the layer's own dtype.
@@ -42,12 +43,14 @@ def as_torch(layer: keras.layers.Layer) -> nn.Module:
         raise DtypeError(f"layer: expected a Keras layer or model. Received: {type(layer).__name__}")
     if isinstance(layer, nn.Module):
         return layer
-    if not _is_built(layer):
+    if not is_built(layer):
         raise ArgumentError(
             f"layer: expected a built layer. Received: a {type(layer).__name__} that was never called. Call it once, "
             "or build it with the shape of its inputs"
         )
-    return _module_class(type(layer))(layer)
+    of: Any = type(layer)
+    module: nn.Module = named_as(of, KerasModule)(layer)
+    return module
 
 
 def store(module: nn.Module) -> None:
@@ -58,11 +61,15 @@ def store(module: nn.Module) -> None:
         variable.assign(from_torch(value, variable.dtype))
 
 
-def _is_built(layer: keras.layers.Layer) -> bool:
-    """Whether a layer is built; a layer that can be built without input shapes is built now."""
+def is_built(layer: keras.layers.Layer) -> bool:
+    """Whether a layer is built; a layer that can be built without input shapes is built now.
+
+    A layer within it that its calls never use has no weights: one that has some is enough.
+    """
     if not layer.built and type(layer).__module__.startswith("headwise.keras."):
         layer.build()
-    return bool(layer.built) and all(part.built for part in layer._flatten_layers(include_self=False))
+    parts = layer._flatten_layers(include_self=False)
+    return bool(layer.built) and (bool(layer.weights) or all(part.built for part in parts))
 
 
 class _Held:
@@ -85,12 +92,14 @@ class _Held:
         return self
 
 
-class _Part(nn.Module):
-    """A layer within a layer: its weights, and its plain options."""
+class Part(nn.Module):
+    """A layer within a layer: its weights, and its plain options. It can be called by itself."""
 
     def __init__(self, layer: keras.layers.Layer) -> None:
         super().__init__()
         self._held = _Held(layer)
+        self._draws = False  # from TensorFlow's global generator
+        self._paths: dict[str, str] = {}  # a variable's own path -> its name here
         vars(self).update(
             {name: x for name, x in vars(layer).items() if _is_option(name, x) and name not in vars(self)}
         )
@@ -103,28 +112,6 @@ class _Part(nn.Module):
             if held is None or name.startswith("__") or not _is_option(name, getattr(held.layer, name, self)):
                 raise
             return getattr(held.layer, name)
-
-
-class KerasModule(_Part):
-    """The module of `as_torch`. `runs_on` is the backend of its operations, which torch does not see."""
-
-    runs_on: str
-
-    def __init__(self, layer: keras.layers.Layer) -> None:
-        super().__init__(layer)
-        self.runs_on = keras.backend.backend()
-        self.train(False)
-        parts: dict[str, nn.Module] = {"": self}
-        self._paths: dict[str, str] = {}  # a variable's own path -> its name here
-        for path, part in paths(layer).items():
-            variables = [*part._trainable_variables, *part._non_trainable_variables]
-            if not variables:
-                continue
-            owner = _at(path, part, parts)
-            for variable in variables:
-                name = _free(owner, variable.name)
-                _put(owner, name, to_torch(variable.value).detach().clone(), variable.trainable)
-                self._paths[variable.path] = f"{path}.{name}" if path else name
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -145,7 +132,9 @@ class KerasModule(_Part):
         flat = tree.flatten((args, kwargs))
         tensors = [x for x in flat if isinstance(x, torch.Tensor)]
         call = Plan(layer, (args, kwargs), flat, self.variables)
-        seeds = [_drawn(v) if self.training else v.value for v in call.seeds]
+        if self._draws:
+            _seed_backend()
+        seeds = [_drawn(v) for v in call.seeds]  # in eval mode too: what is random there must be seen
         made = Made(self._held.compiled(call), seeds, call.dtypes, len(tensors))
         found = Call.apply(made, *tensors, *self.values())
         if self.training:
@@ -160,27 +149,79 @@ class KerasModule(_Part):
                     value.copy_(to_torch(moved))
 
 
-def _module_class(of: type[keras.layers.Layer]) -> type[KerasModule]:
-    """A class with the name, docstring and signature of the layer's class."""
+class KerasModule(Part):
+    """The module of `as_torch`. `runs_on` is the backend of its operations, which torch does not see."""
+
+    runs_on: str
+
+    def __init__(self, layer: keras.layers.Layer) -> None:
+        super().__init__(layer)
+        self.runs_on = keras.backend.backend()
+        self._draws = self.runs_on == "tensorflow" and any(map(_draws_globally, paths(layer).values()))
+        self.train(False)
+        parts: dict[str, Part] = {"": self}
+        for path, part in paths(layer).items():
+            variables = [*part._trainable_variables, *part._non_trainable_variables]
+            if not variables:
+                shape = _never_used(part, layer)
+                if shape is not None:
+                    _put(_at(path, part, parts), "kernel", torch.randn(shape) * shape[0] ** -0.5, trainable=True)
+                continue
+            owner = _at(path, part, parts)
+            for variable in variables:
+                name = _free(owner, variable.name)
+                _put(owner, name, to_torch(variable.value).detach().clone(), variable.trainable)
+                for above, holder in parts.items():
+                    if holder is owner or not above or f"{path}.".startswith(f"{above}."):
+                        inner = path[len(above) :].lstrip(".")
+                        holder._paths[variable.path] = f"{inner}.{name}" if inner else name
+
+
+@functools.cache
+def named_as(of: Any, kind: Any) -> Any:
+    """A class of modules with the name, docstring and signature of `of`, a layer's class; the same each time."""
     call = inspect.signature(of.call)
 
-    def forward(self: KerasModule, *args: Any, **kwargs: Any) -> Any:
-        return KerasModule.forward(self, *args, **kwargs)
+    def forward(self: Part, *args: Any, **kwargs: Any) -> Any:
+        return kind.forward(self, *args, **kwargs)
+
+    def begin(self: Part, *args: Any) -> None:
+        kind.__init__(self, *args)
 
     forward.__signature__ = call  # type: ignore[attr-defined]
     forward.__doc__ = of.call.__doc__
-    given = {"__module__": of.__module__, "__qualname__": of.__qualname__, "__doc__": of.__doc__, "forward": forward}
+    begin.__signature__ = inspect.signature(of.__init__)  # type: ignore[attr-defined]
+    given: dict[str, Any] = {"__module__": of.__module__, "__qualname__": of.__qualname__, "__doc__": of.__doc__}
+    given |= {"__init__": begin, "forward": forward}
     if "__firstlineno__" in vars(of):  # where inspect looks, from Python 3.13 on
         given["__firstlineno__"] = vars(of)["__firstlineno__"]
-    return type(of.__name__, (KerasModule,), given)
+    return type(of.__name__, (kind,), given)
 
 
-def _at(path: str, layer: keras.layers.Layer, parts: dict[str, nn.Module]) -> nn.Module:
+def _never_used(part: keras.layers.Layer, layer: keras.layers.Layer) -> tuple[int, ...] | None:
+    """The shape of the kernel that a projection would have if a call used it: that of a projection with its options.
+
+    It then has a Parameter that changes nothing, as a torch module that forward never calls has.
+    """
+    if part.built or not isinstance(part, (keras.layers.Dense, keras.layers.EinsumDense)):
+        return None
+    named = {"name", "kernel_initializer", "bias_initializer"}
+
+    def options(x: keras.layers.Layer) -> Any:
+        return type(x), {name: value for name, value in x.get_config().items() if name not in named}
+
+    for other in layer._flatten_layers(include_self=False):
+        if other.built and type(other) is type(part) and options(other) == options(part):
+            return tuple(other.kernel.shape)
+    return None
+
+
+def _at(path: str, layer: keras.layers.Layer, parts: dict[str, Part]) -> Part:
     """The part at a path; missing parts on the way are created."""
     if path not in parts:
         above, _, name = path.rpartition(".")
         owner = _at(above, layer, parts)
-        parts[path] = type(type(layer).__name__, (_Part,), {"__module__": type(layer).__module__})(layer)
+        parts[path] = type(type(layer).__name__, (Part,), {"__module__": type(layer).__module__})(layer)
         owner.add_module(name if name not in vars(owner) else f"{name}_", parts[path])
     return parts[path]
 
@@ -207,6 +248,24 @@ def _is_option(name: str, value: Any) -> bool:
         and not name.startswith("__")
         and name not in ("training", "trainable")
     )
+
+
+def _seed_backend() -> None:
+    """Seed TensorFlow's global generator from torch's. JAX has none."""
+    import tensorflow as tf
+
+    tf.random.set_seed(int(torch.randint(2**31 - 1, ())))
+
+
+def _draws_globally(part: keras.layers.Layer) -> bool:
+    """Whether the code of a layer names what draws from that generator. (To seed it costs TensorFlow its caches.)"""
+    if type(part).__module__.startswith("keras."):
+        return False
+    try:
+        code = inspect.getsource(type(part))
+    except (OSError, TypeError):
+        return True
+    return "random" in code or "nn.dropout" in code
 
 
 def _drawn(seed: keras.Variable) -> Tensor:

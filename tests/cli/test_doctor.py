@@ -22,6 +22,7 @@ BAD_INPUT = 2
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "odd.py").write_text(CODE, encoding="utf-8")
+    (tmp_path / "words.py").write_text("def words():\n    return 'words'\n", encoding="utf-8")
     return tmp_path
 
 
@@ -144,7 +145,7 @@ def test_a_model_without_attention(run: Run, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Expected a class, such as my_model.py:MyAttention, or --model PATH_OR_ID. Received: neither."),
+        ([], "Expected a class, such as my_model.py:MyAttention, or --model MODEL. Received: neither."),
         (["odd.py:Healthy", "--model", "x"], "Received: both."),
         (["odd.py"], "which class of odd.py? Write odd.py:"),
         (["nowhere.py:A"], "no such file: nowhere.py"),
@@ -161,6 +162,16 @@ def test_a_model_without_attention(run: Run, folder: Path) -> None:
         (["--model", "x", "--set", "a=1"], "--set: expected FILE.PY:CLASS"),
         (["--model", "x", "--isolate"], "--isolate: expected FILE.PY:CLASS"),
         (["--model", "./nowhere"], "no folder nowhere"),
+        (["--model", "nowhere.keras"], "--model: expected a file that model.save wrote. Received: no such file"),
+        (["--model", "nowhere.keras", "--input", "a"], "--input: expected a model of Hugging Face, which reads texts"),
+        (
+            ["--model", "odd.py:Healthy"],
+            "odd.py:Healthy must return a torch model together with its inputs: (model, x)",
+        ),
+        (
+            ["--model", "words.py:words"],
+            "words.py:words must return a model, or a model and its inputs. Received: a",
+        ),
         (
             ["odd.py:Healthy", "--json", "missing/a.json"],
             "--json missing/a.json: the folder missing does not exist. Create it first",

@@ -16,7 +16,7 @@ from headwise.doctor import checks, diagnose
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.catalogue import CATALOGUE
 from headwise.doctor.causes import EXPLAINS, settled
-from headwise.doctor.explain import understood
+from headwise.doctor.explain import evidence, understood
 from headwise.doctor.finding import Diagnosis, Finding, Where
 from headwise.doctor.patient import Patient
 from headwise.errors import DtypeError
@@ -259,7 +259,10 @@ def test_several_sites_that_are_alike_are_one_line() -> None:
 
 
 def test_where_nothing_could_be_read_that_is_said() -> None:
-    assert any("could not be traced" in line for line in understood(Patient(nn.Linear(8, 8))))
+    patient = Patient(nn.Linear(8, 8))
+    assert evidence(patient) == ""
+    assert understood(patient)
+    assert "its operations could not be traced: there is no softmax" in evidence(patient)
 
 
 def test_the_table_of_symptoms_speaks_of_findings_that_there_are() -> None:

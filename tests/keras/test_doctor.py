@@ -14,10 +14,10 @@ from keras import layers, ops
 from torch import nn
 
 import headwise
-from headwise.doctor.targets.load import parse
-from headwise.errors import ArgumentError, DoctorError, DtypeError
+from headwise.errors import ArgumentError, DtypeError
 from headwise.keras import MultiHeadAttention
 from headwise.keras.as_torch import as_torch, store
+from headwise.keras.unbuilt import unbuilt
 from headwise.testing import assert_healthy
 from tests.keras.backend import BACKEND, array, tensor
 
@@ -72,7 +72,7 @@ def test_a_correct_layer_is_healthy(name: str) -> None:
     assert all(np.array_equal(w, array(now)) for w, now in zip(before, layer.weights, strict=True))
     if BACKEND != "torch":
         assert "hypothesis: the definition of attention" in " ".join(str(diagnosis).split())
-        assert f"it runs on {BACKEND}: only its inputs and outputs were examined" in " ".join(str(diagnosis).split())
+        assert f"examined on {BACKEND} by behaviour and gradients" in " ".join(str(diagnosis).split())
 
 
 MISTAKES = {
@@ -88,13 +88,6 @@ def test_a_mistake_is_named(wrong: str) -> None:
     diagnosis = headwise.diagnose(built(Attention(wrong)), timeout=None)
     found = {x.name for x in diagnosis.findings if x.severity in ("bug", "risk")}
     assert MISTAKES[wrong] in found, str(diagnosis)
-
-
-@pytest.mark.every_backend
-@OUTSIDE
-def test_the_command_says_which_backend_it_needs() -> None:
-    with pytest.raises(DoctorError, match="A Keras layer is one with KERAS_BACKEND=torch in the environment"):
-        parse(f"{__file__}:Attention").build()
 
 
 # The torch module that a layer becomes.
@@ -187,5 +180,88 @@ def test_what_is_no_built_layer_is_said() -> None:
         assert as_torch(layer) is layer
         return
     with pytest.raises(ArgumentError, match="expected a built layer"):
-        headwise.diagnose(layer)
+        as_torch(layer)
     assert isinstance(as_torch(MultiHeadAttention(WIDTH, HEADS)), nn.Module)  # its weights need no shapes
+
+
+@pytest.mark.every_backend
+@OUTSIDE
+def test_a_part_is_the_layer_within() -> None:
+    layer = built(Attention())
+    module, x = as_torch(layer), torch.randn(2, 3, WIDTH)
+    y = module.query(x)
+    np.testing.assert_allclose(y.detach().numpy(), array(layer.query(tensor(x))), rtol=0, atol=1e-6)
+    y.sum().backward()
+    assert module.query.kernel.grad.abs().sum() > 0
+    assert module.key.kernel.grad is None
+
+
+@pytest.mark.every_backend
+@OUTSIDE
+@pytest.mark.filterwarnings("ignore:`build:UserWarning")  # Keras says that a part has no weights
+def test_a_projection_that_no_call_uses_has_a_parameter_that_changes_nothing() -> None:
+    class Lacking(layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.value, self.odd = layers.Dense(WIDTH), layers.Dense(WIDTH), layers.Dense(3)
+
+        def call(self, x: Any) -> Any:
+            return self.query(x)
+
+    layer = built(Lacking())
+    module = as_torch(layer)
+    assert module.value.kernel.shape == (WIDTH, WIDTH)
+    assert not hasattr(module, "odd")  # of whose size nothing is known
+    module(torch.randn(1, 2, WIDTH)).sum().backward()
+    assert module.value.kernel.grad is None
+    assert [w.path.rpartition("/")[0].rpartition("/")[2] for w in layer.weights] == [layer.query.name] * 2
+
+
+@pytest.mark.every_backend
+@OUTSIDE
+def test_what_is_random_in_eval_mode_follows_torchs_generator() -> None:
+    class Always(layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dropout = layers.Dropout(0.5)
+
+        def call(self, x: Any) -> Any:
+            if BACKEND == "tensorflow":
+                import tensorflow as tf
+
+                return tf.nn.dropout(x, 0.5)
+            return self.dropout(x, training=True)
+
+    module, x = as_torch(built(Always())), torch.ones(4, 8, 8)
+    found = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        found.append(module(x))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+@pytest.mark.every_backend
+@OUTSIDE
+def test_a_layer_without_weights_is_built_by_its_calls() -> None:
+    made: list[Attention] = []
+
+    def make() -> Attention:
+        made.append(Attention())
+        return made[-1]
+
+    first = make()
+    module = unbuilt(first, make)
+    assert module is not None
+    assert module.num_heads == HEADS
+    with pytest.raises(Exception, match="reshape"):  # each backend has its own
+        module(torch.randn(2, 3, 5, 5))
+    y = module(torch.randn(2, 3, 8))
+    assert module.layer is made[-1]
+    assert not first.built
+    assert array(module.layer.query.kernel).shape == (8, WIDTH)
+    assert y.shape == (2, 3, WIDTH)
+    assert unbuilt(module.layer, make) is None
+    copied = unbuilt(layers.MultiHeadAttention(2, 8), None)  # from its config
+    assert copied is not None
+    assert copied(*[torch.randn(1, 3, 8)] * 2).shape == (1, 3, 8)

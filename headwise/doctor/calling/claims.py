@@ -83,6 +83,16 @@ def of_mask(
     return _by_name(name)
 
 
+def by_keras(name: str, module: nn.Module) -> tuple[str, Form | None]:
+    """What Keras passes itself: the mask of the one input of a layer, True = a real token."""
+    outside = hasattr(module, "runs_on") or any(cls.__module__.startswith("keras.") for cls in type(module).__mro__)
+    if name != "mask" or not outside:
+        return "", None
+    if getattr(module, "supports_masking", False):
+        return "supports_masking=True", "allowed"
+    return "the name mask, under which Keras passes its own masks,", "allowed"
+
+
 def polarity(sentence: str) -> Form | None:
     """The polarity that a sentence such as "1 for tokens that are not masked" states."""
     votes: list[Form] = []

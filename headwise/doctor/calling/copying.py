@@ -37,7 +37,9 @@ def copied(module: nn.Module) -> nn.Module:
         return found
     except Exception as error:
         with contextlib.suppress(Exception), _keras_as_torch():
-            return copy.deepcopy(module, memo)
+            # A generator of seeds has a Python module among its attributes, which deepcopy refuses.
+            modules = {id(x): x for x in list(sys.modules.values()) if isinstance(x, types.ModuleType)}
+            return copy.deepcopy(module, memo | modules)
         raise DoctorError(
             f"{type(module).__name__} cannot be copied, so trials would change it; expected a module that "
             f"copy.deepcopy accepts. Received: {type(error).__name__}: {error}"

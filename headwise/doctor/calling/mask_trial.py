@@ -103,6 +103,8 @@ class MaskTrial:
         sole = sum(x.role in ("mask", "padding") for x in self.trial.parameters) == 1
         others = [x.name for x in self.trial.parameters if x.name != p.name]
         claim, claimed = claims.of_mask(p.name, p.annotation, self.text, sole=sole, others=others)
+        if claimed is None and self.way.takes == "self":
+            claim, claimed = claims.by_keras(p.name, self.trial.module)
         working = [o for o in outcomes if o.works]
         stated = claims.shape_of(claim)
         as_stated = [o for o in outcomes if o.shape == stated]

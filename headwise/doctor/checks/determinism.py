@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
+from headwise.doctor.foreign import foreign_backend
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.listen import Dice, Throw
 from headwise.doctor.probing.probe import Probe, gap
@@ -50,13 +51,15 @@ def check(patient: Patient) -> Iterator[Finding]:
             numbers={**numbers, "p": cause.p},
         )
         return
-    by_hand = cause is not None and cause.dropout
+    outside = bool(foreign_backend(patient.module)) and _has_dropout(patient)
+    by_hand = outside or (cause is not None and cause.dropout)
     what = f": {cause.function} is called" if cause is not None else ""
+    what = ": it has dropout, which acts although training=False was passed" if outside else what
     yield Finding(
         "dropout-in-eval",
         "bug" if by_hand else "risk",
         f"{seen}{what}",
-        "draw random numbers only if self.training is True",
+        "pass training= on to its dropout" if outside else "draw random numbers only if self.training is True",
         where=cause.where if cause is not None else None,
         numbers=numbers,
     )
@@ -67,6 +70,13 @@ def _continues(probe: Probe) -> bool:
     interface = probe.interface
     told = [x for x in interface.roles if interface.roles[x] in ("cache", "positions") or "cache" in x.lower()]
     return bool(told) or any(re.match(r"(reset|clear|empty|start|begin)", name) for name in dir(type(probe.module)))
+
+
+def _has_dropout(patient: Patient) -> bool:
+    """Whether a layer of another framework has dropout, by its parts or its code."""
+    return "dropout(" in patient.source.lower() or any(
+        "Dropout" in type(part).__name__ for part in patient.module.modules()
+    )
 
 
 def _heard(probe: Probe, inputs: Inputs) -> list[Throw]:

@@ -37,6 +37,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         severity: Severity = "note" if deviation.convention and patient.is_library else "bug"
         if severity == "bug" and (deviation.convention or (fit.alternatives and len(fit.deviations) > 1)):
             severity = "risk"
+        if deviation.name == "wrong-scale" and fit.projections.kind == "none" and severity == "bug":
+            severity = "risk"  # Luong's dot-product attention is not scaled
         yield Finding(deviation.name, severity, f"{told}; {proof}", _FIX, patient.where, numbers=numbers)
     for parameter, wrong in fit.masks.items():
         if wrong is not None and wrong.name not in patient.excused:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding, Severity
-from headwise.doctor.patient import Patient
+from headwise.doctor.foreign import foreign_backend
+from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.listen import Softmaxes
 from headwise.doctor.probing.masking import hide, hiding, left_padding
 from headwise.doctor.probing.probe import Probe, gap, scaled, sentence
@@ -28,6 +29,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     expected = probe.answers(inputs)
     if patient.has_softmax:
         yield from _large(probe, inputs)
+    if foreign_backend(patient.module):
+        raise NotChecked("it computes in its own dtype, whatever the dtype of its inputs")
     failed = False
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         other = Probe(patient)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Iterator
 
 import torch
@@ -15,6 +14,14 @@ from torch import Tensor
 
 from headwise.doctor.calling.claims import IF_NO_MASK
 from headwise.doctor.calling.interface import MaskInput
+from headwise.doctor.checks.mask_claims import (
+    added,
+    ambiguous,
+    one_each,
+    otherwise_stated,
+    quoted,
+    said_to_hold_0_and_1,
+)
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.reading.scale import FORBIDDEN
@@ -37,22 +44,22 @@ def check(patient: Patient) -> Iterator[Finding]:
     if "projection-zero" in patient.excused:
         raise NotChecked("a projection is 0, so that a mask has no effect to understand it by")
     tried = 0
-    for mask in _one_each(masks):
+    for mask in one_each(masks):
         # Documentation is taken literally: the mask is passed in the form that it states, and the effect is measured.
         claimed = None if mask.claim.startswith("the name ") else mask.claimed
         doubted = claimed not in (None, mask.form, "additive") and (
-            mask.form != "additive" or _said_to_hold_0_and_1(mask)
+            mask.form != "additive" or said_to_hold_0_and_1(mask)
         )
         found = _measured(patient, dataclasses.replace(mask, form=claimed) if claimed and doubted else mask)
         tried += found is not None
         if found or (doubted and found is not None):
             yield from found
         elif doubted and mask.form == "additive":
-            yield from _added(patient, mask)
+            yield from added(patient, mask)
         elif found is not None and _may_hold_0_and_1(patient, mask):
             yield from _as_0_and_1(patient, mask)
         else:
-            yield from _claims(patient, mask)
+            yield from otherwise_stated(patient, mask)
     if not tried:
         raise NotChecked("no scores with and without a mask could be compared")
 
@@ -118,15 +125,6 @@ def _keeps_weight(patient: Patient, mask: MaskInput, allowed: Tensor, sites: lis
         )
 
 
-def _one_each(masks: list[MaskInput]) -> Iterator[MaskInput]:
-    """The best form of every argument."""
-    seen = set()
-    for mask in sorted(masks, key=lambda m: not m.works):
-        if mask.parameter not in seen:
-            seen.add(mask.parameter)
-            yield mask
-
-
 def _allowed(mask: MaskInput, batch: int, queries: int, keys: int) -> Tensor:
     """[B, Q, K]: an unambiguous mask. For keys it differs between examples; for cells no row equals a column."""
     if mask.what == "keys":
@@ -143,28 +141,6 @@ def _allowed(mask: MaskInput, batch: int, queries: int, keys: int) -> Tensor:
     allowed |= torch.eye(queries, keys, dtype=torch.bool)
     allowed[:, 0, -1] = False
     return allowed.expand(batch, queries, keys)
-
-
-def _claims(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
-    """Documentation that states another polarity than the one found by trial."""
-    if not mask.works or mask.claimed in (None, mask.form, "additive") or mask.form == "additive":
-        return
-    yield Finding(
-        "mask-polarity",
-        "risk" if _ambiguous(mask) else "bug",
-        f"{_quoted(mask.claim)} says that True in `{mask.parameter}` = {_means(mask.claimed)}; in the module True "
-        f"= {_means(mask.form)}",
-        f"invert the mask where it is applied (~{mask.parameter}), or correct the documentation",
-        patient.where,
-    )
-
-
-def _said_to_hold_0_and_1(mask: MaskInput) -> bool:
-    """Whether trial says that the mask is added, while documentation (not only a name) says something else."""
-    said = mask.works and mask.form == "additive" and mask.claimed in ("allowed", "forbidden")
-    if said and re.search(r"\bbool", mask.claim):
-        return True  # whether or not it may also be added
-    return said and not re.search(r"the name |inf\b|additive|\badded", mask.claim)
 
 
 def _may_hold_0_and_1(patient: Patient, mask: MaskInput) -> bool:
@@ -190,30 +166,6 @@ def _as_0_and_1(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
                     fix="use masked_fill(mask == 0, -inf), or say in the docstring that it is additive",
                 )
                 return
-
-
-def _added(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
-    yield Finding(
-        "mask-added",
-        "bug",
-        f"{mask.claim!r} says that 1 in `{mask.parameter}` = {_means(mask.claimed)}, and the module adds it to the "
-        "scores as it is: 0 and 1 mask nothing",
-        "use masked_fill(mask, -inf), or add 0 and -inf",
-        patient.where,
-    )
-
-
-def _ambiguous(mask: MaskInput) -> bool:
-    """Whether only a name such as padding_mask says so: 1 = padding in some libraries, a real token in Keras."""
-    return mask.claim.startswith("the name ") and "key_padding_mask" not in mask.parameter
-
-
-def _quoted(claim: str) -> str:
-    return claim if claim.startswith("the name ") else repr(claim)
-
-
-def _means(form: str | None) -> str:
-    return "may attend" if form == "allowed" else "forbidden"
 
 
 def _compare(patient: Patient, mask: MaskInput, allowed: Tensor, site: Site, twin: Site) -> Iterator[Finding]:
@@ -432,10 +384,10 @@ def _elsewhere(
 
 
 def _inverted(mask: MaskInput, where: Where | None, evidence: str) -> Finding:
-    claim = f" ({_quoted(mask.claim)})" if mask.claim else ""
+    claim = f" ({quoted(mask.claim)})" if mask.claim else ""
     return Finding(
         "mask-polarity",
-        "risk" if _ambiguous(mask) else "bug",
+        "risk" if ambiguous(mask) else "bug",
         f"`{mask.parameter}`{claim}: {evidence}",
         f"invert the mask where it is applied (~{mask.parameter})",
         where,

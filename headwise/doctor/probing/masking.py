@@ -34,6 +34,8 @@ def about_memory(interface: Interface, name: str) -> bool | None:
             return role != "query" if interface.takes != "self" else None
     if re.search(r"(^|_)(q|query|queries)(_|$)", names.simple(name)):
         return False
+    if re.search(r"^values?_mask$", names.simple(name)):  # Keras's name
+        return True
     return names.about_memory(name)
 
 

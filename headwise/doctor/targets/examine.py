@@ -6,8 +6,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
-from torch import nn
-
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.diagnosis import diagnose
 from headwise.doctor.finding import Diagnosis, Finding
@@ -25,6 +23,7 @@ from headwise.doctor.limits import (
     too_large,
 )
 from headwise.doctor.targets.arguments import parse_setting
+from headwise.doctor.targets.keras_backend import begin_backend
 from headwise.doctor.targets.load import Target, definition
 
 
@@ -43,6 +42,7 @@ def examine(
 
     Raises DoctorError if the module cannot be loaded or understood.
     """
+    begin_backend(target.file)  # before the clock starts: it may take long to import
     begun = time.monotonic()
     doing = f"the import of {target.place}"
     try:
@@ -67,7 +67,7 @@ def examine(
             raise
         return alone(str(target), no_memory(error, memory, doing))
     findings = tuple(_measured(finding, memory) for finding in found.findings)
-    subject = type(module) if isinstance(made, nn.Module) else made
+    subject = type(module) if module is made else made
     understood = (*target.remarks, *found.understood)
     where = found.where or definition(subject)
     return dataclasses.replace(found, findings=findings, understood=understood, where=where)

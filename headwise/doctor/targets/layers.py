@@ -21,6 +21,7 @@ from headwise.doctor.calling.spec import Spec
 from headwise.doctor.diagnosis import diagnose
 from headwise.doctor.finding import Diagnosis
 from headwise.errors import DoctorError
+from headwise.registry import framework_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Layer:
 
 
 def diagnose_model(
-    model: nn.Module,
+    model: Any,
     run: Callable[[], object],
     *,
     spec: Spec | None = None,
@@ -43,7 +44,7 @@ def diagnose_model(
     """One diagnosis for each kind of attention layer. Layers of one kind differ only in the values of their weights.
 
     Args:
-        model: any model, in eval mode.
+        model: any torch model, in eval mode; or a Keras model that was called once, on any backend.
         run: runs it on a short input; best are two examples of which one is padded.
         spec: facts about every layer, stated by hand.
         timeout: seconds for each kind of layer.
@@ -69,12 +70,18 @@ def diagnose_model(
     )
 
 
-def find_layers(model: nn.Module, run: Callable[[], object]) -> list[Layer]:
+def find_layers(model: Any, run: Callable[[], object]) -> list[Layer]:
     """The modules that compute attention, in the order in which they ran, each with the arguments of its first call.
 
     If a module without weights computes it (only a function in module form), the layer is the module around it that
     has the projections. Raises DoctorError if none is found.
     """
+    framework = framework_of(model)
+    if framework is not None:
+        others = [
+            Layer(path, framework.as_torch(x), given) for path, x, given in framework.attention_layers(model, run)
+        ]
+        return others or _none(model)
     with torch.no_grad():
         with watch(model) as seen:
             run()
@@ -82,10 +89,7 @@ def find_layers(model: nn.Module, run: Callable[[], object]) -> list[Layer]:
         paths = [site.name for site in seen.coverage() if site.name in modules and site.calls]
         layers = list(dict.fromkeys(_with_weights(path, modules) for path in paths))
         if not layers:
-            raise DoctorError(
-                f"no attention was seen in {type(model).__name__} while it ran; expected queries, keys and a softmax. "
-                "To examine a layer alone, name its class, as in package.module:MyAttention"
-            )
+            return _none(model)
         examples: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         with contextlib.ExitStack() as hooks:
             for path in layers:
@@ -98,6 +102,13 @@ def find_layers(model: nn.Module, run: Callable[[], object]) -> list[Layer]:
             run()
     # If forward was called from another module's method, not through __call__, its arguments are not known.
     return [Layer(path, modules[path], examples[path]) for path in layers if path in examples]
+
+
+def _none(model: object) -> list[Layer]:
+    raise DoctorError(
+        f"no attention was seen in {type(model).__name__} while it ran; expected queries, keys and a softmax. "
+        "To examine a layer alone, name its class, as in package.module:MyAttention"
+    )
 
 
 def group(layers: Iterable[Layer]) -> list[list[Layer]]:
@@ -117,7 +128,7 @@ def together(paths: Sequence[str]) -> str:
 
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-_PLACE = re.compile(r"(layer|block|depth|stage)s?(_?(idx|id|index|number|num|i|n))?$|^(idx|index)$")
+_PLACE = re.compile(r"(layer|block|depth|stage)s?(_?(idx|id|index|number|num|i|n))?$|^(idx|index|name)$")
 
 
 def _with_weights(path: str, modules: dict[str, nn.Module]) -> str:

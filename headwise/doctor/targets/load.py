@@ -26,6 +26,7 @@ from headwise.doctor.limits import LARGEST, last_line, line_of, shown_path, size
 from headwise.doctor.targets.arguments import Arguments, nearest, parse_setting
 from headwise.doctor.telling.printable import printable
 from headwise.errors import DoctorError
+from headwise.registry import framework_of, framework_of_class
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,27 +52,32 @@ class Target:
         """What a reader of its report has to know of how it was built, a line each."""
         return ()
 
-    def build(self, *, largest: float = LARGEST, **changes: Any) -> nn.Module:
-        """The module, with some of its settings changed. Imports its file if it is not imported yet.
+    def build(self, *, largest: float = LARGEST, **changes: Any) -> Any:
+        """The module or Keras layer, with some of its settings changed. Imports its file if it is not imported yet.
 
         Raises DoctorError with a one-sentence message for every error: no such file or class, missing or unknown
-        arguments, an exception in the constructor, a module that is too large, an object that is not an nn.Module.
+        arguments, an exception in the constructor, a module that is too large, an object that is neither an nn.Module
+        nor a Keras layer.
         """
+        module = self.made(largest=largest, **changes)
+        if not _is_module(module):
+            raise DoctorError(
+                f"{self} must be a torch.nn.Module class, a Keras layer, or a function that returns one. Received: it "
+                f"returned a {type(module).__name__}"
+            )
+        return module
+
+    def made(self, *, largest: float = LARGEST, **changes: Any) -> Any:
+        """What the class or the function makes, whatever it is. Raises what `build` raises."""
         made = self.find()
-        if isinstance(made, nn.Module):
+        if _is_module(made):
             if self.settings or self.positional or changes:
                 raise DoctorError(f"{self} is already a module, not a class; remove its arguments and --set")
             return made
         arguments = Arguments(self.name, made, {**self.settings, **changes}, self.positional)
         args, kwargs = arguments.bind()
         with _explained(f"{self.name}({arguments})"), size_limit(self.name, largest):
-            module = made(*args, **kwargs)
-        if not isinstance(module, nn.Module):
-            raise DoctorError(
-                f"{self} must be a torch.nn.Module class, or a function that returns a module. Received: it returned a "
-                f"{type(module).__name__}"
-            )
-        return module
+            return made(*args, **kwargs)
 
     def find(self) -> Any:
         """The class, or the function that makes a module. Imports its file."""
@@ -82,14 +88,12 @@ class Target:
             if not hasattr(found, part):
                 raise DoctorError(self._no_such(where))
             found = getattr(found, part)
-        if isinstance(found, nn.Module):
+        if _is_module(found):
             return found
-        if isinstance(found, type) and not issubclass(found, nn.Module):
-            is_keras = any(cls.__module__.partition(".")[0] == "keras" for cls in found.__mro__)
-            hint = ". A Keras layer is one with KERAS_BACKEND=torch in the environment" if is_keras else ""
+        if isinstance(found, type) and not _is_module_class(found):
             raise DoctorError(
-                f"{self} must be a torch.nn.Module. Received: a class that derives from "
-                f"{', '.join(x.__name__ for x in found.__bases__)}{hint}"
+                f"{self} must be a torch.nn.Module or a Keras layer. Received: a class that derives from "
+                f"{', '.join(x.__name__ for x in found.__bases__)}"
             )
         if not callable(found):
             raise DoctorError(f"{self} must be a torch.nn.Module class. Received: type {type(found).__name__}")
@@ -206,7 +210,15 @@ def _classes_in(path: Path) -> list[str]:
 
 
 def _is_class_of(where: ModuleType, found: object) -> bool:
-    return isinstance(found, type) and issubclass(found, nn.Module) and found.__module__ == where.__name__
+    return isinstance(found, type) and _is_module_class(found) and found.__module__ == where.__name__
+
+
+def _is_module(found: object) -> bool:
+    return isinstance(found, nn.Module) or (not isinstance(found, type) and framework_of(found) is not None)
+
+
+def _is_module_class(found: type) -> bool:
+    return issubclass(found, nn.Module) or framework_of_class(found) is not None
 
 
 # --- Importing -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Console().print(report(diagnosis))      or, as plain text:      print(as_text(di
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headwise.doctor.finding import Diagnosis, Finding, Severity, Where
 
 _STYLE: dict[Severity, str] = {"bug": "bold red", "risk": "bold yellow", "note": "bold cyan"}
+_MANY = 3  # checks of one reason are listed one by one up to here
 _LABEL_WIDTH = 8  # of "evidence", the widest
 
 
@@ -50,7 +51,8 @@ def conclusion(diagnosis: Diagnosis) -> str:
     if not diagnosis.understood:
         return "No bug was found, but nothing was understood either" + (f"; {counted}." if diagnosis.findings else ".")
     if diagnosis.findings:
-        return f"No bug; {counted}."
+        rest = f" {_plural(len(diagnosis.unchecked), 'check')} could not be made." if diagnosis.limited else ""
+        return f"No bug; {counted}.{rest}"
     if diagnosis.unchecked:
         return f"No bug and no risk was found, but {_plural(len(diagnosis.unchecked), 'check')} could not be made."
     return "Healthy: no bug, no risk."
@@ -74,6 +76,8 @@ def _parts(diagnosis: Diagnosis) -> Iterator[RenderableType]:
         title.append(f"  {printable(str(diagnosis.where))}", style="not bold dim")
     yield title
     yield from indented(diagnosis.understood)
+    if diagnosis.limited:
+        yield from indented([diagnosis.evidence])
     for finding in diagnosis.findings:
         yield Text()
         yield from _finding(finding)
@@ -87,12 +91,24 @@ def _parts(diagnosis: Diagnosis) -> Iterator[RenderableType]:
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True)
         table.add_column()
-        for check, why in sorted(diagnosis.unchecked.items()):
+        for check, why in _together(diagnosis.unchecked):
             table.add_row(Text(f"  {printable(check)}", style="dim"), Text(printable(why), style="dim"))
         yield table
     yield Text()
     style = _STYLE["bug"] if diagnosis.bugs else _STYLE["risk"] if _worrying(diagnosis) else "bold green"
     yield Text(conclusion(diagnosis), style=style)
+
+
+def _together(unchecked: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The checks and the reasons; many checks of one reason in one row."""
+    by_reason: dict[str, list[str]] = {}
+    for check, why in sorted(unchecked.items()):
+        by_reason.setdefault(why, []).append(check)
+    for why, alike in by_reason.items():
+        if len(alike) > _MANY:
+            yield f"{len(alike)} checks", f"{why}: {', '.join(alike)}"
+        else:
+            yield from ((check, why) for check in alike)
 
 
 def _worrying(diagnosis: Diagnosis) -> bool:

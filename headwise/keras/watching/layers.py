@@ -37,11 +37,11 @@ def read_layers(watcher: LayerWatcher, call: Running) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         if isinstance(layer, (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)):
-            stack.enter_context(_instead(layer, "_compute_attention", _multi_head(watcher, layer)))
+            stack.enter_context(instead(layer, "_compute_attention", _multi_head(watcher, layer)))
         elif isinstance(layer, keras.layers.Attention):
             pair: list[Tensor] = []
-            stack.enter_context(_instead(layer, "_calculate_scores", _scores(pair)))
-            stack.enter_context(_instead(layer, "_apply_scores", _weighted(watcher, layer, pair)))
+            stack.enter_context(instead(layer, "_calculate_scores", _scores(pair)))
+            stack.enter_context(instead(layer, "_apply_scores", _weighted(watcher, layer, pair)))
         yield
 
 
@@ -84,7 +84,7 @@ def _read_operation(watcher: LayerWatcher, given: Mapping[str, Any], out: Tensor
 
 
 @contextlib.contextmanager
-def _instead(layer: keras.layers.Layer, name: str, make: Callable[[Callable[..., Any]], Any]) -> Iterator[None]:
+def instead(layer: keras.layers.Layer, name: str, make: Callable[[Callable[..., Any]], Any]) -> Iterator[None]:
     """Replace a method of this layer without Keras tracking it as an attribute."""
     attributes = vars(layer)
     mine, before = name in attributes, attributes.get(name)

@@ -177,10 +177,10 @@ def test_a_setting_has_a_name_and_a_value(text: str) -> None:
         (
             "models.py:Plain",
             [],
-            "models.py:Plain must be a torch.nn.Module. Received: a class that derives from object",
+            "models.py:Plain must be a torch.nn.Module or a Keras layer. Received: a class that derives from object",
         ),
         ("models.py:number", [], "models.py:number must be a torch.nn.Module class. Received: type int"),
-        ("models.py:text", [], "a function that returns a module. Received: it returned a str"),
+        ("models.py:text", [], "a function that returns one. Received: it returned a str"),
         ("models.py:ready", ["a=1"], "models.py:ready is already a module, not a class"),
         (
             "models.py:SelfAttention",

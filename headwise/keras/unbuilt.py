@@ -1,0 +1,57 @@
+"""A Keras layer that has no weights yet, as a torch module whose calls may fail: to find out how it is called.
+
+module = unbuilt(layer, make)            # make() gives the layer again, without weights
+module(torch.randn(2, 5, 16))            # a new layer is built by this call
+module.layer                             # that layer, which has its weights now
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import torch
+from keras import tree
+from torch import nn
+
+from headwise.keras.as_torch import Part, is_built, named_as
+from headwise.keras.autograd import from_torch
+from headwise.keras.to_torch import to_torch
+from headwise.keras.watching.paths import paths
+
+
+def unbuilt(layer: keras.layers.Layer, make: Callable[[], keras.layers.Layer] | None) -> Unbuilt | None:
+    """The module of a layer that is not built; None for one that is, or that makes its own first call (torch).
+
+    Args:
+        layer: any Keras layer.
+        make: gives a new layer for each call, since the shapes of the first call stay. None: from the layer's config.
+    """
+    if not isinstance(layer, keras.layers.Layer) or is_built(layer):
+        return None
+    if make is None and isinstance(layer, nn.Module):
+        return None
+    of: Any = type(layer)
+    module: Unbuilt = named_as(of, Unbuilt)(layer, make or (lambda: of.from_config(layer.get_config())))
+    return module
+
+
+class Unbuilt(Part):
+    """The module of `unbuilt`. Its outputs have no gradients."""
+
+    def __init__(self, layer: keras.layers.Layer, make: Callable[[], keras.layers.Layer]) -> None:
+        super().__init__(layer)
+        self.layer = layer  # the one that was called last
+        self._make = make
+        self.weights_to_come = nn.UninitializedParameter()
+        for path, part in paths(layer).items():  # for the sizes that they state
+            if path:
+                self.add_module(path.replace(".", "_"), Part(part))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The output of a new layer for torch tensors."""
+        self.layer = self._make()
+        plain = tree.map_structure(lambda x: from_torch(x) if isinstance(x, torch.Tensor) else x, (args, kwargs))
+        out = self.layer(*plain[0], **plain[1])
+        return tree.map_structure(lambda x: to_torch(x) if hasattr(x, "dtype") else x, out)

@@ -1,0 +1,138 @@
+"""The doctor on layers as people write them: in tf, in keras.ops, in jax.
+
+The whole table: KERAS_BACKEND=jax python -m tests.keras.layers.score
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+
+import headwise
+from headwise.cli import main
+from headwise.keras import DecoderLayer
+from tests.keras.backend import BACKEND
+from tests.keras.layers import mistakes
+from tests.keras.layers.score import each, examined
+
+LAYERS = Path(__file__).parent / "layers"
+OUTSIDE = f"examined on {BACKEND} by behaviour and gradients; its operations are not visible to torch"
+FEW = {  # of the layers in keras.ops, and all that run on JAX, where each layer takes seconds
+    ("operations", "MultiHeadSelfAttention", "keys for values"),
+    ("operations", "MultiHeadSelfAttention", "mask over queries"),
+    ("operations", "MultiHeadSelfAttention", "dropout always on"),
+    ("operations", "CausalSelfAttention", ""),
+    ("operations", "CausalSelfAttention", "one ahead"),
+    ("in_jax", "Attention", ""),
+    ("in_jax", "Attention", "mask turned round"),
+    ("in_jax", "Attention", "heads merged without transpose"),
+}
+UNSEEN = ("operations", "MultiHeadSelfAttention", "keys for values")  # on torch: the unused projection has no weights
+CASES = [case for case in each() if case[0] == "tutorial" or (case in FEW and (BACKEND != "torch" or case != UNSEEN))]
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize(("file", "name", "wrong"), CASES)
+def test_each_mistake_is_named_and_the_healthy_form_has_none(file: str, name: str, wrong: str) -> None:
+    diagnosis = examined(file, name, wrong)
+    bugs = {x.name for x in diagnosis.bugs}
+    assert (mistakes.NAMES[wrong] in bugs) if wrong else diagnosis.healthy, str(diagnosis)
+    if BACKEND != "torch":
+        assert diagnosis.evidence == OUTSIDE
+        assert {"wrong_scale", "layout", "mask_cells", "half"} <= diagnosis.unchecked.keys()
+    if not wrong and BACKEND != "torch":
+        assert "hypothesis: the definition of attention" in " ".join(diagnosis.understood)
+        said = " ".join(str(diagnosis).split())
+        assert diagnosis.evidence in said
+        assert f"{len(diagnosis.unchecked)} checks could not be made" in said
+        assert f"its operations run on {BACKEND}, and torch does not see them: " in said
+
+
+LIBRARY: dict[str, Any] = {
+    "MultiHeadAttention": lambda: keras.layers.MultiHeadAttention(4, 4),
+    "GroupQueryAttention": lambda: keras.layers.GroupQueryAttention(4, 4, 2),
+    "Attention": lambda: keras.layers.Attention(use_scale=True),
+    "AdditiveAttention": lambda: keras.layers.AdditiveAttention(),
+    "DecoderLayer": lambda: DecoderLayer(16, 4),
+}
+QUICK = {"jax": ("Attention",), "tensorflow": ("MultiHeadAttention", "GroupQueryAttention", "Attention")}.get(
+    BACKEND, ()
+)
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("name", [x for x in LIBRARY if BACKEND == "torch" or x in QUICK])
+def test_the_layers_of_the_libraries_are_healthy(name: str) -> None:
+    """Their masks (query_mask, value_mask, attention_mask, use_causal_mask) are arguments like any other."""
+    diagnosis = headwise.diagnose(LIBRARY[name](), make=LIBRARY[name], timeout=None)
+    assert diagnosis.healthy, str(diagnosis)
+    if name == "DecoderLayer":
+        assert any("value_mask [B, K], True = may attend" in line for line in diagnosis.understood)
+
+
+@pytest.mark.every_backend
+def test_the_command_builds_a_layer_and_says_what_it_saw(capsys: pytest.CaptureFixture[str]) -> None:
+    target = f"{LAYERS / 'operations.py'}:CausalSelfAttention"
+    code = main(["doctor", target, "--set", "width=16", "--set", "heads=4", "--json", "-"])
+    (diagnosis,) = json.loads(capsys.readouterr().out)["diagnoses"]
+    assert (code, diagnosis["healthy"]) == (0, True)
+    wanted = f"examined on {BACKEND} by behaviour and gradients; its operations are not visible to torch"
+    assert diagnosis["evidence"] == (
+        wanted if BACKEND != "torch" else "examined by operations, behaviour and gradients"
+    )
+    assert "heads_dividing" not in diagnosis["unchecked"]  # the class was built again with other arguments
+
+
+@pytest.mark.every_backend
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="one process with TensorFlow is enough")
+def test_the_command_finds_out_the_backend(tmp_path: Path) -> None:
+    """Without KERAS_BACKEND, in a process of its own, which limits its time and memory."""
+    kept = {name: x for name, x in os.environ.items() if name not in ("KERAS_BACKEND", "HEADWISE_KERAS_BACKEND")}
+    found, target = tmp_path / "found.json", f"{LAYERS / 'tutorial.py'}:CrossAttention(16, 4)"
+    command = [sys.executable, "-m", "headwise", "doctor", target, "--isolate", "--json", str(found)]
+    ran = subprocess.run(command, env=kept, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    (diagnosis,) = json.loads(found.read_text(encoding="utf-8"))["diagnoses"]
+    assert diagnosis["evidence"].startswith("examined on tensorflow by behaviour and gradients")
+
+
+@pytest.mark.every_backend
+def test_a_keras_layer_that_no_call_fits_is_not_examined() -> None:
+    class Picky(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            raise ValueError("never")
+
+    diagnosis = headwise.diagnose(Picky(), make=Picky)
+    if BACKEND == "torch":
+        assert not diagnosis.healthy
+        return
+    assert diagnosis.not_examined.startswith("Picky.forward(x): no way to call it was found")
+    assert diagnosis.evidence == ""
+
+
+@pytest.mark.every_backend
+def test_a_mask_that_keras_passes_itself_means_what_keras_means() -> None:
+    """Without any documentation: `mask` of a layer with one input is Keras's own mask."""
+
+    class Pooled(keras.layers.Layer):
+        def __init__(self, known: bool) -> None:
+            super().__init__()
+            self.supports_masking = known
+            self.q, self.k, self.v = (keras.layers.Dense(16) for _ in range(3))
+
+        def call(self, x: Any, mask: Any = None) -> Any:
+            scores = self.q(x) @ keras.ops.transpose(self.k(x), (0, 2, 1)) / 4.0
+            if mask is not None:
+                scores = scores - 1e9 * keras.ops.cast(mask, "float32")[:, None, :]
+            return keras.ops.softmax(scores) @ self.v(x)
+
+    for known, severity in ((True, "bug"), (False, "risk"))[: None if BACKEND == "tensorflow" else 1]:
+        diagnosis = headwise.diagnose(Pooled(known), make=lambda known=known: Pooled(known), timeout=None)
+        assert ("mask-polarity", severity) in {(x.name, x.severity) for x in diagnosis.findings}, str(diagnosis)
