@@ -20,6 +20,7 @@ from headwise.doctor.calling.trial import KEYS, QUERIES, Parameter, Trial
 from headwise.doctor.calling.way import Inputs, Way, noise
 from headwise.doctor.limits import out_of_memory
 
+_FAR = -1e3  # what is added to hide a key
 _EXACT = 1e-6  # a smaller relative change of the output counts as none
 _CELLS = ("B1QK", "BQK", "QK", "BHQK", "(BH)QK", "1QK", "11QK", "HQK")
 _KEYS = ("BK", "B1K", "B11K", "K", "KB", "1K")
@@ -140,7 +141,8 @@ class MaskTrial:
 
     def _best(self, p: Parameter, outcomes: list[MaskInput], stated: str | None, claimed: Form | None) -> MaskInput:
         """If no form blocks: the one that leaks least, or the stated one if all leak alike."""
-        likely: Form = self._stated(p) or claimed or ("forbidden" if p.role == "padding" else "allowed")
+        passed: Form | None = "additive" if _is_added(self.trial.example_of(p.name)) else None
+        likely: Form = self._stated(p) or passed or claimed or ("forbidden" if p.role == "padding" else "allowed")
 
         def rank(o: MaskInput) -> tuple[Any, ...]:
             odd = (o.what == "keys" and "B" not in o.shape, o.own and names.about_memory(p.name) is not False)
@@ -263,6 +265,13 @@ def _judged(tried: MaskInput, of_marked: float, of_others: float) -> MaskInput:
         form, allowed, forbidden = "forbidden", forbidden, allowed
     works = forbidden <= _EXACT < allowed
     return dataclasses.replace(tried, form=form, works=works, leak=forbidden / max(allowed, 1e-12))
+
+
+def _is_added(value: Any) -> bool:
+    """Whether a mask that a real call passes holds 0 and numbers far below it."""
+    if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
+        return False
+    return bool((value <= 0).all()) and float(value.min()) < _FAR
 
 
 def _grade(leak: float) -> int:

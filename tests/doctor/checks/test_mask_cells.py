@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.doctor.patient import NotChecked
-from tests.doctor.checks.specimens import Cross, found, one, seeded
+from headwise.doctor.checks.mask_cells import check
+from headwise.doctor.patient import NotChecked, Patient
+from tests.doctor.checks.specimens import Attention, Cross, found, one, seeded
 from tests.doctor.checks.styles import Einsum, Masked, Plain, assert_at
 
 
@@ -467,3 +468,22 @@ class RowsOfPadding(Padded):
 
 def test_rows_of_padding_may_see_anything() -> None:
     assert found("mask_cells", seeded(RowsOfPadding)) == []
+
+
+class InvertsWhatIsAdded(Attention):
+    """What is passed is 0, or far below."""
+
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        q, k, v = (self.split(w(x)) for w in (self.q, self.k, self.v))
+        scores = self.score(q, k)
+        if attention_mask is not None:
+            scores = scores + torch.where(attention_mask < 0, 0.0, torch.finfo(scores.dtype).min)
+        found: Tensor = self.out(self.merge(scores.softmax(-1) @ v))
+        return found
+
+
+def test_an_additive_mask_that_is_inverted() -> None:
+    passed = torch.zeros(2, 1, 5, 5).masked_fill(torch.ones(5, 5).triu(1).bool(), torch.finfo(torch.float32).min)
+    example = ((torch.randn(2, 5, 16),), {"attention_mask": passed})
+    (finding,) = check(Patient(seeded(InvertsWhatIsAdded), example=example))
+    assert (finding.name, finding.severity) == ("mask-polarity", "bug")

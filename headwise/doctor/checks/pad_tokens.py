@@ -1,0 +1,87 @@
+"""A mask that a module makes from its token ids: whether it hides the keys of padding, and not its queries.
+
+`(ids != pad).unsqueeze(1).unsqueeze(3)` blanks the rows of padding, which nobody reads, and lets every other token
+attend to padding. The module is called with padding at the end, and again told that another id is padding: the scores
+that differ are those that the mask fills.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling.copying import copied
+from headwise.doctor.calling.way import tensors_in
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.reading.events import Softmax
+from headwise.doctor.reading.trace import trace
+
+FINDINGS = ("mask-broadcast",)
+
+_PAD = re.compile(r"pad(ding)?_?(token_?)?(id|idx|index)$", re.IGNORECASE)
+_LENGTH, _PADDED = 6, 2
+_NO_ID = -1
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    way = patient.interface.way
+    pads = _pads(patient.original)
+    if type(patient.module) is type(patient.original) or not pads:
+        raise NotApplicable("it takes no token ids, or knows no padding among them")
+    length = patient.interface.length or _LENGTH
+    ids = _ids(patient.original, set(pads.values()), length)
+    given = {name: ids for _, name in way.slots if not name[0].isdigit() and "." not in name}
+    try:
+        told, other = (_first(patient.original, given, change) for change in (False, True))
+    except Exception as error:
+        raise NotChecked(f"it does not run on ids with padding: {type(error).__name__}") from None
+    if told is None or other is None or told.scores.shape != other.scores.shape:
+        return
+    if told.scores.shape[-2:] != (length, length) or told.dims != (told.scores.ndim - 1,):
+        return
+    filled = (told.scores != other.scores).flatten(0, -3).any(0)  # [Q, K]
+    real = length - _PADDED
+    if bool(filled[real:].all()) and not bool(filled[:real].any()):
+        yield Finding(
+            "mask-broadcast",
+            "bug",
+            f"the mask that it makes of its token ids fills the rows of padding ({_PADDED} of {length} queries) and no "
+            "key in the other rows: every token attends to padding",
+            "put the keys last: (ids != pad)[:, None, None, :] for scores [B, H, Q, K]",
+            told.where,
+            numbers={"rows": float(_PADDED), "of": float(length)},
+        )
+
+
+def _pads(module: nn.Module) -> dict[tuple[str, str], int]:
+    """The ids of padding that the module and its parts hold: (path, attribute) -> id."""
+    return {
+        (path, name): value
+        for path, part in module.named_modules()
+        if not type(part).__module__.startswith("torch.")
+        for name, value in vars(part).items()
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0 and _PAD.search(name)
+    }
+
+
+def _ids(module: nn.Module, pads: set[int], length: int) -> Tensor:
+    """[2, N]: other ids, then padding."""
+    below = min(part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding))
+    usual = [i for i in range(max(below, 2)) if i not in pads] or [0]
+    rows = [[usual[(5 * b + 3 * i + 1) % len(usual)] for i in range(length)] for b in range(2)]
+    ids = torch.tensor(rows)
+    ids[:, length - _PADDED :] = min(pads)
+    return ids
+
+
+def _first(module: nn.Module, given: Mapping[str, Tensor], change: bool) -> Softmax | None:
+    """The first softmax of a call, in which nothing is padding if `change`."""
+    twin = copied(module).cpu().eval()
+    for path, name in _pads(twin) if change else ():
+        setattr(twin.get_submodule(path), name, _NO_ID)
+    run = trace(twin, (), lambda: twin(**given), lambda result: next(x for _, x in tensors_in(result)))
+    return next(iter(run.softmaxes), None)

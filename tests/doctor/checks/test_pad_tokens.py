@@ -1,0 +1,57 @@
+"""Masks made of token ids."""
+
+from __future__ import annotations
+
+import pytest
+from torch import Tensor, nn
+
+from headwise.doctor.patient import NotApplicable
+from tests.doctor.checks.specimens import Attention, found, one, seeded
+
+
+class Encoder(nn.Module):
+    """src: token ids [B, N]."""
+
+    def __init__(self, pad_idx: int = 0) -> None:
+        super().__init__()
+        self.src_pad_idx = pad_idx
+        self.embedding, self.attention = nn.Embedding(20, 16), Attention()
+
+    def forward(self, src: Tensor) -> Tensor:
+        x = self.embedding(src)
+        found: Tensor = self.attention.attend(x, x, self.laid(src != self.src_pad_idx))
+        return found
+
+    def laid(self, real: Tensor) -> Tensor | None:
+        return real[:, None, None, :]
+
+
+class HidesQueries(Encoder):
+    def laid(self, real: Tensor) -> Tensor | None:
+        return real.unsqueeze(1).unsqueeze(3)
+
+
+class HidesBoth(Encoder):
+    def laid(self, real: Tensor) -> Tensor | None:
+        return real[:, None, None, :] & real[:, None, :, None]
+
+
+class Unmasked(Encoder):
+    """Its caller may pass what is padding in another way."""
+
+    def laid(self, real: Tensor) -> Tensor | None:
+        return None
+
+
+@pytest.mark.parametrize("pad", [0, 3])
+def test_a_mask_of_queries(pad: int) -> None:
+    finding = one("pad_tokens", seeded(HidesQueries, pad))
+    assert (finding.name, finding.severity) == ("mask-broadcast", "bug")
+    assert "2 of 6 queries" in finding.evidence
+
+
+def test_healthy_ones() -> None:
+    for kind in (Encoder, HidesBoth, Unmasked):
+        assert found("pad_tokens", seeded(kind)) == []
+    with pytest.raises(NotApplicable):
+        found("pad_tokens", seeded(Attention))
