@@ -22,7 +22,7 @@ from headwise.doctor.calling.mask_trial import MaskTrial
 from headwise.doctor.calling.settle import lengths, settle
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, undisturbed
-from headwise.doctor.calling.way import LAYOUTS, Inputs, OutputProblem, Result, Way, home
+from headwise.doctor.calling.way import LAYOUTS, MAPS, Inputs, OutputProblem, Result, Way, home
 from headwise.errors import DoctorError
 
 __all__ = ["Form", "Inputs", "Interface", "MaskInput", "Result", "Spec", "copied", "discover"]
@@ -167,6 +167,14 @@ class Interface:
     def on(self, module: nn.Module) -> Interface:
         """The same interface for another module of the same class, such as a copy."""
         return dataclasses.replace(self, module=module)
+
+    def on_maps(self) -> Interface | None:
+        """The same, taking square maps [B, M, H, W] in the place of maps of one row; None if it takes no maps."""
+        if self.way.layout in MAPS:
+            return self
+        if self.way.layout != "BM1N":
+            return None
+        return dataclasses.replace(self, way=dataclasses.replace(self.way, layout="BMSS", output_at=None))
 
     def describe(self) -> list[str]:
         """Lines for the report: how it is called, its masks, its heads."""

@@ -226,6 +226,8 @@ def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
             return x.flatten(2)
         if x.shape[2] == length:
             return x.transpose(1, 2).flatten(2)
+    if x.ndim > 4 and x.shape[:2] == (batch, length):
+        return x.flatten(2)
     if x.ndim == 2 and x.shape[0] == batch:
         return x[:, None]
     return None

@@ -296,9 +296,9 @@ def _by_behaviour(patient: Patient, source: str, name: str, size: int, distance:
         return
     probe = Probe(patient)
     reached = probe.influence(probe.square(1, len(distance))) > REACHED
-    if bool(reached[distance < 0].any()) or bool(reached.tril().all()):
-        return  # not causal, or no window
-    left = int(distance[reached].max())
+    left = int(distance[reached].max()) if bool(reached.any()) else 0
+    if bool(reached[distance < 0].any()) or left == len(distance) - 1:
+        return  # not causal, or no window: the first token still reaches the last
     band = (distance >= 0) & (distance <= left)
     wrong = (reached != band).any(-1)
     if not bool(wrong.any()):

@@ -14,6 +14,7 @@ FINDINGS = ("output-shape",)
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     widths: set[int] = set()
+    of_keys: set[float] = set()  # output numbers for each key
     rows_of: dict[int, int] = {}  # queries -> rows
     for batch, length in ((3, 5), (2, 7)):
         inputs = probe.inputs(batch, length)
@@ -33,6 +34,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             )
             return
         widths.add(out.shape[-1])
+        of_keys.add(inputs.key is not None and out.shape[-1] / inputs.key_length)
         if batch == 3 and not out.isfinite().all():
             broken = int((~out.isfinite()).sum())
             yield _finding(
@@ -51,7 +53,14 @@ def check(patient: Patient) -> Iterator[Finding]:
             "nothing, if it is meant to pool its input; else return one row per query",
             numbers={"queries": float(max(rows_of)), "rows": float(rows_of[max(rows_of)])},
         )
-    if len(widths) > 1:
+    if len(widths) > 1 and len(of_keys) == 1 and max(of_keys) >= 1 and max(of_keys).is_integer():
+        yield Finding(
+            "output-shape",
+            "note",
+            f"it returns {max(of_keys):g} for each key, and no sum of values: weights, or the scores of a pointer",
+            "nothing, if that is meant",
+        )
+    elif len(widths) > 1:
         yield _finding(
             f"the width of its output depends on the input's lengths: {', '.join(map(str, sorted(widths)))}",
             "return [batch, queries, width]",

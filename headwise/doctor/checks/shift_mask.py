@@ -5,7 +5,6 @@ The map is also tried with a side that is no multiple of the window: its padding
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from headwise.doctor.calling import names, sizes
 from headwise.doctor.calling.claims import text_of
-from headwise.doctor.calling.way import MAPS
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, Probe
@@ -28,7 +26,11 @@ _SHIFTS = ["shift_size", "shift", "shift_sizes"]
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    patient = _on_maps(patient)
+    on_maps = patient.interface.on_maps()
+    if on_maps is None:
+        raise NotApplicable("its input is no map")
+    patient = patient.fresh()
+    patient.__dict__["interface"] = on_maps.on(patient.module)
     window, shift = _number(patient, _WINDOWS), _number(patient, _SHIFTS)
     if not window or not shift or not shift < window <= 8:
         raise NotApplicable("its windows are not shifted")
@@ -58,19 +60,6 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
     if not measured:
         raise NotChecked("it does not take a map of two windows")
-
-
-def _on_maps(patient: Patient) -> Patient:
-    """The same, taking square maps; code that pads them also takes one of a single row."""
-    interface = patient.interface
-    if interface.way.layout in MAPS:
-        return patient
-    if interface.way.layout != "BM1N":
-        raise NotApplicable("its input is no map")
-    way = dataclasses.replace(interface.way, layout="BMSS", output_at=None, weights_at=None)
-    twin = patient.fresh()
-    twin.__dict__["interface"] = dataclasses.replace(interface.on(twin.module), way=way)
-    return twin
 
 
 def _number(patient: Patient, wanted: list[str]) -> int:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from headwise.doctor.patient import Patient
 
 
+_SIDE = 8  # of a map
+
+
 @dataclasses.dataclass
 class Reached:
     """What `reached` found."""
@@ -62,6 +65,12 @@ def reached(patient: Patient) -> Reached:
             continue
         found.calls += 1
         found.in_training = set(here) if training else found.in_training
+        for name, where in here.items():
+            found.there[name] = found.there[name] | where if name in found.there else where
+    maps = probe.interface.on_maps()
+    if maps is not None and maps is not probe.interface:  # in a row, nothing attends along a column
+        probe.interface = maps
+        here = gradients_of(probe, maps.inputs(2, _SIDE * _SIDE), wanted) or {}
         for name, where in here.items():
             found.there[name] = found.there[name] | where if name in found.there else where
     for hook in hooks:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.checks.built_in_mask import check
+from headwise.doctor.checks.built_in_mask import _by_behaviour, check
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotChecked, Patient
 from tests.doctor.checks.specimens import Causal, found, one, seeded
@@ -453,3 +453,21 @@ def test_a_mask_that_lowers_allowed_keys_too() -> None:
     finding = one("built_in_mask", seeded(LowersEverything))
     assert (finding.name, finding.severity) == ("mask-polarity", "bug")
     assert "every score is lowered to -1e+09" in finding.evidence
+
+
+class WindowOfTheModel(Plain):
+    """The mask with the window of `sliding_window` comes from the model around it; a gate closes now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sliding_window = 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        outs = [self.attend(x[:, n : n + 1], x[:, : n + 1], None) * (n != 5) for n in range(x.shape[1])]
+        return torch.cat(outs, 1) + x
+
+
+def test_a_layer_that_sees_all_is_not_judged_by_its_window() -> None:
+    at = torch.arange(9)
+    patient = Patient(seeded(WindowOfTheModel))
+    assert list(_by_behaviour(patient, "", "sliding_window", 3, at[:, None] - at)) == []

@@ -51,3 +51,31 @@ def test_numbers_that_are_none() -> None:
 def test_a_healthy_one() -> None:
     assert found("output_shape", seeded(Attention)) == []
     assert found("output_shape", seeded(Cross)) == []
+
+
+class Pointer(Cross):
+    """Scores of the keys, and no sum of values."""
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        return self.score(self.split(self.q(x)), self.split(self.k(memory))).mean(1).log_softmax(-1)
+
+
+class Maps(Pointer):
+    """Weights for each head: [B, Q, H, 1, K]."""
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        weights = self.score(self.split(self.q(x)), self.split(self.k(memory))).softmax(-1)
+        return weights.transpose(1, 2)[:, :, :, None]
+
+
+class AsWideAsLong(Cross):
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        return self.attend(x, memory, None)[..., : x.shape[1]]
+
+
+def test_one_number_for_each_key_is_a_note() -> None:
+    for kind, number in ((Pointer, "1"), (Maps, "4")):
+        finding = one("output_shape", seeded(kind))
+        assert (finding.name, finding.severity) == ("output-shape", "note")
+        assert f"returns {number} for each key" in finding.evidence
+    assert one("output_shape", seeded(AsWideAsLong)).severity == "bug"

@@ -169,3 +169,26 @@ def test_healthy_ones() -> None:
     assert found("unused_parameter", frozen) == []
     with pytest.raises(NotChecked, match="no parameters"):
         found("unused_parameter", seeded(Attention).requires_grad_(False))
+
+
+class AlongTheColumns(Attention):
+    """Takes an image [B, M, H, W] and attends along its columns, of which a row has one token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Conv2d(16, 16, 1) for _ in range(4))
+
+    def forward(self, image: Tensor) -> Tensor:
+        q, k, v = (w(image).permute(0, 3, 2, 1) for w in (self.q, self.k, self.v))
+        y = self.score(q, k).softmax(-1) @ v
+        return self.out(y.permute(0, 3, 2, 1))
+
+
+class QueriesForgotten(AlongTheColumns):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().score(k, k)
+
+
+def test_columns_of_one_token() -> None:
+    assert found("unused_parameter", seeded(AlongTheColumns)) == []
+    assert {x.name for x in found("unused_parameter", seeded(QueriesForgotten))} == {"unused-parameter"}
