@@ -20,6 +20,8 @@ from headwise.doctor.calling.spec import Spec
 from headwise.doctor.finding import Where
 from headwise.doctor.foreign import as_module
 from headwise.doctor.limits import out_of_memory
+from headwise.doctor.not_checked import NotApplicable as NotApplicable
+from headwise.doctor.not_checked import NotChecked as NotChecked
 from headwise.doctor.source import source_of
 from headwise.errors import DoctorError, shortened
 
@@ -29,14 +31,6 @@ if TYPE_CHECKING:
     from headwise.doctor.reading.anatomy import Anatomy
 
 Example = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-class NotChecked(Exception):  # noqa: N818 (an answer, not an error)
-    """A check cannot be made on this module; the message says why."""
-
-
-class NotApplicable(NotChecked):
-    """There is nothing to check in this module: it has no mask, no cache, no positions."""
 
 
 def _at_home(module: nn.Module) -> nn.Module:
