@@ -6,12 +6,14 @@ or not, weights returned or not) often forgets the mask in one of them.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.mask_input import MaskInput
+from headwise.doctor.calling.names import STARTS
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
@@ -36,13 +38,19 @@ def check(patient: Patient) -> Iterator[Finding]:
         if change > REACHED:
             acting.append((mask, change))
         elif not (_elsewhere(probe, mask, masks) or _acts_beside(probe, inputs, mask, masks)):
-            yield _finding(
+            found = _finding(
                 f"{mask.parameter} changes nothing: a mask that hides a key gives the same output as one that hides "
                 "none",
             )
+            yield dataclasses.replace(found, severity="risk") if _by_starts(patient) else found
     for mask, change in acting:
         yield from _modes(probe, inputs, mask, change)
     yield from _together(probe, inputs, [mask for mask, _ in acting])
+
+
+def _by_starts(patient: Patient) -> bool:
+    """Whether a library's module requires the starts of its sequences: its model then passes no mask."""
+    return patient.is_library and any(STARTS.match(name.lower()) for name, _ in patient.interface.way.extras)
 
 
 def _one_each(masks: tuple[MaskInput, ...]) -> list[MaskInput]:
