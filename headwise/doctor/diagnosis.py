@@ -71,11 +71,8 @@ def diagnose(
     not_examined = ""
     patient, clock = None, _Clock()
     try:
-        with (
-            _quiet(),
-            _clock(module) as clock,
-            time_limit(timeout),
-        ):  # set_stance imports torch's compiler: that is not the module's time
+        # _quiet imports torch's compiler: that is not the module's time.
+        with _quiet(), _clock(module) as clock, time_limit(timeout):
             patient = Patient(module, spec=spec, example=example, make=make)
             _ = patient.interface
             for name, check in (checks.READ | checks.PROBED).items():
