@@ -148,6 +148,18 @@ def test_a_module_that_does_not_end_hangs() -> None:
     assert "time.sleep" in diagnosis.bugs[0].where.code or "while True" in diagnosis.bugs[0].where.code
 
 
+class Slow(Forever):
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(0.2)
+        return x.softmax(-1) @ x.transpose(1, 2) @ x
+
+
+def test_many_calls_that_take_long_together_do_not_hang() -> None:
+    diagnosis = diagnose(Slow(), timeout=2.0)
+    assert "hangs" not in {f.name for f in diagnosis.findings}
+    assert "longer than 2 s" in diagnosis.unchecked["the rest"]
+
+
 def test_a_module_that_ends_the_process_crashes() -> None:
     (bug,) = diagnose(Leaves()).bugs
     assert bug.name == "crashes"

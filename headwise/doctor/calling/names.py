@@ -92,6 +92,7 @@ _PARTS = (  # of names that are not in the vocabulary
     (re.compile(r"(^|_)(decoder|dec|hidden|embeds?|embeddings?|inputs?|tokens?|states?|x)(_|$)"), "query"),
 )
 
+STARTS = re.compile(r"^cu_?(seq_?)?lens?(_[qk])?$|^cumulative_(seq_?)?len(gth)?s$")  # where packed documents begin
 # Which document each token of a row belongs to.
 DOCUMENTS = re.compile(
     r"(^|_)(seg(ment)?|doc(ument)?|pack(ing|ed)?|sequence|seq|sample|example|image|graph)_?"

@@ -13,6 +13,7 @@ from typing import Any
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.mask_input import MaskInput
+from headwise.doctor.calling.names import STARTS
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
@@ -39,15 +40,22 @@ def check(patient: Patient) -> Iterator[Finding]:
             acting.append((mask, change))
         elif not (_elsewhere(probe, mask, masks) or _acts_beside(probe, inputs, mask, masks)):
             severity = _replaced(patient, inputs, mask)
+            unless = "" if severity == "bug" else ", unless its causal mask is switched off"
+            severity = "risk" if severity == "bug" and _by_starts(patient) else severity
             patient.excused |= {"mask-ignored"} if severity != "bug" else set()
             yield _finding(
                 f"{mask.parameter} changes nothing: a mask that hides a key gives the same output as one that hides "
-                f"none{'' if severity == 'bug' else ', unless its causal mask is switched off'}",
+                f"none{unless}",
                 severity=severity,
             )
     for mask, change in acting:
         yield from _modes(probe, inputs, mask, change)
     yield from _together(probe, inputs, [mask for mask, _ in acting])
+
+
+def _by_starts(patient: Patient) -> bool:
+    """Whether a library's module requires the starts of its sequences: its model then passes no mask."""
+    return patient.is_library and any(STARTS.match(name.lower()) for name, _ in patient.interface.way.extras)
 
 
 def _one_each(masks: tuple[MaskInput, ...]) -> list[MaskInput]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headwise.doctor.calling import claims
 from headwise.doctor.calling.interface import Inputs
-from headwise.doctor.calling.names import DOCUMENTS, simple
+from headwise.doctor.calling.names import DOCUMENTS, STARTS, simple
 from headwise.doctor.calling.signature import signature
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
@@ -20,7 +20,6 @@ from headwise.doctor.probing.probe import REACHED, Probe
 
 FINDINGS = ("packing-leak",)
 
-_STARTS = re.compile(r"^cu_?(seq_?)?lens?(_[qk])?$|^cumulative_(seq_?)?len(gth)?s$")
 _POSITIONS = re.compile(r"^position(s|_?ids?)$|^pos_ids?$")
 _PACKED = re.compile(r"\b(packed|packing|documents?|segments?)\b", re.IGNORECASE)
 _FIRST, _LENGTH = 3, 7  # tokens of the first document, and of both together
@@ -30,7 +29,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     roles = probe.interface.roles
     taken = [*roles, *_keywords(patient)]
-    names = [name for name in taken if DOCUMENTS.search(simple(name)) or _STARTS.match(name.lower())]
+    names = [name for name in taken if DOCUMENTS.search(simple(name)) or STARTS.match(name.lower())]
     if not names:
         names = [name for name in roles if _POSITIONS.match(name.lower())]
         names = names if names and _PACKED.search(_prose(patient)) else []
@@ -96,7 +95,7 @@ def _ways(names: list[str], batch: int) -> Iterator[dict[str, Any]]:
     rest = _LENGTH - _FIRST
     ids, starts = torch.tensor([1] * _FIRST + [2] * rest), torch.tensor([0, _FIRST, _LENGTH])
     positions = torch.cat([torch.arange(_FIRST), torch.arange(rest)])
-    lens = [name for name in names if _STARTS.match(name.lower())]
+    lens = [name for name in names if STARTS.match(name.lower())]
     again = [name for name in names if _POSITIONS.match(name.lower())]
     given = [name for name in names if name not in lens and name not in again]
     for many, value in ((given, ids), (again, positions)):
