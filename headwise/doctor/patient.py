@@ -138,6 +138,12 @@ class Patient:
         return found.text if found else ""
 
     @functools.cached_property
+    def serves(self) -> bool:
+        """Whether its forward is declared to run without gradients, and it decodes or serves."""
+        declared = re.search(r"@torch\.(no_grad|inference_mode)(\(\))?\s+def forward", self.source)
+        return bool(declared) and bool(re.search(r"infer|decod|generat|stream|serv|chat|cache", self.source, re.I))
+
+    @functools.cached_property
     def where(self) -> Where | None:
         """Where the module's class is defined."""
         found = source_of(type(self.module))

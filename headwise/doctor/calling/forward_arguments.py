@@ -5,6 +5,7 @@ Each argument has a list of makers, the most likely first. A maker returns a val
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 from collections.abc import Callable
@@ -241,8 +242,17 @@ def from_example(value: Any, shapes: Shapes) -> Maker:
                 if wanted != size:
                     x = x.index_select(dim, torch.arange(wanted, device=x.device).clamp(max=size - 1))
             return x.to(at.device, at.dtype if x.is_floating_point() else x.dtype)
-        if isinstance(x, (tuple, list)):
+        if type(x) in (tuple, list):
             return type(x)(fit(y, at) for y in x)
-        return x
+        return _own(x)  # a cache, which a call fills
 
-    return lambda at: fit(value, at)
+    kept = _own(value)
+    return lambda at: fit(kept, at)
+
+
+def _own(value: Any) -> Any:
+    """A copy of a captured value, which calls may change; the value itself if it cannot be copied."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value

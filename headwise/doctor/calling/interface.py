@@ -23,7 +23,8 @@ from headwise.doctor.calling.settle import lengths, settle
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, undisturbed
 from headwise.doctor.calling.way import LAYOUTS, MAPS, Inputs, OutputProblem, Result, Way, home
-from headwise.errors import DoctorError
+from headwise.doctor.limits import out_of_memory
+from headwise.errors import DoctorError, shortened
 
 __all__ = ["Form", "Inputs", "Interface", "MaskInput", "Result", "Spec", "copied", "discover"]
 
@@ -221,7 +222,7 @@ def discover(
         length, same = lengths(trial, way)
         heads = spec.heads or sizes.heads(module)
         way = dataclasses.replace(way, heads=heads or way.heads if way.layout in ("BNM", "NBM", "NM") else way.heads)
-        way, masks = MaskTrial(trial, way, length, same).find()
+        way, masks = _masks(trial, way, length, same)
         also = _also(trial, way)
         _build(module, trial, way)
     flags = {p.name: p.default for p in trial.parameters if isinstance(p.default, bool)}
@@ -248,6 +249,22 @@ def discover(
         length=length,
         same_length=same,
     )
+
+
+def _masks(trial: Trial, way: Way, length: int | None, same: bool) -> tuple[Way, tuple[MaskInput, ...]]:
+    try:
+        found = MaskTrial(trial, way, length, same)
+    except DoctorError:
+        raise
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        said = f"{type(error).__name__}: {shortened(str(error), 200)}"
+        raise DoctorError(
+            f"{type(trial.module).__name__}.forward ran once; a second call, with three examples, raised {said}. A "
+            "cache or another argument of the example may fit one call only"
+        ) from error
+    return found.find()
 
 
 def _causality(module: nn.Module, flags: dict[str, bool], masks: tuple[MaskInput, ...]) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
-from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe, gap, gradients, quiet, weighting
 
 FINDINGS = ("gradient-blocked", "gradient-wrong")
@@ -31,6 +31,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     tracked = inputs.each(lambda x: x.clone().requires_grad_())
     with quiet(), torch.enable_grad():
         out = probe.interface.run(tracked.each(Tensor.clone), grad=True).output
+    if not out.requires_grad and patient.serves:
+        raise NotApplicable("its forward is declared without gradients, for decoding")
     if not out.requires_grad:
         yield _blocked("autograd finds no path from the output to any input or parameter: it requires no gradient", {})
         return

@@ -46,8 +46,16 @@ def check(patient: Patient) -> Iterator[Finding]:
             patient.excused.add("projection-zero")
             yield _zero(patient, site, zero)
             return
-        yield from _idle(site)
+        if not _all_learn(patient, site):
+            yield from _idle(site)
         yield from _tied(site)
+
+
+def _all_learn(patient: Patient, site: Site) -> bool:
+    """Whether a gradient reaches every number of the queries' weights: then no head is idle."""
+    names = [seed.name for seed in site.projections["q"] if seed.name]
+    there = patient.reached.there
+    return bool(names) and all(name in there and bool(there[name].all()) for name in names)
 
 
 def _of(site: Site, name: str) -> Tensor:

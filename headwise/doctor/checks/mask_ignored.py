@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from torch import Tensor
+
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.mask_input import MaskInput
 from headwise.doctor.calling.names import STARTS
@@ -18,7 +20,7 @@ from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.masking import about_memory, given
-from headwise.doctor.probing.probe import REACHED, Probe, gap, quiet
+from headwise.doctor.probing.probe import REACHED, Probe, gap, moved, quiet
 from headwise.doctor.reading.documents import documents
 
 FINDINGS = ("mask-ignored",)
@@ -126,13 +128,23 @@ def _modes(probe: Probe, inputs: Inputs, mask: MaskInput, change: float) -> Iter
             modes[f"with {flag}={not default}"] = {"more": {flag: not default}}
     for name, options in modes.items():
         found = _change(probe, inputs, mask, **options)
-        if found is not None and found <= REACHED:
+        if found is not None and found <= REACHED and not _without_keys(probe, inputs, mask, options):
             usual = "in eval mode" if name == "in train mode" else "otherwise"
             yield _finding(
                 f"{mask.parameter} has no effect {name}; {usual} hiding a key changes the output by {change:.2g} of "
                 "its size",
                 {"change": change},
+                severity="bug" if mask.works else "risk",  # else of what is masked nothing is known
             )
+
+
+def _without_keys(probe: Probe, inputs: Inputs, mask: MaskInput, options: dict[str, Any]) -> bool:
+    """Whether in this mode the key does not matter, masked or not: a flag that leaves out the memory, for example."""
+    if "more" not in options:
+        return False
+    before = probe.attempt(inputs, given=options["more"])
+    after = probe.attempt(moved(inputs, slice(None), _key(inputs, mask)), given=options["more"])
+    return isinstance(before, Tensor) and isinstance(after, Tensor) and gap(before, after) <= REACHED
 
 
 def _together(probe: Probe, inputs: Inputs, masks: list[MaskInput]) -> Iterator[Finding]:

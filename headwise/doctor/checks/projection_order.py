@@ -6,7 +6,9 @@ say what their author intended. A module trains with any order, but loads no che
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 from collections.abc import Iterator
 
 import torch
@@ -62,6 +64,24 @@ def _alike(a: Site, b: Site) -> bool:
     return x.shape == y.shape and bool(x.numel()) and bool((x < 1).any()) and torch.equal(x, y)
 
 
+_PART = re.compile(r"^_*(q|k|v)(uery|ueries|ey|eys|alue|alues|s)?_*$", re.IGNORECASE)
+
+
+def _unpacked(patient: Patient) -> list[str]:
+    """The order in which an assignment such as `v, k, q = fused(x).chunk(3, -1)` names the three."""
+    try:
+        tree = ast.parse(textwrap.dedent(patient.source))
+    except SyntaxError:
+        return []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+            names = [x.id for x in node.targets[0].elts if isinstance(x, ast.Name)]
+            letters = [m[1].lower() for name in names if (m := _PART.match(name))]
+            if sorted(letters) == ["k", "q", "v"] and not isinstance(node.value, ast.Tuple):
+                return letters
+    return []
+
+
 def _used(site: Site, name: str) -> tuple[Seed, Tensor] | None:
     """The projection of q, k or v and its columns, [H, D]; None if it is not one projection."""
     columns = site.columns(name)
@@ -100,6 +120,8 @@ def _order(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor] | N
     stated = read_name(seed.name.removesuffix(".weight").removesuffix(".in_proj")).letters
     if stated == "".join(order):
         return  # its documentation states this order
+    if not stated and _unpacked(patient) == order:
+        return  # the weight's name states none, and the code names each part
     parts = ", ".join(f"{_WORDS[name]} from {first[name]}" for name in shared)
     yield Finding(
         "qkv-order",

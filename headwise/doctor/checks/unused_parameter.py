@@ -34,6 +34,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("it has no parameters that require a gradient")
     reached = patient.reached
     if not reached.calls:
+        if patient.serves:
+            raise NotApplicable("its forward is declared without gradients, for decoding")
         yield Finding(
             "gradient-blocked",
             "bug",

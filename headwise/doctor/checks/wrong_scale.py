@@ -18,6 +18,7 @@ from headwise.doctor.finding import Finding, Severity, Where
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import Anatomy, look
+from headwise.doctor.reading.documents import documents
 from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site
 from headwise.doctor.reading.yarn import Temperatures, temperatures
@@ -172,9 +173,10 @@ def _cooled(patient: Patient, site: Site, factor: float, expected: float, latent
 
 def _severity(patient: Patient, site: Site, factor: float, known: str | None) -> tuple[Severity | None, str]:
     """The severity of a wrong factor (None: it is intended), and a description."""
-    text = patient.source
+    text = "\n".join((patient.source, *documents(patient.module)))
     if _learned(site) or re.search(
-        r"mup|μp|maximal update|(un|not |isn't |are not )scaled|no scal|without (the )?scal|\bfolded\b|fold_scal",
+        r"mup|μp|maximal update|(un|not |isn't |are not )scaled|no scal|without (the )?scal|\bfolded\b|fold_scal"
+        r"|sqrt\(\w+\)[^.]*\b(part of|inside|into)\b",
         text,
         re.IGNORECASE,
     ):

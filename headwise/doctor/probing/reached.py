@@ -5,6 +5,7 @@ It is tried without masks, with them, in train mode with dropout disabled, and w
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,22 @@ def reached(patient: Patient) -> Reached:
             found.there[name] = found.there[name] | where if name in found.there else where
     for hook in hooks:
         hook.remove()
+    for name, where in _in_example(patient, probe, wanted).items():
+        found.there[name] = found.there[name] | where if name in found.there else where
     return found
+
+
+def _in_example(patient: Patient, probe: Probe, wanted: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Where gradients are not 0 in the call that was given, whose arguments may hold what is not tried here."""
+    if patient.example is None:
+        return {}
+    try:
+        args, kwargs = copy.deepcopy(patient.example)
+        with quiet(), Dice(still=True), torch.enable_grad():
+            raw = probe.module(*args, **kwargs)
+    except Exception:
+        return {}
+    return _where(list(_floats(raw)), wanted) or {}
 
 
 def trainable(probe: Probe) -> dict[str, Tensor]:
@@ -93,15 +109,18 @@ def gradients_of(
     try:
         with quiet(), Dice(still=True), torch.enable_grad():
             result = probe.interface.run(inputs, grad=True, **options)
-        outs = [x for x in (result.output, *_floats(result.raw)) if x.requires_grad]
-        if not outs:
-            return None
-        weights = [weighting(x) for x in outs]
-        found = torch.autograd.grad(outs, list(wanted.values()), weights, allow_unused=True)
+        return _where([result.output, *_floats(result.raw)], wanted)
     except Exception:
         return None
     finally:
         probe.module.eval()
+
+
+def _where(outs: list[Tensor], wanted: dict[str, Tensor]) -> dict[str, Tensor] | None:
+    outs = [x for x in outs if x.requires_grad]
+    if not outs:
+        return None
+    found = torch.autograd.grad(outs, list(wanted.values()), [weighting(x) for x in outs], allow_unused=True)
     return {name: g != 0 for name, g in zip(wanted, found, strict=True) if g is not None and bool((g != 0).any())}
 
 

@@ -206,3 +206,83 @@ class Segments(Attention):
 def test_ids_of_documents_with_another_name() -> None:
     assert headwise.diagnose(Segments()).healthy
     assert [x.name for x in headwise.diagnose(Segments(applied=False)).bugs] == ["packing-leak"]
+
+
+class Differential(nn.Module):
+    """Two softmaxes a head, subtracted before they meet the values (Differential Transformer)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v, self.o = (nn.Linear(16, 16) for _ in range(4))
+        self.lam = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k = (f(x).unflatten(-1, (4, 4)).transpose(1, 2) for f in (self.q, self.k))
+        v = self.v(x).unflatten(-1, (2, 8)).transpose(1, 2)
+        first, second = (q @ k.mT / 2).softmax(-1).unflatten(1, (2, 2)).unbind(2)
+        out: Tensor = self.o(((first - self.lam * second) @ v).transpose(1, 2).flatten(2))
+        return out
+
+
+def folded(x: Tensor, wq: Tensor, wkv: Tensor) -> Tensor:
+    """1/sqrt(d) is part of wq, hence scale=1."""
+    q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in (x @ wq, *(x @ wkv).chunk(2, -1)))
+    return nn.functional.scaled_dot_product_attention(q, k, v, scale=1.0).transpose(1, 2).flatten(2)
+
+
+class Folded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.wq, self.wkv = nn.Parameter(torch.randn(16, 16) / 8), nn.Parameter(torch.randn(16, 32) / 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return folded(x, self.wq, self.wkv)
+
+
+class Decodes(Attention):
+    """For streaming."""
+
+    @torch.inference_mode()
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("kind", [Differential, Folded, Decodes])
+def test_other_habits_have_no_bug(kind: type[nn.Module]) -> None:
+    assert headwise.diagnose(kind()).bugs == ()
+
+
+class Edges(Attention):
+    """adj: [B, Q, K], weights of edges, 0 = none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.full((4, 1, 1), 0.7))
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:  # type: ignore[override]
+        q, k, v = (f(x).unflatten(-1, (4, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        logs = torch.where(adj != 0, adj, torch.ones_like(adj)).log()[:, None]
+        scores = (q @ k.mT / 2 + self.gain * logs).masked_fill((adj == 0)[:, None], -1e9)
+        out: Tensor = self.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        return out
+
+
+def test_a_parameter_that_only_the_example_s_numbers_reach() -> None:
+    adj = torch.rand(2, 6, 6) + 0.1
+    assert headwise.diagnose(Edges(), example=((torch.randn(2, 6, 16), adj), {})).bugs == ()
+
+
+class Fills(Attention):
+    """Attends to what the cache holds, too."""
+
+    def forward(self, x: Tensor, cache: list[Tensor]) -> Tensor:  # type: ignore[override]
+        cache.append(x)
+        return super().forward(x, torch.cat(cache, 1))
+
+
+def test_the_example_stays_as_it_was_given() -> None:
+    cache = [torch.randn(2, 3, 16)]
+    headwise.diagnose(Fills(), example=((torch.randn(2, 4, 16), cache), {}))
+    assert len(cache) == 1

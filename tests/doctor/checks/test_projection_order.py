@@ -51,6 +51,22 @@ def test_a_fused_weight_cut_in_another_order(module: type[nn.Module], order: str
     assert finding.numbers == numbers
 
 
+class OtherOrderByName(nn.Module):
+    """The weight's name states no order, and the code names its parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fused, self.proj = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        v, k, q = (part.unflatten(-1, (4, 4)).transpose(1, 2) for part in self.fused(x).chunk(3, dim=-1))
+        return self.proj(((q @ k.mT / 2).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_an_order_that_only_the_code_states() -> None:
+    assert found("projection_order", seeded(OtherOrderByName)) == []
+
+
 def test_the_line_of_the_fused_projection() -> None:
     assert_at(one("projection_order", seeded(CutsKeysFirst)), CutsKeysFirst, "fused = self.qkv(x)")
 
