@@ -7,7 +7,7 @@ several heads of a few tokens. The marks of the keys say which token and head ev
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.fitting.projection_names import read_name
@@ -49,8 +49,13 @@ def check(patient: Patient) -> Iterator[Finding]:
         wrong = [name for name in site.projections if not site.placement(name).right]
         if wrong:
             yield from _placed(patient, site, wrong)
-        else:
+        elif not _both_ways(site, sites):
             yield from _axis(site)
+
+
+def _both_ways(site: Site, sites: Sequence[Site]) -> bool:
+    """Whether another softmax of the same scores is over their other axis: each of two inputs attends to the other."""
+    return not site.layout.right and any(x.product is site.product and x.layout.right for x in sites)
 
 
 def _mixes(patient: Patient) -> bool:

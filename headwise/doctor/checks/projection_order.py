@@ -59,7 +59,10 @@ def _same_heads(anatomy: Anatomy) -> Iterator[Finding]:
 
 def _alike(a: Site, b: Site) -> bool:
     x, y = a.softmax.weights, b.softmax.weights
-    return x.shape == y.shape and bool(x.numel()) and bool((x < 1).any()) and torch.equal(x, y)
+    if not (x.shape == y.shape and bool(x.numel()) and bool((x < 1).any()) and torch.equal(x, y)):
+        return False
+    one, other = a.contraction, b.contraction  # differential attention gives the same weights to other values
+    return one is None or other is None or torch.equal(one.values.value, other.values.value)
 
 
 def _used(site: Site, name: str) -> tuple[Seed, Tensor] | None:
