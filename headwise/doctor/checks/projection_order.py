@@ -59,6 +59,8 @@ def _same_heads(anatomy: Anatomy) -> Iterator[Finding]:
 
 def _alike(a: Site, b: Site) -> bool:
     x, y = a.softmax.weights, b.softmax.weights
+    if a.product is b.product:  # the same scores in two softmaxes, such as a hard one and a soft one
+        return False
     if not (x.shape == y.shape and bool(x.numel()) and bool((x < 1).any()) and torch.equal(x, y)):
         return False
     one, other = a.contraction, b.contraction  # differential attention gives the same weights to other values
