@@ -97,6 +97,7 @@ def polarity(sentence: str) -> Form | None:
     """The polarity that a sentence such as "1 for tokens that are not masked" states."""
     votes: list[Form] = []
     sentence = re.sub(r"\s*\([a-z]+\)", "", sentence)  # "where the query (row) may see the key"
+    sentence = re.sub(r"\b([01])\.0+\b", r"\1", sentence)  # its point ends no clause
     sentence = re.sub(r"\b(on|at) (and|or) (?=below|above|under|over)", "", sentence)  # the diagonal
     for clause in re.split(r"[,;.()\n]|\band\b|\bor\b|\bwhile\b|\belse\b|\botherwise\b", sentence.lower()):
         yes, no = re.search(_YES, clause), re.search(_NO, clause)

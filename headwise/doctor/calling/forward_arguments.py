@@ -73,7 +73,7 @@ def makers(
         if annotation.startswith("str"):
             found.append(constant("test"))
         found.append(constant(None))
-    found += [lambda at: noise(at, *at.tokens(), at.width), constant(None), constant(0), constant(1)]
+    found += [lambda at: alike(at, at.queries, at.width), constant(None), constant(0), constant(1)]
     found += [lambda at: torch.ones(*at.tokens(), dtype=at.dtype, device=at.device)]
     return found
 
@@ -81,6 +81,13 @@ def makers(
 def noise(at: Sizes, *shape: int) -> Tensor:
     """N(0, 1), the same for every call."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(7)).to(at.device, at.dtype)
+
+
+def alike(at: Sizes, length: int, width: int) -> Tensor:
+    """The same for every example too, so that none differs from the others by it: [B, N, M] or [N, B, M]."""
+    return noise(at, length, width).unsqueeze(0 if at.batch_first else 1).repeat(
+        *((at.batch, 1, 1) if at.batch_first else (1, at.batch, 1))
+    )
 
 
 def _by_word(name: str, module: nn.Module) -> list[Maker]:
@@ -122,6 +129,13 @@ def in_neighbours(value: Any) -> bool:
     return bool(tables) and all(in_turn) and not all(in_halves)
 
 
+def holds_sines(value: Any) -> bool:
+    """Whether one real table holds sines and cosines: these stay within 1, and angles do not."""
+    if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim < 2:
+        return False
+    return bool((value.abs() <= 1).all()) and bool((value == 1).any()) and bool((value == 0).any())
+
+
 def positions(name: str, module: nn.Module, *, neighbours: bool = False) -> list[Maker]:
     """Makers of rotations and positions, by the name of their argument."""
     if re.search(r"start|offset|^step|past_len|curr", name):
@@ -133,7 +147,7 @@ def positions(name: str, module: nn.Module, *, neighbours: bool = False) -> list
             lambda at: torch.arange(at.queries, device=at.device).expand(at.batch, -1),
             lambda at: torch.arange(at.queries, device=at.device),
             constant(0),
-            lambda at: noise(at, *at.tokens(), at.width),
+            lambda at: alike(at, at.queries, at.width),
         ]
     if "cis" in name:
         forms = ["complex", "complex B", "pair", "angles"]
@@ -148,10 +162,10 @@ def positions(name: str, module: nn.Module, *, neighbours: bool = False) -> list
     dims: list[int | None] = [*sizes.rope_dims(module)[:4]] or [None]
     found: list[Maker] = [_rotation(dim, how, neighbours=neighbours) for dim in dims for how in forms]
     found += [
-        lambda at: noise(at, *at.tokens(), at.width),
+        lambda at: alike(at, at.queries, at.width),
         lambda at: noise(at, at.queries, at.width),
         lambda at: noise(at, at.queries, 1, at.width),
-        lambda at: noise(at, at.batch, heads, at.queries, at.keys),
+        lambda at: noise(at, heads, at.queries, at.keys).expand(at.batch, -1, -1, -1),
         lambda at: noise(at, heads, at.queries, at.keys),
         constant(None),
     ]
@@ -222,23 +236,30 @@ class Shapes:
     heads: int
 
 
-def from_example(value: Any, shapes: Shapes) -> Maker:
+def from_example(value: Any, shapes: Shapes, *, inside: bool = False, table: bool = False) -> Maker:
     """A captured value as a template: sizes equal to the batch or a length are replaced by those of the call.
 
     The first dimension may also be that of all heads of all examples.
+
+    Args:
+        inside: the batch may be another dimension than the first.
+        table: the last dimension is that of features, as in a table of cos and sin.
     """
 
-    def wanted_for(dim: int, size: int, at: Sizes) -> int:
-        if dim == 0 and size == shapes.batch:
+    def wanted_for(x: Tensor, dim: int, at: Sizes) -> int:
+        size = x.shape[dim]
+        if table and dim == x.ndim - 1 > 0:
+            return size
+        if (dim == 0 or inside) and size == shapes.batch:
             return at.batch
-        if dim == 0 and shapes.heads > 1 and size == shapes.batch * shapes.heads:
+        if dim == 0 and x.ndim > 2 and shapes.heads > 1 and size == shapes.batch * shapes.heads:
             return at.batch * shapes.heads
         return at.queries if size == shapes.queries else at.keys if size == shapes.keys else size
 
     def fit(x: Any, at: Sizes) -> Any:
         if isinstance(x, Tensor):
             for dim, size in enumerate(x.shape):
-                wanted = wanted_for(dim, size, at)
+                wanted = wanted_for(x, dim, at)
                 if wanted != size:
                     x = x.index_select(dim, torch.arange(wanted, device=x.device).clamp(max=size - 1))
             return x.to(at.device, at.dtype if x.is_floating_point() else x.dtype)

@@ -128,6 +128,8 @@ class MaskTrial:
             kept = [self._best(p, outcomes, stated, claimed)]
         else:
             return []
+        if _is_added(self.trial.example_of(p.name)) and all(o.form == "additive" for o in kept):
+            claimed = "additive"  # so its model passes it: what is said is of another form, which it takes too
         return [dataclasses.replace(o, claim=claim, claimed=claimed) for o in kept]
 
     def _rank(self, p: Parameter, o: MaskInput, stated: str | None) -> tuple[Any, ...]:

@@ -85,6 +85,7 @@ class Trial:
         kinds = signature(module).parameters.values()
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in kinds)
         self.example = example
+        self.parameters = [p if self._may_be_input(p) else dataclasses.replace(p, role="unknown") for p in self.parameters]
         self.calls = 0
         self.failed: list[Failed] = []
         self._reached = 0
@@ -92,6 +93,11 @@ class Trial:
         for part in module.modules():
             part.register_forward_hook(self._count)
         self.dtype, self.device = home(module)
+
+    def _may_be_input(self, p: Parameter) -> bool:
+        """Whether an argument named like an input is not another thing in the example, such as a dict of states."""
+        value = self._example().get(p.name)
+        return p.role not in ("query", "key", "value", "memory") or value is None or not isinstance(value, dict)
 
     def _count(self, *_: Any) -> None:
         self._reached += 1
@@ -159,6 +165,7 @@ class Trial:
                 f"{type(self.module).__name__}.forward takes {listed}, and none of them looks like an input. State it "
                 'with spec=, such as Spec(roles={"name": "query"})'
             )
+        options.sort(key=lambda o: not self._as_in_example(o))
         batch = 2 if sizes.heads(self.module) == 3 else 3
         whole = [o for o in options if not self._left_out(o)]
         partial = [o for o in options if self._left_out(o)]
@@ -251,6 +258,11 @@ class Trial:
         convolutions = any(isinstance(part, (nn.Conv1d, nn.Conv2d)) for part in parts)
         return convolutions and not any(isinstance(part, nn.Linear) for part in parts)
 
+    def _as_in_example(self, option: Assignment) -> bool:
+        """Whether it takes a memory, where the example passes one."""
+        passed = any(p.role == "memory" and _is_sequence(self._example().get(p.name)) for p in self.parameters)
+        return not passed or option.takes != "self"
+
     def _left_out(self, option: Assignment) -> bool:
         """Whether an argument that must be an input would get another value."""
         taken = {name for _, name in option.slots}
@@ -330,11 +342,20 @@ class Trial:
             found = found[:4]
         value, x = self._example().get(p.name), self._example_input()
         if value is not None and x is not None:
-            shapes = arguments.Shapes(x.shape[0], x.shape[1], x.shape[1], sizes.heads(self.module) or 1)
-            found.insert(0 if p.role == "unknown" else 1, arguments.from_example(value, shapes))
+            shapes = arguments.Shapes(x.shape[0], x.shape[1], self._example_keys(x), sizes.heads(self.module) or 1)
+            table = p.role == "positions" and isinstance(value, (tuple, list))
+            first = p.role == "unknown" or (p.role == "positions" and arguments.holds_sines(value))
+            inside = isinstance(value, Tensor) and value.shape[:1] != x.shape[:1] and x.shape[0] in value.shape[2:-1]
+            given = arguments.from_example(value, shapes, inside=inside, table=table)
+            found.insert(0 if first or inside else 1, given)
         if value is None and p.name in self._example():
             found.insert(0, arguments.constant(None))
         return found
+
+    def _example_keys(self, x: Tensor) -> int:
+        """How many keys the example has."""
+        others = (self._example().get(p.name) for p in self.parameters if p.role in ("key", "memory"))
+        return next((y.shape[1] for y in others if _is_sequence(y) and y is not x), x.shape[1])
 
     def example_of(self, name: str) -> Any:
         """What the example passes for an argument, or None."""

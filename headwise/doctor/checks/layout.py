@@ -6,8 +6,9 @@ several heads of a few tokens. The marks of the keys say which token and head ev
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.fitting.projection_names import read_name
@@ -49,8 +50,20 @@ def check(patient: Patient) -> Iterator[Finding]:
         wrong = [name for name in site.projections if not site.placement(name).right]
         if wrong:
             yield from _placed(patient, site, wrong)
-        else:
-            yield from _axis(site)
+        elif not _both_ways(site, sites):
+            for finding in _axis(site):
+                yield _as_released(finding) if patient.is_library else finding
+
+
+def _as_released(finding: Finding) -> Finding:
+    """Of an installed package, a softmax over the queries: keys choose among them, as in slots and groups."""
+    over_queries = finding.name == "softmax-axis" and "which is the queries" in finding.evidence
+    return dataclasses.replace(finding, severity="risk") if over_queries else finding
+
+
+def _both_ways(site: Site, sites: Sequence[Site]) -> bool:
+    """Whether another softmax of the same scores is over their other axis: each of two inputs attends to the other."""
+    return not site.layout.right and any(x.product is site.product and x.layout.right for x in sites)
 
 
 def _mixes(patient: Patient) -> bool:

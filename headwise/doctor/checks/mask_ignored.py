@@ -16,6 +16,7 @@ from torch import Tensor
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.mask_input import MaskInput
 from headwise.doctor.calling.names import STARTS
+from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
@@ -40,7 +41,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             continue
         if change > REACHED:
             acting.append((mask, change))
-        elif not (_elsewhere(probe, mask, masks) or _acts_beside(probe, inputs, mask, masks)):
+        elif not (_elsewhere(probe, mask, masks) or _acts_beside(probe, inputs, mask, masks) or _on_another_output(probe, inputs, mask)):
             severity = _replaced(patient, inputs, mask)
             unless = "" if severity == "bug" else ", unless its causal mask is switched off"
             severity = "risk" if severity == "bug" and _by_starts(patient) else severity
@@ -113,6 +114,15 @@ def _change(
     finally:
         probe.module.eval()
     return gap(*outs)
+
+
+def _on_another_output(probe: Probe, inputs: Inputs, mask: MaskInput) -> bool:
+    """Whether it changes another output that is returned beside the one of the queries, as in attention both ways."""
+    runs = [probe.run(inputs, given=given(probe.interface, mask, inputs, *keys)) for keys in ((), (_key(inputs, mask),))]
+    width = runs[0].output.shape[-1]
+    pairs = zip(*([x for _, x in tensors_in(run.raw)] for run in runs), strict=False)
+    beside = [(a, b) for a, b in pairs if a.shape == b.shape == (len(a), inputs.key_length, width)]
+    return any(gap(a, b) > REACHED for a, b in beside)
 
 
 def _key(inputs: Inputs, mask: MaskInput) -> int:

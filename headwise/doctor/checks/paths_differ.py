@@ -147,9 +147,18 @@ def _attributes(module: nn.Module) -> Iterator[Switch]:
             others: list[Any] = [not value]
         else:
             written = set(re.findall(r"[\"'](\w+)[\"']", texts[config, name, value]))
-            others = [x for x in _NAMES if x != value and x in written]
+            kinds = {type(module.get_submodule(path)) for path in paths}
+            others = [x for x in _NAMES if x != value and x in written and not any(_refused(x, k) for k in kinds)]
         for other in others:
             yield Switch(name, value, other, tuple(paths), config)
+
+
+def _refused(implementation: str, kind: type) -> bool:
+    """Whether the models in the file of a class say that none of them takes this implementation, as in transformers."""
+    here = vars(inspect.getmodule(kind) or kind).values()
+    models = [x for x in here if isinstance(x, type) and x.__module__ == kind.__module__]
+    said = {getattr(x, f"_supports_{implementation}", None) for x in models} - {None}
+    return said == {False}
 
 
 def _file_of(kind: type) -> str:

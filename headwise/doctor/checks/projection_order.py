@@ -61,7 +61,12 @@ def _same_heads(anatomy: Anatomy) -> Iterator[Finding]:
 
 def _alike(a: Site, b: Site) -> bool:
     x, y = a.softmax.weights, b.softmax.weights
-    return x.shape == y.shape and bool(x.numel()) and bool((x < 1).any()) and torch.equal(x, y)
+    if a.product is b.product:  # the same scores in two softmaxes, such as a hard one and a soft one
+        return False
+    if not (x.shape == y.shape and bool(x.numel()) and bool((x < 1).any()) and torch.equal(x, y)):
+        return False
+    one, other = a.contraction, b.contraction  # differential attention gives the same weights to other values
+    return one is None or other is None or torch.equal(one.values.value, other.values.value)
 
 
 _PART = re.compile(r"^_*(q|k|v)(uery|ueries|ey|eys|alue|alues|s)?_*$", re.IGNORECASE)

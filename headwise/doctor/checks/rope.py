@@ -289,8 +289,15 @@ def _rotation(site: Site, name: str, dim: int = 2) -> Rotation | None:
             ):
                 maps = _maps(raw, entered, pairs)
                 if maps is not None:
-                    return Rotation(pairing, maps, tuple(pairs))
+                    return Rotation("") if _scales(maps) else Rotation(pairing, maps, tuple(pairs))
     return None
+
+
+def _scales(maps: Tensor) -> bool:
+    """Whether they only multiply each feature by a number, the same at every position."""
+    across = torch.stack([maps[..., 0, 1], maps[..., 1, 0]])
+    apart = torch.cat([across.flatten(), (maps - maps[:1]).flatten()])
+    return len(maps) > 1 and float(apart.abs().max()) < _ROUNDING * float(maps.abs().max())
 
 
 def _maps(raw: Tensor, entered: Tensor, pairs: list[tuple[int, int]]) -> Tensor | None:
