@@ -183,6 +183,13 @@ def _entries() -> Iterable[Entry]:
     yield Entry("unused-parameter", "bug", "A parameter never gets a gradient", 34)
     yield Entry("rope-axis", "bug", "RoPE's table runs over another axis than the positions")
     yield Entry("rope-unused", "bug", "RoPE's tables have no effect")
+    yield Entry(
+        "relative-bias-shared",
+        "bug",
+        "Different relative positions share an entry of their table",
+        None,
+        ("nnFormer #88", "x-transformers #10"),
+    )
     yield Entry("norm-axis", "bug", "A norm is taken over positions or heads")
     yield Entry(
         "paths-differ", "bug", "Two code paths of one attention do not compute the same", None, ("transformers #44397",)
@@ -246,6 +253,7 @@ _REPOSITORIES = {
     "Megatron-LM": "NVIDIA/Megatron-LM",
     "minGPT": "karpathy/minGPT",
     "mlx": "ml-explore/mlx",
+    "nnFormer": "282857341/nnFormer",
     "onnx": "onnx/onnx",
     "pytorch": "pytorch/pytorch",
     "sglang": "sgl-project/sglang",
@@ -255,6 +263,7 @@ _REPOSITORIES = {
     "transformers": "huggingface/transformers",
     "vit-pytorch": "lucidrains/vit-pytorch",
     "vllm": "vllm-project/vllm",
+    "x-transformers": "lucidrains/x-transformers",
 }
 
 

@@ -21,6 +21,7 @@ from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.creation import uses
 from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site
+from headwise.doctor.reading.waves import may_be_rope
 
 FINDINGS = ("rope-pairing", "rope-asymmetric", "rope-axis", "rope-unused", "mscale-twice")
 
@@ -197,9 +198,11 @@ def _unused(patient: Patient, site: Site) -> Iterator[Finding]:
 
 def _runs_rotary(patient: Patient, site: Site) -> str:
     """What of RoPE runs in forward: cos and sin that are computed, or a module of that name."""
-    if any(name in ("cos", "sin", "polar") for name, _, _ in site.trace.functions):
-        return "cos and sin are computed"
     twin = patient.fresh()
+    if any(name in ("cos", "sin", "polar") for name, _, _ in site.trace.functions):
+        inputs = twin.interface.inputs()
+        if may_be_rope(lambda: twin.interface.run(inputs), inputs.tensors().values()):
+            return "cos and sin are computed"
     called: list[str] = []
     hooks = [
         part.register_forward_hook(lambda *_, path=path: called.append(path))

@@ -96,7 +96,7 @@ def _judge(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> Ite
         if patient.spec.scale is None and _is_t5(patient, site):
             yield Finding(
                 "t5-scaled",
-                "bug",
+                "bug" if _says_t5(patient) else "risk",  # others use its bias with scaled scores
                 f"the scores are divided by {1 / factor:.3f} = sqrt({width}), but there is a T5 bias: T5 does not "
                 "scale its scores (its initialisation does), so weights trained for one do not work in the other",
                 "leave the scores unscaled (scale = 1)",
@@ -290,7 +290,8 @@ def _is_stated(patient: Patient, factor: float) -> bool:
 
 
 def _says_t5(patient: Patient) -> bool:
-    names = " ".join(c.__name__ for c in type(patient.module).__mro__[:-1])
+    kinds = [c for part in patient.module.modules() for c in type(part).__mro__[:-1]]
+    names = " ".join(c.__name__ for c in kinds if not re.search(r"bias|position|bucket", c.__name__, re.IGNORECASE))
     return bool(re.search(r"(?<![a-z])(u?m|long|switch)?t5", names, re.IGNORECASE))
 
 

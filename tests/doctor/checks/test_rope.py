@@ -379,6 +379,22 @@ class Sinusoids(Plain):
         return self.attend(x, x, None)
 
 
+class TransformerXL(Plain):
+    """Sinusoids of the distances, projected, that queries are multiplied with."""
+
+    def __init__(self) -> None:
+        super().__init__(16, 2)
+        self.positions = nn.Linear(16, 16, bias=False)
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        n = q.shape[2]
+        angle = angles(n, 16)
+        r = self.split(self.positions(torch.cat([angle.sin(), angle.cos()], -1)[None]))
+        apart = (torch.arange(n)[:, None] - torch.arange(n)).abs()
+        near = (q @ r.mT).gather(-1, apart.expand(len(q), 2, n, n))
+        return (q @ k.mT + near) / 8**0.5
+
+
 class Off(Plain):
     """Without RoPE, though it could have it."""
 
@@ -405,6 +421,6 @@ def test_tables_without_effect(module: type[nn.Module]) -> None:
     assert (finding.name, finding.severity) == ("rope-unused", "bug")
 
 
-@pytest.mark.parametrize("module", [Sinusoids, Off])
+@pytest.mark.parametrize("module", [Sinusoids, TransformerXL, Off])
 def test_no_rope_is_no_mistake(module: type[nn.Module]) -> None:
     assert found("rope", seeded(module)) == []

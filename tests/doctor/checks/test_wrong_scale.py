@@ -146,6 +146,10 @@ class RelativeBias(Plain):
         return q @ k.mT * self.scale + bias.permute(2, 0, 1)
 
 
+class T5Like(RelativeBias):
+    """Said to be one."""
+
+
 class YaRN(Plain):
     def __init__(self, power: int) -> None:
         super().__init__()
@@ -156,10 +160,12 @@ class YaRN(Plain):
 
 
 def test_a_t5_that_scales() -> None:
-    finding = one("wrong_scale", seeded(RelativeBias, 0.5))
+    finding = one("wrong_scale", seeded(T5Like, 0.5))
     assert (finding.name, finding.severity) == ("t5-scaled", "bug")
     assert "divided by 2.000 = sqrt(4)" in finding.evidence
     assert finding.numbers["expected"] == 1
+    finding = one("wrong_scale", seeded(RelativeBias, 0.5))  # its bias alone may be used with scaled scores
+    assert (finding.name, finding.severity) == ("t5-scaled", "risk")
     assert found("wrong_scale", seeded(RelativeBias, 1.0)) == []
 
 
