@@ -19,7 +19,11 @@ from headwise.doctor.reading.creation import by_setting
 
 FINDINGS = ("positions-ignored",)
 
-_NAMES = re.compile(r"rotary|(^|_)rope($|_)|inv_freq|freqs_cis|alibi|slopes|rel(ative)?_?pos|pos_?(emb|enc|bias)", re.I)
+_NAMES = re.compile(
+    r"rotary|(^|_)rope($|_)|inv_freq|freqs_cis|alibi|slopes|rel(ative)?_?pos|pos_?(emb|enc|bias)"
+    r"|rel(ative)?_?(attn|attention)?_?bias",
+    re.I,
+)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
