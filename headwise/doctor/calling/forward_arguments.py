@@ -56,6 +56,8 @@ def makers(
         return [constant(False)]
     if role in ("mask", "padding"):
         return [constant(None), *permissive(name, role, sizes.heads(module) or 1, own=own)]
+    if role == "lengths" and names.STARTS.match(name):  # one document of all tokens
+        return [constant(None), *(_starts(dtype) for dtype in (torch.int32, torch.int64))]
     if role == "lengths":
         return [constant(None), lambda at: torch.full((at.batch,), at.keys, device=at.device)]
     if role == "cache":
@@ -76,6 +78,10 @@ def makers(
     found += [lambda at: alike(at, at.queries, at.width), constant(None), constant(0), constant(1)]
     found += [lambda at: torch.ones(*at.tokens(), dtype=at.dtype, device=at.device)]
     return found
+
+
+def _starts(dtype: torch.dtype) -> Maker:
+    return lambda at: torch.tensor([0, at.queries], dtype=dtype, device=at.device)
 
 
 def noise(at: Sizes, *shape: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import itertools
 from typing import Any
 
@@ -68,6 +69,8 @@ def parameters(module: nn.Module, spec: Spec) -> list[Parameter]:
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             continue
         role = names.role(name, p.default, _text(p.annotation))
+        if role == "memory" and p.default is None and re.search(r"tuple\W.*tensor", _text(p.annotation), re.IGNORECASE):
+            role = "cache"  # a pair of tensors, keys and values of earlier tokens
         by_part = role in ("query", "key", "value") and p.default is not p.empty and not names.exact(name)
         roles[name] = "unknown" if by_part else role  # value_residual=None is not a value
     roles = names.untangle(roles)

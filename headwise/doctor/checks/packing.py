@@ -16,7 +16,7 @@ from headwise.doctor.calling.signature import signature
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import given
-from headwise.doctor.probing.probe import REACHED, Probe
+from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap
 
 FINDINGS = ("packing-leak",)
 
@@ -50,6 +50,7 @@ def check(patient: Patient) -> Iterator[Finding]:
                     beside = f" and {', '.join(also)} passed that hides nothing," if also else ""
                     yield _finding(", ".join(options), beside, across)
                     return
+            yield from _of_another_row(probe, inputs, options, batch)
             return
     raise NotChecked(f"the values that {', '.join(names)} expect are not known")
 
@@ -88,6 +89,34 @@ def _finding(arguments: str, beside: str, across: Tensor) -> Finding:
         "allow a pair only if both ids are equal: mask = ids[:, None, :, None] == ids[:, None, None, :]",
         numbers={"pairs": reached, "of": across.numel(), "change": largest},
     )
+
+
+def _of_another_row(probe: Probe, inputs: Inputs, options: dict[str, Any], batch: int) -> Iterator[Finding]:
+    """Whether a row is divided as the row before it says: both have their own documents, then both those of the second.
+
+    The tokens stay the same, so that the second row must give the same output both times.
+    """
+    one = next(iter(options.values()))
+    if batch < 2 or one.ndim < 2:
+        return
+    positions = _POSITIONS.match(next(iter(options)).lower())
+    own = torch.cat([torch.arange(n) if positions else torch.full((n,), i + 1) for i, n in enumerate((5, 2))])
+    apart, alike = torch.stack([one[0], own.to(one)]), torch.stack([own.to(one)] * 2)
+    found = [probe.attempt(inputs, given=dict.fromkeys(options, x)) for x in (apart, alike)]
+    if any(isinstance(x, Exception) or len(x) != batch for x in found):
+        return
+    first, second = (x[1:] for x in found if isinstance(x, Tensor))
+    change = gap(first, second)
+    if change > ROUNDING and bool(first.isfinite().all()):
+        yield Finding(
+            "packing-leak",
+            "bug",
+            f"where the documents of two rows begin at different places ({', '.join(options)}), the second row changes "
+            f"with the documents of the first, by up to {change:.2g} of the output's size: the mask of one row is used "
+            "for all",
+            "make a mask for every row: mask = ids[:, None, :, None] == ids[:, None, None, :]",
+            numbers={"change": change},
+        )
 
 
 def _ways(names: list[str], batch: int) -> Iterator[dict[str, Any]]:

@@ -29,11 +29,11 @@ _NO_ID = -1
 
 def check(patient: Patient) -> Iterator[Finding]:
     way = patient.interface.way
-    pads = _pads(patient.original)
-    if type(patient.module) is type(patient.original) or not pads:
+    held = pads(patient.original)
+    if type(patient.module) is type(patient.original) or not held:
         raise NotApplicable("it takes no token ids, or knows no padding among them")
     length = patient.interface.length or _LENGTH
-    ids = _ids(patient.original, set(pads.values()), length)
+    ids = _ids(patient.original, set(held.values()), length)
     given = {name: ids for _, name in way.slots if not name[0].isdigit() and "." not in name}
     try:
         told, other = (_first(patient.original, given, change) for change in (False, True))
@@ -57,7 +57,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def _pads(module: nn.Module) -> dict[tuple[str, str], int]:
+def pads(module: nn.Module) -> dict[tuple[str, str], int]:
     """The ids of padding that the module and its parts hold: (path, attribute) -> id."""
     return {
         (path, name): value
@@ -81,7 +81,7 @@ def _ids(module: nn.Module, pads: set[int], length: int) -> Tensor:
 def _first(module: nn.Module, given: Mapping[str, Tensor], change: bool) -> Softmax | None:
     """The first softmax of a call, in which nothing is padding if `change`."""
     twin = copied(module).cpu().eval()
-    for path, name in _pads(twin) if change else ():
+    for path, name in pads(twin) if change else ():
         setattr(twin.get_submodule(path), name, _NO_ID)
     run = trace(twin, (), lambda: twin(**given), lambda result: next(x for _, x in tensors_in(result)))
     return next(iter(run.softmaxes), None)

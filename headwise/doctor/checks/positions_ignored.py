@@ -13,13 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.finding import Finding
-from headwise.doctor.patient import NotApplicable, Patient
-from headwise.doctor.probing.probe import REACHED, Probe, gap
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap
+from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.creation import by_setting
+from headwise.doctor.reading.scale import behind_the_product, off_its_mean, open_cells
 
 FINDINGS = ("positions-ignored",)
 
-_NAMES = re.compile(r"rotary|(^|_)rope($|_)|inv_freq|freqs_cis|alibi|slopes|rel(ative)?_?pos|pos_?(emb|enc|bias)", re.I)
+_NAMES = re.compile(
+    r"rotary|(^|_)rope($|_)|inv_freq|freqs_cis|alibi|slopes|rel(ative)?_?pos|pos_?(emb|enc|bias)"
+    r"|rel(ative)?_?(attn|attention)?_?bias",
+    re.I,
+)
+_TABLE = re.compile(r"(attn|attention|pos|position|rel|relative)_?bias", re.I)
+_LENGTH = 10
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -31,12 +39,10 @@ def check(patient: Patient) -> Iterator[Finding]:
     if patient.interface.takes != "self" or patient.interface.length:
         raise NotApplicable("its keys are given apart from its queries, or its length is fixed")
     if len(patient.see().sites) != 1:
-        raise NotApplicable("with several attentions the order of tokens matters without positions, too")
+        yield from _of_several(patient, has)
+        return
     probe = Probe(patient)
-    draw = torch.Generator().manual_seed(13)
-    with torch.no_grad():  # tables that begin with 0
-        for x in probe.module.parameters():
-            x.add_(0.1 * torch.randn(x.shape, generator=draw).to(x.dtype))
+    _stirred(probe.module)
     inputs = probe.inputs()
     out = probe.answers(inputs)
     others = probe.attempt(inputs.each(_swapped))
@@ -52,6 +58,47 @@ def check(patient: Patient) -> Iterator[Finding]:
             "apply them along the sequence: for RoPE on queries and keys [B, H, N, D] the tables are [N, D]",
             numbers={"change": change},
         )
+
+
+def _of_several(patient: Patient, has: str) -> Iterator[Finding]:
+    """Whether a table of biases adds the same number to all scores of a row, in every one of several attentions.
+
+    There the scores are the products times a factor, and a number for each row, which the softmax ignores.
+    """
+    if not _TABLE.search(has):
+        raise NotApplicable("with several attentions the order of tokens matters without positions, too")
+    sites, twins = (look(patient, seed=seed, length=_LENGTH, change=_stirred).sites for seed in (0, 1))
+    if not sites or len(sites) != len(twins) or any(x.grid is None for x in (*sites, *twins)):
+        raise NotChecked("its attentions cannot be compared")
+    largest = 0.0
+    for site, twin in zip(sites, twins, strict=True):
+        factor = behind_the_product(site, twin)
+        if factor is None or site.scores.shape[-1] != _LENGTH:
+            raise NotChecked("its scores are no products with a bias added")
+        added = site.scores - factor * site.products
+        valid = open_cells(site, twin) & added.isfinite()
+        rest = off_its_mean(added, valid)[valid]
+        largest = max(largest, float(rest.abs().max() / site.scores[valid].abs().max()))
+    if largest < ROUNDING:
+        yield Finding(
+            "positions-ignored",
+            "bug",
+            f"it has positions ({has}), but in each of its {len(sites)} attentions they add the same number to all "
+            f"scores of a row (within {largest:.0e} of the largest score), which the softmax ignores: a score does "
+            "not depend on where its key stands",
+            "look up the distance from the query back to the key: T5's relative position is key - query",
+            sites[0].softmax.where,
+            numbers={"change": largest},
+        )
+
+
+def _stirred(module: nn.Module) -> None:
+    """Other numbers in all parameters: tables may begin with 0."""
+    draw = torch.Generator().manual_seed(13)
+    with torch.no_grad():
+        for x in module.parameters():
+            if x.is_floating_point():
+                x.add_(0.1 * torch.randn(x.shape, generator=draw).to(x.dtype))
 
 
 def _positions(patient: Patient) -> str:

@@ -281,3 +281,22 @@ def test_a_long_chunk() -> None:
     finding = one("cache", seeded(LongChunks))
     assert (finding.name, finding.severity) == ("cache-mismatch", "bug")
     assert "at once" in finding.evidence
+
+
+class NamedLikeAMemory(Steps):
+    """Causal; kv holds the keys and values of earlier tokens."""
+
+    def forward(self, x: Tensor, kv: tuple[Tensor, Tensor] | None = None) -> Any:
+        return super().forward(x, kv)
+
+
+class NamedLikeAMemoryWrongCorner(WrongCorner):
+    """Causal; kv holds the keys and values of earlier tokens."""
+
+    def forward(self, x: Tensor, kv: tuple[Tensor, Tensor] | None = None) -> Any:
+        return super().forward(x, kv)
+
+
+def test_a_pair_of_tensors_that_is_named_like_a_memory() -> None:
+    assert one("cache", seeded(NamedLikeAMemoryWrongCorner)).name == "causal-corner"
+    assert found("cache", seeded(NamedLikeAMemory)) == []

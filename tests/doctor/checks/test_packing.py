@@ -220,3 +220,16 @@ def test_a_base_class_says_that_rows_are_packed() -> None:
     assert OpenToAll.__doc__ is None
     assert one("packing", seeded(OpenToAll)).name == "packing-leak"
     assert found("packing", seeded(SaysPacked)) == []
+
+
+class OfTheFirstRow(Packed):
+    """document_ids: [B, N]"""
+
+    def together(self, ids: Tensor) -> Tensor:
+        return (ids[:1, :, None] == ids[:1, None]).expand(len(ids), -1, -1)
+
+
+def test_documents_of_the_first_row_for_all() -> None:
+    finding = one("packing", seeded(OfTheFirstRow))
+    assert (finding.name, finding.severity) == ("packing-leak", "bug")
+    assert "the mask of one row is used for all" in finding.evidence

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import headwise
 from headwise.nn import positions
+from tests.doctor.checks.specimens import found
 
 
 def rotated(x: Tensor) -> Tensor:
@@ -111,3 +112,30 @@ def test_tables_that_a_model_hands_over(no_positions: bool) -> None:
 def test_tables_that_are_handed_over_in_vain() -> None:
     found = headwise.diagnose(HandedInVain(), example=((torch.randn(1, 5, 16), tables()), {})).bugs
     assert [x.name for x in found] == ["positions-ignored"]
+
+
+class Buckets(nn.Module):
+    """Two layers of causal attention with one table of biases, by the distance from the query back to the key."""
+
+    def __init__(self, layers: int, sign: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers, self.sign = layers, sign
+        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+        self.relative_attention_bias = nn.Embedding(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        at = torch.arange(x.shape[1])
+        distance = (self.sign * (at[:, None] - at)).clamp(0, 7)
+        bias = self.relative_attention_bias(distance).permute(2, 0, 1)
+        bias = bias.masked_fill(at > at[:, None], -torch.inf)
+        for _ in range(self.layers):
+            q, k, v = (f(x).unflatten(-1, (4, 4)).transpose(1, 2) for f in (self.q, self.k, self.v))
+            x = x + ((q @ k.mT + bias).softmax(-1) @ v).transpose(1, 2).flatten(2)
+        return x
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_distances_of_the_wrong_sign(layers: int) -> None:
+    assert [x.name for x in found("positions_ignored", Buckets(layers, -1))] == ["positions-ignored"]
+    assert found("positions_ignored", Buckets(layers, 1)) == []
