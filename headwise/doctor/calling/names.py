@@ -28,7 +28,7 @@ _WORDS = {
         query_input input_tensor tensor input_embeds inputs_embeds sentence dec decoder_input decoder_hidden
         decoder_hidden_states decoder_states dec_input dec_inputs x1 data src source src_seq residual latents latent
         activations qkv x_in words patches z input_q inputs_q q_input q_inputs input_query query_tensor image images img
-        query_seq query_sequence target_seq u
+        query_seq query_sequence target_seq u idx ids indices token_idx x_ids xb
     """,
     "key": """
         key keys k ks key_states key_input k_in x_k xk kx input_k inputs_k k_input k_inputs key_tensor input_key key_seq
@@ -55,6 +55,8 @@ _WORDS = {
     """,
 }
 _VOCABULARY = {word: role for role, text in _WORDS.items() for word in text.split()}
+# What a loss compares the output with, if it may be left out: forward(idx, targets=None).
+LABELS = frozenset(_words("target targets label labels target_ids"))
 # Next to a clearer query, these are the memory: forward(src, tgt).
 _SOURCES = frozenset(_words("src source src_seq encoder_input"))
 _TARGETS = frozenset(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import itertools
+import re
 from typing import Any
 
 from torch import nn
@@ -71,6 +71,8 @@ def parameters(module: nn.Module, spec: Spec) -> list[Parameter]:
         role = names.role(name, p.default, _text(p.annotation))
         if role == "memory" and p.default is None and re.search(r"tuple\W.*tensor", _text(p.annotation), re.IGNORECASE):
             role = "cache"  # a pair of tensors, keys and values of earlier tokens
+        if name in names.LABELS and p.default is None and next(iter(found)) != name:
+            role = "other"
         by_part = role in ("query", "key", "value") and p.default is not p.empty and not names.exact(name)
         roles[name] = "unknown" if by_part else role  # value_residual=None is not a value
     roles = names.untangle(roles)

@@ -85,7 +85,9 @@ class Trial:
         kinds = signature(module).parameters.values()
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in kinds)
         self.example = example
-        self.parameters = [p if self._may_be_input(p) else dataclasses.replace(p, role="unknown") for p in self.parameters]
+        self.parameters = [
+            p if self._may_be_input(p) else dataclasses.replace(p, role="unknown") for p in self.parameters
+        ]
         self.calls = 0
         self.failed: list[Failed] = []
         self._reached = 0
@@ -355,7 +357,8 @@ class Trial:
     def _example_keys(self, x: Tensor) -> int:
         """How many keys the example has."""
         others = (self._example().get(p.name) for p in self.parameters if p.role in ("key", "memory"))
-        return next((y.shape[1] for y in others if _is_sequence(y) and y is not x), x.shape[1])
+        sequences = (y for y in others if isinstance(y, Tensor) and _is_sequence(y) and y is not x)
+        return next((y.shape[1] for y in sequences), x.shape[1])
 
     def example_of(self, name: str) -> Any:
         """What the example passes for an argument, or None."""

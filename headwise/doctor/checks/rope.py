@@ -45,6 +45,13 @@ class Rotation:
         return torch.maximum((a - d).abs(), (b + c).abs()) / size
 
     @property
+    def mirrors(self) -> bool:
+        """Whether each map is [[c, s], [s, c]]: the sign of the rotation is missing."""
+        assert self.maps is not None
+        a, b, c, d = self.maps[..., 0, 0], self.maps[..., 0, 1], self.maps[..., 1, 0], self.maps[..., 1, 1]
+        return float(torch.maximum((a - d).abs(), (b - c).abs()).max()) < 1e-2 * self.size
+
+    @property
     def size(self) -> float:
         """The factor by which rotated pairs are multiplied."""
         assert self.maps is not None
@@ -92,6 +99,17 @@ def _judge(site: Site, q: Rotation, k: Rotation, v: Rotation | None) -> Iterator
         return
     for name, x in (("queries", q), ("keys", k)):
         worst = float(x.stretch.max())
+        if worst > 1e-2 and x.mirrors:
+            yield Finding(
+                "rope-pairing",
+                "bug",
+                f"the {name} are mixed in pairs ({_pairs(x)}), but the maps are not rotations (off by {worst:.2f}): both "
+                "members of a pair get the sine of the other with the same sign",
+                "one of the two has a minus: rotate_half(x) is cat([-x2, x1])",
+                where,
+                numbers={"off": worst},
+            )
+            return
         if worst > 1e-2:
             yield Finding(
                 "rope-pairing",

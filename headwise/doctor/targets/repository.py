@@ -30,14 +30,19 @@ class Changes:
         self._commit = self._find(base)
 
     def files(self, given: Sequence[Path] = ()) -> list[Path]:
-        """The Python files that were changed or added and are still there; or those that are given."""
-        if given:
-            return [self._inside(path) for path in given if path.suffix == ".py"]
-        names = ("--", "*.py")
+        """The Python files that were changed or added and are still there; or those of them that are given, by name or
+        by folder. A file that is given by name counts whether it was changed or not.
+        """
+        whole = [self._inside(path) for path in given]
+        named = [path for path in whole if path.suffix == ".py"]
+        folders = [path for path in whole if path.is_dir()]
+        if given and not folders:
+            return named
+        names = ("--", *(f"{path}/*.py" for path in folders)) if folders else ("--", "*.py")
         changed = self._git("diff", "--name-only", "-z", "--no-renames", "--diff-filter=d", self._commit, *names)
         new = self._git("ls-files", "--others", "--exclude-standard", "-z", *names)
         found = dict.fromkeys(name for name in (changed + new).decode(errors="surrogateescape").split("\0") if name)
-        return [path for name in sorted(found) if (path := self.root / name).is_file()]
+        return named + [path for name in sorted(found) if (path := self.root / name).is_file() and path not in named]
 
     def lines(self, file: Path) -> set[int] | None:
         """The lines of a file that are new, and those around what was deleted; None if the whole file is new."""
@@ -71,8 +76,8 @@ class Changes:
 
     def _inside(self, path: Path) -> Path:
         whole = path.resolve()
-        if not whole.is_relative_to(self.root) or not whole.is_file():
-            raise ArgumentError(f"--changed: expected Python files of {self.root}. Received: {path}")
+        if not whole.is_relative_to(self.root) or not whole.exists():
+            raise ArgumentError(f"--changed: expected Python files or folders of {self.root}. Received: {path}")
         return whole
 
     def _git(self, *words: str) -> bytes:
