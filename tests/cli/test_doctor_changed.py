@@ -77,6 +77,7 @@ def test_a_changed_class_with_a_bug_fails(run: Run, repository: Repository) -> N
     repository.git("add", "mine.py")
     assert run("doctor", "--changed", "mine.py").code == BUG
     assert run("doctor", "--changed", "other.py").out.startswith("nothing to examine")
+    assert run("doctor", "--changed=HEAD", ".").code == BUG  # all below a folder
 
 
 def test_what_a_branch_changed(run: Run, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,8 +103,8 @@ def _judge(site: Site, q: Rotation, k: Rotation, v: Rotation | None) -> Iterator
             yield Finding(
                 "rope-pairing",
                 "bug",
-                f"the {name} are mixed in pairs ({_pairs(x)}), but the maps are not rotations (off by {worst:.2f}): both "
-                "members of a pair get the sine of the other with the same sign",
+                f"the {name} are mixed in pairs ({_pairs(x)}), but the maps are not rotations (off by {worst:.2f}): "
+                "both members of a pair get the sine of the other with the same sign",
                 "one of the two has a minus: rotate_half(x) is cat([-x2, x1])",
                 where,
                 numbers={"off": worst},

@@ -54,3 +54,28 @@ def test_the_model_of_the_user_still_takes_ids() -> None:
     assert type(model) is Model
     assert model(torch.tensor([[1, 2, 3]])).shape == (1, 3, 40)
     assert all(p.requires_grad for p in model.parameters())
+
+
+class WithTargets(Model):
+    """As nanoGPT."""
+
+    def __init__(self, diagonal: int = 0) -> None:
+        super().__init__()
+        self.diagonal = diagonal
+
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+        n = idx.shape[1]
+        x = self.wte(idx) + self.wpe(torch.arange(n))
+        q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        allowed = torch.ones(n, n, dtype=torch.bool).tril(self.diagonal)
+        scores = (q @ k.mT / 2).masked_fill(~allowed, -torch.inf)
+        logits = self.head(x + self.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(2)))
+        loss = None if targets is None else nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return logits, loss
+
+
+def test_the_targets_of_a_loss_are_no_input() -> None:
+    found = headwise.diagnose(WithTargets(diagonal=1))
+    assert [x.name for x in found.bugs] == ["causal-leak"]
+    assert found.understood[0].startswith("forward(idx)")
+    assert headwise.diagnose(WithTargets()).bugs == ()

@@ -286,3 +286,20 @@ def test_the_example_stays_as_it_was_given() -> None:
     cache = [torch.randn(2, 3, 16)]
     headwise.diagnose(Fills(), example=((torch.randn(2, 4, 16), cache), {}))
     assert len(cache) == 1
+
+
+class Additive(nn.Module):
+    """One decoder state [B, 1, M] looks at the encoder's outputs (Bahdanau et al. 2015)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.wa, self.ua, self.va = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 1)
+
+    def forward(self, query: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        weights = self.va(torch.tanh(self.wa(query) + self.ua(keys))).mT.softmax(-1)
+        return weights @ keys, weights
+
+
+def test_one_query_over_keys_as_values() -> None:
+    assert headwise.diagnose(Additive()).bugs == ()

@@ -424,3 +424,19 @@ def test_tables_without_effect(module: type[nn.Module]) -> None:
 @pytest.mark.parametrize("module", [Sinusoids, TransformerXL, Off])
 def test_no_rope_is_no_mistake(module: type[nn.Module]) -> None:
     assert found("rope", seeded(module)) == []
+
+
+class WithoutMinus(Rotary):
+    def query(self, q: Tensor, angle: Tensor) -> Tensor:
+        cos, sin = (torch.cat([f, f], dim=-1) for f in (angle.cos(), angle.sin()))
+        a, b = q.chunk(2, dim=-1)
+        return q * cos + torch.cat([b, a], dim=-1) * sin
+
+    key = query
+
+
+def test_a_missing_sign_is_no_layout() -> None:
+    finding = one("rope", seeded(WithoutMinus))
+    assert finding.name == "rope-pairing"
+    assert "the sine of the other with the same sign" in finding.evidence
+    assert "cat([-x2, x1])" in finding.fix
