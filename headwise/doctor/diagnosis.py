@@ -30,6 +30,8 @@ from headwise.doctor.patient import Example, NotApplicable, NotChecked, Patient
 from headwise.errors import DoctorError, DtypeError, shortened
 from headwise.registry import framework_of
 
+_LONG = 512  # tokens: of so many a large memory says nothing
+
 
 def diagnose(
     module: nn.Module,
@@ -114,7 +116,11 @@ def diagnose(
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        causes.append(no_memory(error))
+        known = None if patient is None else patient.__dict__.get("interface")
+        if known is not None and (known.length or 0) > _LONG:
+            unchecked["the rest"] = f"memory ran out with {known.length} tokens, the only number that it was seen to take"
+        else:
+            causes.append(no_memory(error))
     except SystemExit as error:
         causes.append(crashes(f"sys.exit({error.code!r})", last_line(error) or (patient.where if patient else None)))
     return Diagnosis(

@@ -155,6 +155,9 @@ def shape_of(sentence: str) -> str | None:
     return None
 
 
+_INVERTS = re.compile(r"\s*\w+\s*=\s*(~|torch\.logical_not\(|1(\.0)?\s*-)[^#]*#")
+
+
 def _about(name: str, text: str, sole: bool, others: Sequence[str]) -> list[str]:
     """The docstring and comment text about this argument: its line, the lines indented below it, and the end of its
     sentence.
@@ -168,8 +171,8 @@ def _about(name: str, text: str, sole: bool, others: Sequence[str]) -> list[str]
         named = re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", line)
         if said is None or not (named or (sole and re.search(r"\bmask", said, re.I))):
             continue
-        if not named and begins.search(said):
-            continue  # about another argument
+        if (not named and begins.search(said)) or _INVERTS.match(line):
+            continue  # about another argument, or about its opposite
         block = [said]
         if named and ("#" not in line):
             depth = len(line) - len(line.lstrip())

@@ -137,13 +137,6 @@ def in_neighbours(value: Any) -> bool:
     return bool(tables) and all(in_turn) and not all(in_halves)
 
 
-def holds_sines(value: Any) -> bool:
-    """Whether one real table holds sines and cosines: these stay within 1, and angles do not."""
-    if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim < 2:
-        return False
-    return bool((value.abs() <= 1).all()) and bool((value == 1).any()) and bool((value == 0).any())
-
-
 def positions(name: str, module: nn.Module, *, neighbours: bool = False) -> list[Maker]:
     """Makers of rotations and positions, by the name of their argument."""
     if re.search(r"start|offset|^step|past_len|curr", name):
@@ -256,6 +249,8 @@ def from_example(value: Any, shapes: Shapes, *, inside: bool = False, table: boo
 
     def wanted_for(x: Tensor, dim: int, at: Sizes) -> int:
         size = x.shape[dim]
+        if not at.batch_first and size in (shapes.batch, shapes.queries):
+            return at.queries if size == shapes.batch else at.batch
         if table and dim == x.ndim - 1 > 0:
             return size
         if (dim == 0 or inside) and size == shapes.batch:

@@ -86,7 +86,7 @@ def lengths(module: nn.Module) -> list[int]:
         if window is not None:
             sides = window[1] if isinstance(window[1], (tuple, list)) else (window[1], window[1])
             if all(_is_size(side) for side in sides):
-                found += [math.prod(sides)]
+                found += [sides[0], math.prod(sides)] if isinstance(window[1], int) else [math.prod(sides)]
     for tensor in (*module.buffers(), *module.parameters()):
         if not is_lazy(tensor):
             found += [n for n in tensor.shape[-2:] if n > 1]

@@ -97,9 +97,11 @@ class Trial:
         self.dtype, self.device = home(module)
 
     def _may_be_input(self, p: Parameter) -> bool:
-        """Whether an argument named like an input is not another thing in the example, such as a dict of states."""
+        """Whether an argument named like an input is no other thing in the example: a dict of states, a single factor."""
         value = self._example().get(p.name)
-        return p.role not in ("query", "key", "value", "memory") or value is None or not isinstance(value, dict)
+        if p.role not in ("query", "key", "value", "memory") or value is None:
+            return True
+        return value.ndim > 1 if isinstance(value, Tensor) else isinstance(value, (tuple, list))
 
     def _count(self, *_: Any) -> None:
         self._reached += 1
@@ -346,13 +348,22 @@ class Trial:
         if value is not None and x is not None:
             shapes = arguments.Shapes(x.shape[0], x.shape[1], self._example_keys(x), sizes.heads(self.module) or 1)
             table = p.role == "positions" and isinstance(value, (tuple, list))
-            first = p.role == "unknown" or (p.role == "positions" and arguments.holds_sines(value))
+            first = p.role == "unknown" or (p.role == "positions" and self._of_another_form(value, found))
             inside = isinstance(value, Tensor) and value.shape[:1] != x.shape[:1] and x.shape[0] in value.shape[2:-1]
             given = arguments.from_example(value, shapes, inside=inside, table=table)
             found.insert(0 if first or inside else 1, given)
         if value is None and p.name in self._example():
             found.insert(0, arguments.constant(None))
         return found
+
+    def _of_another_form(self, value: Any, guesses: list[Maker]) -> bool:
+        """Whether one table of real numbers, which the example passes, is laid out as no guess is."""
+        x = self._example_input()
+        if x is None or not isinstance(value, Tensor) or not value.is_floating_point():
+            return False
+        at = arguments.Sizes(x.shape[0], x.shape[1], self._example_keys(x), x.shape[-1], x.dtype, x.device)
+        made = [make(at) for make in guesses]
+        return not any(isinstance(y, Tensor) and y.shape == value.shape and y.dtype == value.dtype for y in made)
 
     def _example_keys(self, x: Tensor) -> int:
         """How many keys the example has."""

@@ -59,7 +59,7 @@ def check(patient: Patient) -> Iterator[Finding]:
                     {"change": change},
                 )
     if not blocked:
-        yield from _along(probe, inputs, names)
+        yield from _along(patient, probe, inputs, names)
 
 
 def _blocked(evidence: str, numbers: dict[str, float]) -> Finding:
@@ -72,7 +72,7 @@ def _blocked(evidence: str, numbers: dict[str, float]) -> Finding:
     )
 
 
-def _along(probe: Probe, inputs: Inputs, names: list[str]) -> Iterator[Finding]:
+def _along(patient: Patient, probe: Probe, inputs: Inputs, names: list[str]) -> Iterator[Finding]:
     """Directional derivatives in float64."""
     probe.module.double()
     inputs = inputs.each(lambda x: x.double().clone())
@@ -107,13 +107,27 @@ def _along(probe: Probe, inputs: Inputs, names: list[str]) -> Iterator[Finding]:
         )
         yield Finding(
             "gradient-wrong",
-            "risk" if estimated else "bug",
+            "risk" if estimated or (patient.is_library and _own_backward(out)) else "bug",
             f"along a random direction of {what} the output changes by {measured:.4g} per step, in float64; its "
             f"gradient gives {said:.4g}{surrogate}",
             "look for a detach(), .data or torch.no_grad on part of the path, or a custom backward",
             numbers={"measured": measured, "gradient": said},
         )
         return
+
+
+def _own_backward(out: Tensor) -> bool:
+    """Whether a part of the graph is a torch.autograd.Function: in a paper's code an estimate may be intended."""
+    todo, seen = [out.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            return True
+        todo += [before for before, _ in node.next_functions]
+    return False
 
 
 def _derivatives(

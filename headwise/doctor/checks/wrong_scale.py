@@ -196,7 +196,7 @@ def _severity(patient: Patient, site: Site, factor: float, known: str | None) ->
         plain = not _has_projections(site) and "scaled" not in (type(patient.module).__name__ + text).lower()
         if convolved or plain:
             return "risk", known
-    return "bug", known
+    return "risk" if patient.is_library else "bug", known  # released weights were trained with their scale
 
 
 def _falls_with_the_layer(patient: Patient, site: Site, factor: float) -> bool:
