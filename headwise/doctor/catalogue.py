@@ -193,6 +193,13 @@ def _entries() -> Iterable[Entry]:
     )
     yield Entry("norm-axis", "bug", "A norm is taken over positions or heads")
     yield Entry(
+        "norm-swapped",
+        "bug",
+        "A norm of queries or keys is applied to another tensor",
+        None,
+        ("diffusers #13533", "MegaVIT #17"),
+    )
+    yield Entry(
         "paths-differ", "bug", "Two code paths of one attention do not compute the same", None, ("transformers #44397",)
     )
     yield Entry("causal-unasked", "bug", "A module that should see all positions is causal")
@@ -252,6 +259,7 @@ _REPOSITORIES = {
     "labml annotated": "labmlai/annotated_deep_learning_paper_implementations",
     "litgpt": "Lightning-AI/litgpt",
     "Megatron-LM": "NVIDIA/Megatron-LM",
+    "MegaVIT": "kyegomez/MegaVIT",
     "minGPT": "karpathy/minGPT",
     "mlx": "ml-explore/mlx",
     "nnFormer": "282857341/nnFormer",

@@ -149,7 +149,7 @@ def test_reading_what_changed_does_not_wait_for_torch(repository: Repository) ->
     ("arguments", "said"),
     [
         (["--changed=nowhere"], "expected a commit, branch or tag of "),
-        (["--changed", "missing.py"], "expected Python files of "),
+        (["--changed", "missing.py"], "expected Python files or folders of "),
         (["--changed", "--set", "a=1"], "--set: expected FILE.PY:CLASS or --model. Received: --changed"),
         (["--changed", "--model", "x"], "--model: expected FILE.PY:CLASS"),
         (["mine.py:Healthy", "other.py:Healthy"], "expected one class. Received: mine.py:Healthy, other.py:Healthy"),

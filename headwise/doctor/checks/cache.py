@@ -40,7 +40,9 @@ _CHUNK = (
 
 def check(patient: Patient) -> Iterator[Finding]:
     interface = _own_sequence(patient)
-    if patient.anatomy is not None and len(patient.anatomy.sites) > 1 and not interface.causal_claim:
+    if interface.takes == "memory":
+        _decodes(interface)
+    elif patient.anatomy is not None and len(patient.anatomy.sites) > 1 and not interface.causal_claim:
         raise NotApplicable("its layers attend to the future, so that cached results of earlier tokens would change")
     example = (patient.example or ((), {}))[1]
     steps = Steps(interface, _LENGTH, example)
@@ -80,9 +82,27 @@ def _own_sequence(patient: Patient) -> Interface:
     interface = copy.interface
     if interface.takes != "self" and "self" in interface.also:
         return discover(copy.module, spec=dataclasses.replace(patient.spec, takes="self"), example=patient.example)
+    if interface.takes == "memory" and len(patient.anatomy.sites if patient.anatomy else ()) > 1:
+        return interface
     if interface.takes == "memory" or {interface.key_width, interface.value_width} != {interface.width}:
         raise NotApplicable("its queries and keys are not one sequence")
     return interface
+
+
+def _decodes(interface: Interface) -> None:
+    """Raises NotApplicable unless earlier tokens of its own sequence, and no later ones, change a row."""
+    steps = Steps(interface, _SHORT)
+    try:
+        before = steps.call(0, _SHORT)[0]
+        steps.x = steps.x.clone()
+        steps.x[:, 2] = steps.x[:, 2].flip(-1) + 1
+        after = steps.call(0, _SHORT)[0]
+    except Exception as problem:
+        raise NotChecked(f"it does not run without a cache: {sentence(problem)}") from problem
+    if before.shape != after.shape or gap(before[:, :2], after[:, :2]) > REACHED:
+        raise NotApplicable("its tokens see later ones")
+    if gap(before[:, 3:], after[:, 3:]) <= REACHED:
+        raise NotApplicable("its tokens do not see one another")
 
 
 def _compared(session: Session, found: Tensor, expected: Tensor, ignored: bool) -> Iterator[Finding]:

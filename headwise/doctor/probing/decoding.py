@@ -36,6 +36,8 @@ class Steps:
         self.caches = [name for name, role in self.roles.items() if role == "cache"]
         self.starts = [n for n, role in self.roles.items() if role == "positions" and _START.match(names.simple(n))]
         self.flags = [name for name in interface.flags if _FLAG.search(names.simple(name))]
+        # of a decoder layer: its memory stays the same while its tokens come one at a time
+        self.memory: Inputs | None = interface.inputs(2, length, length + 2) if interface.takes == "memory" else None
         self.listed = False  # whether the positions of all new tokens are passed, and not the first alone
 
     def call(self, first: int, last: int, options: Mapping[str, Any] | None = None) -> tuple[Tensor, Any]:
@@ -43,6 +45,8 @@ class Steps:
         part = self.x[:, first:last].contiguous()
         takes = self.interface.takes
         inputs = Inputs(part, None if takes == "self" else part, part if takes == "qkv" else None)
+        if self.memory is not None:
+            inputs = dataclasses.replace(self.memory, query=part)
         with quiet():
             result = self.interface.run(inputs, given={**self._late(first, last), **(options or {})})
         return result.output.detach(), result.raw
@@ -151,6 +155,18 @@ class Returned(Session):
         return Returned(self.steps, self.pick)
 
 
+class Begun(Returned):
+    """forward takes an empty cache, or that of the last step, and returns one."""
+
+    def __init__(self, steps: Steps, pick: Callable[[Any], Any], make: Callable[[], Any]) -> None:
+        super().__init__(steps, pick)
+        self.make, self.cache = make, make()
+        self.how = f"{steps.caches[0]}={type(self.cache).__name__}(), then as returned"
+
+    def anew(self) -> Session:
+        return Begun(self.steps, self.pick, self.make)
+
+
 class Filled(Session):
     """forward takes an empty cache and fills it."""
 
@@ -206,10 +222,23 @@ def _with(steps: Steps) -> Iterator[Session]:
             yield Returned(steps, pick)
         name = steps.caches[0]
         batch, length = steps.x.shape[:2]
-        for make in empty_caches(steps.interface, name, batch, length, steps.example.get(name)):
+        makers = list(empty_caches(steps.interface, name, batch, length, steps.example.get(name)))
+        for make in makers:
             yield Filled(steps, make)
+        if raw is None or not any(True for _ in _picks(raw)):  # without a cache it returns none
+            yield from _begun(steps, name, makers)
     if steps.starts or steps.flags:
         yield Kept(steps)
+
+
+def _begun(steps: Steps, name: str, makers: list[Callable[[], Any]]) -> Iterator[Session]:
+    for make in makers:
+        try:
+            raw = steps.call(0, 2, {**Session(steps).options(0), **steps.started(0, 2), name: make()})[1]
+        except Exception:  # it takes another kind of cache
+            continue
+        for pick in _picks(raw):
+            yield Begun(steps, pick, make)
 
 
 def _picks(raw: Any) -> Iterator[Callable[[Any], Any]]:

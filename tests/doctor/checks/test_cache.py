@@ -300,3 +300,57 @@ class NamedLikeAMemoryWrongCorner(WrongCorner):
 def test_a_pair_of_tensors_that_is_named_like_a_memory() -> None:
     assert one("cache", seeded(NamedLikeAMemoryWrongCorner)).name == "causal-corner"
     assert found("cache", seeded(NamedLikeAMemory)) == []
+
+
+class Begun(Attention):
+    """An empty dict starts a cache, and a new one is returned; without one there is none."""
+
+    always = True  # whether the causal mask is used with a cache, too
+
+    def forward(self, x: Tensor, cache: dict[str, Tensor] | None = None) -> Any:
+        q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(x))
+        if cache:
+            k, v = torch.cat([cache["k"], k], 2), torch.cat([cache["v"], v], 2)
+        n, m = q.shape[2], k.shape[2]
+        allowed = torch.ones(n, m, dtype=torch.bool).tril(m - n) if self.always or cache is None else None
+        out = self.out(self.merge(self.fill(self.score(q, k), allowed).softmax(-1) @ v))
+        return out, None if cache is None else {"k": k, "v": v}
+
+
+class PrefillSeesTheFuture(Begun):
+    always = False
+
+
+def test_a_prompt_that_starts_a_cache() -> None:
+    finding = one("cache", seeded(PrefillSeesTheFuture))
+    assert (finding.name, finding.severity) == ("causal-corner", "bug")
+    assert "4 tokens at once after 2 cached ones" in finding.evidence
+    assert found("cache", seeded(Begun)) == []
+
+
+class Decoder(nn.Module):
+    """Causal self-attention, then a memory, whose keys are cached in the first call."""
+
+    kept = 99  # of the memory
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.cross = Attention(), Attention()
+
+    def forward(self, x: Tensor, memory: Tensor, cache: tuple[Tensor, Tensor] | None = None) -> Any:
+        past, kept = (x[:, :0], memory) if cache is None else cache
+        whole = torch.cat([past, x], 1)
+        n, m = x.shape[1], whole.shape[1]
+        x = x + self.own.attend(x, whole, torch.ones(n, m, dtype=torch.bool).tril(m - n))
+        return x + self.cross.attend(x, kept, None), (whole, kept[:, -self.kept :])
+
+
+class CutsTheMemory(Decoder):
+    kept = 3
+
+
+def test_a_cache_of_the_memory() -> None:
+    finding = one("cache", seeded(CutsTheMemory))
+    assert (finding.name, finding.severity) == ("cache-mismatch", "bug")
+    assert "from position 3 on" in finding.evidence
+    assert found("cache", seeded(Decoder)) == []
