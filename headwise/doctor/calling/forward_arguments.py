@@ -55,8 +55,9 @@ def makers(
         return [constant(False)]
     if role in ("mask", "padding"):
         return [constant(None), *permissive(name, role, sizes.heads(module) or 1, own=own)]
-    if role == "lengths" and names.STARTS.match(name):  # one document of all tokens
-        return [constant(None), *(_starts(dtype) for dtype in (torch.int32, torch.int64))]
+    if role in ("lengths", "other", "unknown") and names.STARTS.match(name):  # one document of all tokens
+        starts = [_starts(dtype) for dtype in (torch.int32, torch.int64)]
+        return [*starts, constant(None)] if role != "lengths" else [constant(None), *starts]
     if role == "lengths":
         return [constant(None), lambda at: torch.full((at.batch,), at.keys, device=at.device)]
     if role == "cache":
