@@ -71,6 +71,7 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "softmax-axis": _LEAKS - {"softmax-axis"},
     "weights-transposed": _LEAKS - {"weights-transposed"},
     "head-split": _LEAKS | _names("head-merge"),
+    "token-split": _LEAKS,
     "softmax-split": _names("causal-leak masked-nan-leaks unused-parameter wrong-variant"),
     "weights-misaligned": _LEAKS - {"cache-mismatch"},
     "softmax-half": _names("softmax-unstable"),
