@@ -228,13 +228,19 @@ class Shapes:
     heads: int
 
 
-def from_example(value: Any, shapes: Shapes) -> Maker:
+def from_example(value: Any, shapes: Shapes, sequence_first: Shapes | None = None) -> Maker:
     """A captured value as a template: sizes equal to the batch or a length are replaced by those of the call.
 
-    The first dimension may also be that of all heads of all examples.
+    The first dimension may also be that of all heads of all examples. `sequence_first`: the sizes of the captured call
+    if its inputs are [N, B, M].
     """
+    first = sequence_first or shapes
 
     def wanted_for(dim: int, size: int, at: Sizes) -> int:
+        if not at.batch_first and size == first.batch and dim < 2:
+            return at.batch
+        if not at.batch_first:
+            return at.queries if size == first.queries else at.keys if size == first.keys else size
         if dim == 0 and size == shapes.batch:
             return at.batch
         if dim == 0 and shapes.heads > 1 and size == shapes.batch * shapes.heads:
