@@ -63,7 +63,7 @@ _LEAKS = _names(
     "batch-mixing cache-mismatch causal-corner causal-leak cross-mask empty-row-nan left-padding mask-added "
     "mask-after-softmax mask-broadcast mask-fill-too-small mask-head-order mask-ignored mask-multiplied "
     "mask-polarity masked-key-counts masked-nan-leaks output-shape packing-leak sizes-fixed train-eval-differ "
-    "weights-averaged window-off-by-one wrong-variant"
+    "weights-averaged window-off-by-one wrong-variant output-misplaced"
 )
 # Mistake -> its symptoms, which are then not reported.
 EXPLAINS: dict[str, frozenset[str]] = {
@@ -71,6 +71,7 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "softmax-axis": _LEAKS - {"softmax-axis"},
     "weights-transposed": _LEAKS - {"weights-transposed"},
     "head-split": _LEAKS | _names("head-merge"),
+    "token-split": _LEAKS,
     "softmax-split": _names("causal-leak masked-nan-leaks unused-parameter wrong-variant"),
     "weights-misaligned": _LEAKS - {"cache-mismatch"},
     "softmax-half": _names("softmax-unstable"),

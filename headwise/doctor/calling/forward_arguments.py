@@ -56,8 +56,9 @@ def makers(
         return [constant(False)]
     if role in ("mask", "padding"):
         return [constant(None), *permissive(name, role, sizes.heads(module) or 1, own=own)]
-    if role == "lengths" and names.STARTS.match(name):  # one document of all tokens
-        return [constant(None), *(_starts(dtype) for dtype in (torch.int32, torch.int64))]
+    if role in ("lengths", "other", "unknown") and names.STARTS.match(name):  # one document of all tokens
+        starts = [_starts(dtype) for dtype in (torch.int32, torch.int64)]
+        return [*starts, constant(None)] if role != "lengths" else [constant(None), *starts]
     if role == "lengths":
         return [constant(None), lambda at: torch.full((at.batch,), at.keys, device=at.device)]
     if role == "cache":
@@ -237,22 +238,28 @@ class Shapes:
     heads: int
 
 
-def from_example(value: Any, shapes: Shapes, *, inside: bool = False, table: bool = False) -> Maker:
+def from_example(
+    value: Any, shapes: Shapes, sequence_first: Shapes | None = None, *, inside: bool = False, table: bool = False
+) -> Maker:
     """A captured value as a template: sizes equal to the batch or a length are replaced by those of the call.
 
     The first dimension may also be that of all heads of all examples.
 
     Args:
+        sequence_first: the sizes of the captured call if its inputs are [N, B, M].
         inside: the batch may be another dimension than the first.
         table: the last dimension is that of features, as in a table of cos and sin.
     """
+    first = sequence_first or shapes
 
     def wanted_for(x: Tensor, dim: int, at: Sizes) -> int:
         size = x.shape[dim]
-        if not at.batch_first and size in (shapes.batch, shapes.queries):
-            return at.queries if size == shapes.batch else at.batch
         if table and dim == x.ndim - 1 > 0:
             return size
+        if not at.batch_first and size == first.batch and dim < 2:
+            return at.batch
+        if not at.batch_first:
+            return at.queries if size == first.queries else at.keys if size == first.keys else size
         if (dim == 0 or inside) and size == shapes.batch:
             return at.batch
         if dim == 0 and x.ndim > 2 and shapes.heads > 1 and size == shapes.batch * shapes.heads:

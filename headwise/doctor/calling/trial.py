@@ -350,7 +350,9 @@ class Trial:
             table = p.role == "positions" and isinstance(value, (tuple, list))
             first = p.role == "unknown" or (p.role == "positions" and self._of_another_form(value, found))
             inside = isinstance(value, Tensor) and value.shape[:1] != x.shape[:1] and x.shape[0] in value.shape[2:-1]
-            given = arguments.from_example(value, shapes, inside=inside, table=table)
+            memory = next(filter(_is_sequence, (self._example().get(o.name) for o in self.parameters if _keys(o))), x)
+            turned = arguments.Shapes(x.shape[1], x.shape[0], memory.shape[0], shapes.heads)
+            given = arguments.from_example(value, shapes, turned, inside=inside, table=table)
             found.insert(0 if first or inside else 1, given)
         if value is None and p.name in self._example():
             found.insert(0, arguments.constant(None))
@@ -463,6 +465,10 @@ class Trial:
 
         alike = len({(x.where, x.said) for x in inside}) == 1
         return inside[0] if alike and is_own(inside[0]) else None
+
+
+def _keys(p: Parameter) -> bool:
+    return p.role in ("memory", "key")
 
 
 def _is_sequence(value: Any) -> bool:

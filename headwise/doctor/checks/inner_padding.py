@@ -1,7 +1,7 @@
 """Keys that come from no token because the module pads its input to whole blocks: they must have no weight.
 
 Learned keys (sinks, registers) have a weight with every length. Padding has one only with lengths that are not a
-multiple of the block.
+multiple of the block. A block of zeros before the first one has a weight with every length, for the first queries alone.
 """
 
 from __future__ import annotations
@@ -39,6 +39,30 @@ def check(patient: Patient) -> Iterator[Finding]:
                 "mask the keys that were padded: their scores are -inf before the softmax",
                 site.softmax.where,
                 numbers={"weight": given},
+            )
+            return
+    yield from _before_the_first(patient)
+
+
+def _before_the_first(patient: Patient) -> Iterator[Finding]:
+    """Whether some queries give weight to keys of zeros, whose scores are all alike, and others to none."""
+    try:
+        sites = look(patient, length=_LENGTHS[-1]).sites
+    except Exception:  # it does not take this length
+        return
+    for site in sites:
+        given, scores = site.given_to_constants()
+        some = given > 0
+        if bool(some.any()) and not bool(some.all()) and bool((scores == scores[0]).all()):
+            yield Finding(
+                "padding-attended",
+                "risk" if patient.is_library else "bug",
+                f"with {_LENGTHS[-1]} tokens {int(some.sum())} of {len(some)} rows of weights give up to "
+                f"{float(given.amax()):.2g} of their weight to keys of zeros that come from no token, and the others "
+                "none: what was padded, such as the block before the first one, is attended to",
+                "mask the keys that were padded: their scores are -inf before the softmax",
+                site.softmax.where,
+                numbers={"weight": float(given.amax())},
             )
             return
 

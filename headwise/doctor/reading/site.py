@@ -129,10 +129,16 @@ class Site:
 
     def weight_of_constants(self) -> float:
         """The largest weight that a query of a token gives to all keys that come from no token, such as padding."""
-        weights = _rows(self.softmax.weights, self.softmax.dims).double()
-        of_none = (self.key.token == marks.UNKNOWN) & (self.query.token >= 0).any(-1, keepdim=True)
-        given = weights.nan_to_num(0.0).masked_fill(~of_none, 0.0).sum(-1)
+        given = self.given_to_constants()[0]
         return float(given.amax()) if given.numel() else 0.0
+
+    def given_to_constants(self) -> tuple[Tensor, Tensor]:
+        """The weight that each query of a token gives to all keys that come from no token, and their scores."""
+        weights, scores = (_rows(x, self.softmax.dims).double() for x in (self.softmax.weights, self.softmax.scores))
+        of_token = (self.query.token >= 0).any(-1)
+        of_none = (self.key.token == marks.UNKNOWN) & of_token[:, None]
+        weights = weights.nan_to_num(0.0).masked_fill(~of_none, 0.0)
+        return weights.sum(-1)[of_token], scores[weights > 0]
 
     @functools.cached_property
     def products(self) -> Tensor:

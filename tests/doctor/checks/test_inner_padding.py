@@ -36,6 +36,35 @@ class Sinks(Attention):
         return self.attend(x, torch.cat([self.null.expand(len(x), -1, -1), x], 1), None)
 
 
+class BlockBefore(Attention):
+    """Causal; a token attends to its block of 4 and to the block before."""
+
+    hides = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, _ = x.shape
+        blocks = functional.pad(x, (0, 0, 0, -n % 4)).unflatten(1, (-1, 4))
+        q, k, v = (f(blocks).unflatten(-1, (self.heads, -1)).transpose(2, 3) for f in (self.q, self.k, self.v))
+        k, v = (torch.cat([functional.pad(t, (0, 0, 0, 0, 0, 0, 1, 0))[:, :-1], t], 3) for t in (k, v))
+        at = torch.arange(blocks.shape[1] * 4).view(-1, 4)
+        keys = torch.cat([at - 4, at], 1)
+        allowed = (keys[:, None] <= at[..., None]) & (keys[:, None] >= (0 if self.hides else -4))
+        scores = self.fill(self.score(q, k), allowed[:, None])
+        out = self.out((scores.softmax(-1) @ v).transpose(2, 3).flatten(3))
+        return out.flatten(1, 2)[:, :n]
+
+
+class BlockOfZeros(BlockBefore):
+    hides = False
+
+
+def test_a_block_of_zeros_before_the_first() -> None:
+    finding = one("inner_padding", seeded(BlockOfZeros))
+    assert (finding.name, finding.severity) == ("padding-attended", "bug")
+    assert "keys of zeros" in finding.evidence
+    assert found("inner_padding", seeded(BlockBefore)) == []
+
+
 def test_padding_that_is_attended_to() -> None:
     finding = one("inner_padding", seeded(HidesNothing))
     assert (finding.name, finding.severity) == ("padding-attended", "bug")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.doctor.patient import NotChecked
 from tests.doctor.checks.specimens import Attention, found, one, seeded
@@ -233,3 +233,27 @@ def test_documents_of_the_first_row_for_all() -> None:
     finding = one("packing", seeded(OfTheFirstRow))
     assert (finding.name, finding.severity) == ("packing-leak", "bug")
     assert "the mask of one row is used for all" in finding.evidence
+
+
+class Varlen(nn.Module):
+    """x: [N, M], documents one after the other; cu_seqlens: where they begin, and the end."""
+
+    right = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention()
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        at = torch.arange(len(x), device=cu_seqlens.device, dtype=cu_seqlens.dtype)
+        ids = torch.searchsorted(cu_seqlens[1:], at, right=self.right)
+        return self.attention.attend(x[None], x[None], ids[:, None] == ids[None])[0]
+
+
+class VarlenOffByOne(Varlen):
+    right = False
+
+
+def test_starts_that_are_required() -> None:
+    assert one("packing", seeded(VarlenOffByOne)).name == "packing-leak"
+    assert found("packing", seeded(Varlen)) == []
