@@ -98,7 +98,7 @@ class Trial:
         """Whether an argument named like an input is no other thing in the example: a dict of states, a single factor."""
         value = self._example().get(p.name)
         if p.role not in ("query", "key", "value", "memory") or value is None:
-            return True
+            return not (p.role == "memory" and p.required and p.name in self._example())
         return value.ndim > 1 if isinstance(value, Tensor) else isinstance(value, (tuple, list))
 
     def _count(self, *_: Any) -> None:

@@ -39,7 +39,11 @@ def check(patient: Patient) -> Iterator[Finding]:
             continue
         if change > REACHED:
             acting.append((mask, change))
-        elif not (_elsewhere(probe, mask, masks) or _acts_beside(probe, inputs, mask, masks) or _on_another_output(probe, inputs, mask)):
+        elif not (
+            _elsewhere(probe, mask, masks)
+            or _acts_beside(probe, inputs, mask, masks)
+            or _on_another_output(probe, inputs, mask)
+        ):
             severity = _replaced(patient, inputs, mask)
             unless = "" if severity == "bug" else ", unless its causal mask is switched off"
             severity = "risk" if severity == "bug" and _by_starts(patient) else severity
@@ -116,7 +120,8 @@ def _change(
 
 def _on_another_output(probe: Probe, inputs: Inputs, mask: MaskInput) -> bool:
     """Whether it changes another output that is returned beside the one of the queries, as in attention both ways."""
-    runs = [probe.run(inputs, given=given(probe.interface, mask, inputs, *keys)) for keys in ((), (_key(inputs, mask),))]
+    masks = (given(probe.interface, mask, inputs, *keys) for keys in ((), (_key(inputs, mask),)))
+    runs = [probe.run(inputs, given=x) for x in masks]
     width = runs[0].output.shape[-1]
     pairs = zip(*([x for _, x in tensors_in(run.raw)] for run in runs), strict=False)
     beside = [(a, b) for a, b in pairs if a.shape == b.shape == (len(a), inputs.key_length, width)]
