@@ -118,9 +118,7 @@ def diagnose(
             raise
         known = None if patient is None else patient.__dict__.get("interface")
         if known is not None and (known.length or 0) > _LONG:
-            unchecked["the rest"] = (
-                f"memory ran out with {known.length} tokens, the only number that it was seen to take"
-            )
+            unchecked["the rest"] = f"memory ran out with {known.length} tokens; fewer were not seen to work"
         else:
             causes.append(no_memory(error))
     except SystemExit as error:

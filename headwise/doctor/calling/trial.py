@@ -97,10 +97,10 @@ class Trial:
         self.dtype, self.device = home(module)
 
     def _may_be_input(self, p: Parameter) -> bool:
-        """Whether an argument named like an input is no other thing in the example: a dict of states, a single factor."""
+        """Whether an argument named like an input is one in the example, and no dict of states or single factor."""
         value = self._example().get(p.name)
         if p.role not in ("query", "key", "value", "memory") or value is None:
-            return True
+            return not (p.role == "memory" and p.required and p.name in self._example())
         return value.ndim > 1 if isinstance(value, Tensor) else isinstance(value, (tuple, list))
 
     def _count(self, *_: Any) -> None:
@@ -350,7 +350,8 @@ class Trial:
             table = p.role == "positions" and isinstance(value, (tuple, list))
             first = p.role == "unknown" or (p.role == "positions" and self._of_another_form(value, found))
             inside = isinstance(value, Tensor) and value.shape[:1] != x.shape[:1] and x.shape[0] in value.shape[2:-1]
-            memory = next(filter(_is_sequence, (self._example().get(o.name) for o in self.parameters if _keys(o))), x)
+            others = (self._example().get(o.name) for o in self.parameters if _keys(o))
+            memory = next((y for y in others if isinstance(y, Tensor) and _is_sequence(y)), x)
             turned = arguments.Shapes(x.shape[1], x.shape[0], memory.shape[0], shapes.heads)
             given = arguments.from_example(value, shapes, turned, inside=inside, table=table)
             found.insert(0 if first or inside else 1, given)

@@ -38,7 +38,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if interface.batched and not interface.batch_first and said and not re.search(r"batch_first|seq\w* first", text):
         yield Finding(
             "batch-mixing",
-            "bug",
+            "risk" if patient.is_library else "bug",  # what its model passes is right, and the text is not
             f"{said.group(0).strip()!r} says that the batch comes first, but the module attends along the first "
             "dimension, so it mixes the examples of a batch",
             "pass batch_first=True to the layers it is built of, or transpose",

@@ -122,9 +122,8 @@ def _change(
 
 def _on_another_output(probe: Probe, inputs: Inputs, mask: MaskInput) -> bool:
     """Whether it changes another output that is returned beside the one of the queries, as in attention both ways."""
-    runs = [
-        probe.run(inputs, given=given(probe.interface, mask, inputs, *keys)) for keys in ((), (_key(inputs, mask),))
-    ]
+    masks = (given(probe.interface, mask, inputs, *keys) for keys in ((), (_key(inputs, mask),)))
+    runs = [probe.run(inputs, given=x) for x in masks]
     width = runs[0].output.shape[-1]
     pairs = zip(*([x for _, x in tensors_in(run.raw)] for run in runs), strict=False)
     beside = [(a, b) for a, b in pairs if a.shape == b.shape == (len(a), inputs.key_length, width)]

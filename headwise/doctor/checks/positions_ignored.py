@@ -41,6 +41,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     if len(patient.see().sites) != 1:
         yield from _of_several(patient, has)
         return
+    if _alike(patient):
+        raise NotApplicable("the positions that it is given are the same for the first two tokens")
     probe = Probe(patient)
     _stirred(probe.module)
     inputs = probe.inputs()
@@ -113,6 +115,21 @@ def _positions(patient: Patient) -> str:
     given = (name for name, make in interface.way.extras if make(at) is not None)
     given = (name for name in given if interface.roles.get(name) == "positions")
     return next((name for name in given if not by_setting(patient.module, name)), "")  # a layer may have none (NoPE)
+
+
+def _alike(patient: Patient) -> bool:
+    """Whether the first two tokens are given the same positions, as those of a call in which many are alike."""
+    interface = patient.interface
+    at = interface.way.sizes(interface.inputs())
+    made = [make(at) for name, make in interface.way.extras if interface.roles.get(name) == "positions"]
+    tables = [x for value in made for x in (value if isinstance(value, (tuple, list)) else (value,))]
+    tables = [x for x in tables if isinstance(x, Tensor) and at.queries in x.shape]
+    return bool(tables) and not any(
+        bool((x.select(dim, 0) != x.select(dim, 1)).any())
+        for x in tables
+        for dim, size in enumerate(x.shape)
+        if size == at.queries
+    )
 
 
 def _biased_mask(patient: Patient) -> bool:
