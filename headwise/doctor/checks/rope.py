@@ -219,8 +219,8 @@ def _runs_rotary(patient: Patient, site: Site) -> str:
     twin = patient.fresh()
     if any(name in ("cos", "sin", "polar") for name, _, _ in site.trace.functions):
         inputs = twin.interface.inputs()
-        if may_be_rope(lambda: twin.interface.run(inputs), inputs.tensors().values()):
-            return "cos and sin are computed"
+        rope = may_be_rope(lambda: twin.interface.run(inputs), inputs.tensors().values())
+        return "cos and sin are computed" if rope else ""  # else they are those of sinusoids
     called: list[str] = []
     hooks = [
         part.register_forward_hook(lambda *_, path=path: called.append(path))
