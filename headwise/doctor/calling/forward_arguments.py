@@ -84,8 +84,10 @@ def noise(at: Sizes, *shape: int) -> Tensor:
 
 def alike(at: Sizes, length: int, width: int) -> Tensor:
     """The same for every example too, so that none differs from the others by it: [B, N, M] or [N, B, M]."""
-    return noise(at, length, width).unsqueeze(0 if at.batch_first else 1).repeat(
-        *((at.batch, 1, 1) if at.batch_first else (1, at.batch, 1))
+    return (
+        noise(at, length, width)
+        .unsqueeze(0 if at.batch_first else 1)
+        .repeat(*((at.batch, 1, 1) if at.batch_first else (1, at.batch, 1)))
     )
 
 
