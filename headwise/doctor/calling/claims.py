@@ -262,7 +262,7 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: s
                 return f'docstring "{shortened(sentence, 80)}", {IF_NO_MASK}'
     if cells:
         return ""
-    if re.search(r"masked_?(self|multi|att)|gpt|languagemodel", kind, re.I):
+    if re.search(r"masked_?(self|multi|att)|(?<!seg)gpt|languagemodel", kind, re.I):  # SegGPT is a model of images
         return f"class {kind}"
     for doc in (type(module).__doc__, module.forward.__doc__):
         first = re.split(r"\n\s*\n|>>>", inspect.cleandoc(doc or ""))[0]

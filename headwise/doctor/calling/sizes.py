@@ -15,6 +15,8 @@ from torch.nn.parameter import is_lazy
 
 from headwise.doctor.calling import names
 
+_LARGE = 1024  # tokens of a window: a number that is large as a side may be that of all tokens
+
 
 def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1 << 20
@@ -86,7 +88,8 @@ def lengths(module: nn.Module) -> list[int]:
         if window is not None:
             sides = window[1] if isinstance(window[1], (tuple, list)) else (window[1], window[1])
             if all(_is_size(side) for side in sides):
-                found += [sides[0], math.prod(sides)] if isinstance(window[1], int) else [math.prod(sides)]
+                area = math.prod(sides)  # or the number may be that of all tokens
+                found += [sides[0], area] if area > _LARGE and isinstance(window[1], int) else [area]
     for tensor in (*module.buffers(), *module.parameters()):
         if not is_lazy(tensor):
             found += [n for n in tensor.shape[-2:] if n > 1]

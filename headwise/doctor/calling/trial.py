@@ -85,9 +85,8 @@ class Trial:
         kinds = signature(module).parameters.values()
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in kinds)
         self.example = example
-        self.parameters = [
-            p if self._may_be_input(p) else dataclasses.replace(p, role="unknown") for p in self.parameters
-        ]
+        others = [p for p in self.parameters if not self._may_be_input(p)]
+        self.parameters = [dataclasses.replace(p, role="unknown") if p in others else p for p in self.parameters]
         self.calls = 0
         self.failed: list[Failed] = []
         self._reached = 0
@@ -97,7 +96,7 @@ class Trial:
         self.dtype, self.device = home(module)
 
     def _may_be_input(self, p: Parameter) -> bool:
-        """Whether an argument named like an input is one in the example, and no dict of states or single factor."""
+        """Whether an argument named like an input is no other thing in the example: a dict of states, one number."""
         value = self._example().get(p.name)
         if p.role not in ("query", "key", "value", "memory") or value is None:
             return not (p.role == "memory" and p.required and p.name in self._example())

@@ -59,7 +59,7 @@ def _repeated(inputs: Inputs) -> Inputs:
 def _moving(x: Tensor) -> Tensor:
     """[D]: which features of [B, H, L, D] differ where the token is the same."""
     here, there = x[:, :, _HERE], x[:, :, _THERE]
-    factors = (1.0, float((there / here).nanmedian()))  # a temperature may grow with the position
+    factors = (1.0, (there / here).nanmedian(-1, keepdim=True).values)  # a temperature may grow with the position
     apart = [(here * factor - there).abs().amax((0, 1)) > 1e-5 * float(x.abs().max()) for factor in factors]
     return min(apart, key=lambda moved: int(moved.sum()))
 
