@@ -199,6 +199,13 @@ def _entries() -> Iterable[Entry]:
         ("diffusers #13533", "MegaVIT #17"),
     )
     yield Entry(
+        "normaliser-wrong",
+        "bug",
+        "Linear attention is not divided by the sum of its weights",
+        None,
+        ("performer-pytorch #40",),
+    )
+    yield Entry(
         "paths-differ", "bug", "Two code paths of one attention do not compute the same", None, ("transformers #44397",)
     )
     yield Entry("causal-unasked", "bug", "A module that should see all positions is causal")
@@ -263,6 +270,7 @@ _REPOSITORIES = {
     "mlx": "ml-explore/mlx",
     "nnFormer": "282857341/nnFormer",
     "onnx": "onnx/onnx",
+    "performer-pytorch": "lucidrains/performer-pytorch",
     "pytorch": "pytorch/pytorch",
     "sglang": "sgl-project/sglang",
     "set_transformer": "juho-lee/set_transformer",
