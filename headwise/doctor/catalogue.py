@@ -221,6 +221,8 @@ def _entries() -> Iterable[Entry]:
     yield Entry("softmax-unstable", "risk", "Large scores give infinity or NaN")
     yield Entry("gradient-blocked", "bug", "No gradient reaches an input or a parameter")
     yield Entry("gradient-wrong", "bug", "The gradient does not match the output")
+    yield Entry("zero-start", "bug", "Weights that begin with 0 never get a gradient", None, ("LAVT-RIS #25",))
+    yield Entry("gate-linear", "bug", "A gate that should have a sigmoid has none", None, ("alphafold2 #84",))
     yield Entry("state-dict", "bug", "Saving and loading changes the output")
     yield Entry("weights-unregistered", "bug", "Forward uses weights that are not in the state dict")
     yield Entry("sizes-fixed", "risk", "Other lengths, or a batch of 1, raise an error")
@@ -251,6 +253,7 @@ def check_names(names: Iterable[str], argument: str) -> frozenset[str]:
 # --- Where it was reported --------------------------------------------------------------------------------------------
 
 _REPOSITORIES = {
+    "alphafold2": "lucidrains/alphafold2",
     "apex": "NVIDIA/apex",
     "ai-toolkit": "ostris/ai-toolkit",
     "axolotl": "axolotl-ai-cloud/axolotl",
@@ -263,6 +266,7 @@ _REPOSITORIES = {
     "nanochat": "karpathy/nanochat",
     "keras": "keras-team/keras",
     "labml annotated": "labmlai/annotated_deep_learning_paper_implementations",
+    "LAVT-RIS": "yz93/LAVT-RIS",
     "litgpt": "Lightning-AI/litgpt",
     "Megatron-LM": "NVIDIA/Megatron-LM",
     "MegaVIT": "kyegomez/MegaVIT",

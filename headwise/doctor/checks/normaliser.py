@@ -25,7 +25,9 @@ from headwise.doctor.reading.marks import tensors_in
 
 FINDINGS = ("normaliser-wrong",)
 
-_SAYS = re.compile(r"\bdenom|\bD_inv\b|\bnormali[sz]er\b|(weights|output)\b[^.]{0,60}\b(normali[sz]ed|sum to (one|1)\b)")
+_SAYS = re.compile(
+    r"\bdenom|\bD_inv\b|\bnormali[sz]er\b|(weights|output)\b[^.]{0,60}\b(normali[sz]ed|sum to (one|1)\b)"
+)
 _OFF = 0.05  # an epsilon in the denominator changes less
 
 
@@ -117,9 +119,7 @@ class _Divisions(TorchDispatchMode):
         live = [x for x in given if x in self.live]
         if name == "reciprocal" or (name in ("div", "div_") and isinstance(args[1], Tensor)):
             self.found |= _memory(args[0 if name == "reciprocal" else 1]) in self.scores
-        if name in _PRODUCTS and len(set(live)) > 1:
-            self.scores |= places
-        elif name in _KEEPING and any(x in self.scores for x in given):
+        if (name in _PRODUCTS and len(set(live)) > 1) or (name in _KEEPING and any(x in self.scores for x in given)):
             self.scores |= places
         if live:
             self.live |= places
