@@ -203,6 +203,13 @@ def _entries() -> Iterable[Entry]:
         ("diffusers #13533", "MegaVIT #17"),
     )
     yield Entry(
+        "normaliser-wrong",
+        "bug",
+        "Linear attention is not divided by the sum of its weights",
+        None,
+        ("performer-pytorch #40",),
+    )
+    yield Entry(
         "paths-differ", "bug", "Two code paths of one attention do not compute the same", None, ("transformers #44397",)
     )
     yield Entry("causal-unasked", "bug", "A module that should see all positions is causal")
@@ -218,6 +225,8 @@ def _entries() -> Iterable[Entry]:
     yield Entry("softmax-unstable", "risk", "Large scores give infinity or NaN")
     yield Entry("gradient-blocked", "bug", "No gradient reaches an input or a parameter")
     yield Entry("gradient-wrong", "bug", "The gradient does not match the output")
+    yield Entry("zero-start", "bug", "Weights that begin with 0 never get a gradient", None, ("LAVT-RIS #25",))
+    yield Entry("gate-linear", "bug", "A gate that should have a sigmoid has none", None, ("alphafold2 #84",))
     yield Entry("state-dict", "bug", "Saving and loading changes the output")
     yield Entry("weights-unregistered", "bug", "Forward uses weights that are not in the state dict")
     yield Entry("sizes-fixed", "risk", "Other lengths, or a batch of 1, raise an error")
@@ -248,6 +257,7 @@ def check_names(names: Iterable[str], argument: str) -> frozenset[str]:
 # --- Where it was reported --------------------------------------------------------------------------------------------
 
 _REPOSITORIES = {
+    "alphafold2": "lucidrains/alphafold2",
     "apex": "NVIDIA/apex",
     "ai-toolkit": "ostris/ai-toolkit",
     "axolotl": "axolotl-ai-cloud/axolotl",
@@ -260,6 +270,7 @@ _REPOSITORIES = {
     "nanochat": "karpathy/nanochat",
     "keras": "keras-team/keras",
     "labml annotated": "labmlai/annotated_deep_learning_paper_implementations",
+    "LAVT-RIS": "yz93/LAVT-RIS",
     "litgpt": "Lightning-AI/litgpt",
     "Megatron-LM": "NVIDIA/Megatron-LM",
     "MegaVIT": "kyegomez/MegaVIT",
@@ -267,6 +278,7 @@ _REPOSITORIES = {
     "mlx": "ml-explore/mlx",
     "nnFormer": "282857341/nnFormer",
     "onnx": "onnx/onnx",
+    "performer-pytorch": "lucidrains/performer-pytorch",
     "pytorch": "pytorch/pytorch",
     "sglang": "sgl-project/sglang",
     "set_transformer": "juho-lee/set_transformer",

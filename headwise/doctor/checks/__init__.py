@@ -41,6 +41,8 @@ output_shape determinism state_kept train_eval paths_differ input_modified nonco
 batch_mixing token_split output_misplaced sizes
 mask_claims mask_ignored masked_weight mask_broadcast pad_tokens ids_mask mask_fill causal_leak empty_row masked_nan
 half unused_parameter idle_part gradient_blocked state_dict
-cache cache_gradient left_padding packing cross_mask positions_ignored positions_in_values relative_index
+cache cache_gradient left_padding packing cross_mask
+positions_ignored positions_in_values relative_index
+normaliser zero_start gate_linear
 weights_returned heads_dividing shift_mask explained
 """)

@@ -1,0 +1,130 @@
+"""Linear attention, without a softmax, that divides by a sum of its weights: the wrong sum, or one with padded keys.
+
+Weights that sum to 1 give the value itself where all values are the same, whatever queries and keys are. Only where
+the code divides by products of queries and keys, or says that it normalises: others do not normalise on purpose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from headwise.doctor.calling.claims import text_of
+from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.finding import Finding
+from headwise.doctor.fitting.projection_names import read_name
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.masking import left_padding
+from headwise.doctor.probing.probe import Probe
+from headwise.doctor.reading.marks import tensors_in
+
+FINDINGS = ("normaliser-wrong",)
+
+_SAYS = re.compile(
+    r"\bdenom|\bD_inv\b|\bnormali[sz]er\b|(weights|output)\b[^.]{0,60}\b(normali[sz]ed|sum to (one|1)\b)"
+)
+_OFF = 0.05  # an epsilon in the denominator changes less
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    if patient.has_softmax:
+        raise NotApplicable("it has a softmax, or its operations are not known")
+    linear = {path: part for path, part in patient.module.named_modules() if isinstance(part, nn.Linear)}
+    roles = {path: read_name(path) for path in linear}
+    values = [path for path, role in roles.items() if role.letters == "v"]
+    last = [path for path, role in roles.items() if role.is_output]
+    others = [path for path, role in roles.items() if not (role.letters in ("q", "k", "v") or role.is_output)]
+    convolved = any(isinstance(part, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for part in patient.module.modules())
+    if len(values) != 1 or len(last) != 1 or others or convolved or len(linear) != 4:
+        raise NotApplicable("it is not made of projections of queries, keys, values and outputs alone")
+    probe = Probe(patient)
+    inputs = probe.inputs(length=6)
+    probe.answers(inputs)
+    divides = _divides(probe, inputs)
+    if not divides and not any(_SAYS.search(text_of(part)) for part in probe.module.modules()):
+        raise NotApplicable("nothing shows that it divides by the sum of its weights")
+    probe.module.get_submodule(values[0]).register_forward_hook(lambda _, __, out: torch.ones_like(out))
+    kept: list[Tensor] = []
+    probe.module.get_submodule(last[0]).register_forward_pre_hook(lambda _, given: kept.append(given[0].detach()))
+    probe.output(inputs)
+    if not kept or kept[-1].shape[:2] != inputs.query.shape[:2]:
+        raise NotChecked("the input of its output projection has not one row for every query")
+    off = float((kept[-1] - 1).abs().amax())
+    if off > _OFF:
+        how = "the sum that it divides by is not that of its weights" if divides else "it does not divide by their sum"
+        yield _finding(patient, f"where all values are 1, the attended values are off by up to {off:.2g}: {how}", off)
+        return
+    if not any(mask.what == "keys" for mask in probe.interface.masks):
+        return
+    real = left_padding(inputs)
+    if isinstance(probe.attempt(inputs, padding=real), Exception):
+        return
+    rows = kept[-1][1, 2:]
+    off = float((rows - 1).abs().amax())
+    if off > _OFF and bool(rows.any()):
+        yield _finding(
+            patient,
+            f"where all values are 1 and two keys are padding, the attended values of real tokens are off by up to "
+            f"{off:.2g}: padded keys are left out of the values, and counted in the sum that it divides by",
+            off,
+        )
+
+
+def _finding(patient: Patient, evidence: str, off: float) -> Finding:
+    return Finding(
+        "normaliser-wrong",
+        "bug",
+        evidence,
+        "divide by the product of each query with the sum of the keys that it attends to: (q * k.cumsum(positions))"
+        ".sum(-1) if it is causal, and with the keys of padding set to 0",
+        patient.where,
+        numbers={"off": off},
+    )
+
+
+def _divides(probe: Probe, inputs: Inputs) -> bool:
+    """Whether something is divided by products of two things that depend on the inputs, or by sums of such products."""
+    seen = _Divisions(list(inputs.tensors().values()))
+    with torch.no_grad(), seen:
+        probe.interface.run(inputs)
+    return seen.found
+
+
+_PRODUCTS = {"mul", "bmm", "mm", "baddbmm"}
+_KEEPING = {"sum", "add", "add_", "cumsum", "reciprocal", "clone", "_to_copy", "copy_", "mul"}
+
+
+class _Divisions(TorchDispatchMode):
+    """Follows tensors by the memory that they lie in."""
+
+    def __init__(self, tokens: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.live = {_memory(x) for x in tokens}
+        self.scores: set[int] = set()  # sums of products of two of them
+        self.found = False
+        self._kept: list[Tensor] = list(tokens)  # so that no memory is used twice
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        given = [_memory(x) for x in tensors_in([list(args), kwargs or {}]) if x.is_floating_point()]
+        made = [x for x in tensors_in(out) if x.is_floating_point()]
+        self._kept += made
+        places = {_memory(x) for x in made}
+        live = [x for x in given if x in self.live]
+        if name == "reciprocal" or (name in ("div", "div_") and isinstance(args[1], Tensor)):
+            self.found |= _memory(args[0 if name == "reciprocal" else 1]) in self.scores
+        if (name in _PRODUCTS and len(set(live)) > 1) or (name in _KEEPING and any(x in self.scores for x in given)):
+            self.scores |= places
+        if live:
+            self.live |= places
+        return out
+
+
+def _memory(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()

@@ -1,0 +1,84 @@
+"""Linear attention and the sum that it divides by."""
+
+from __future__ import annotations
+
+import pytest
+from torch import Tensor, nn
+from torch.nn import functional
+
+from headwise.doctor.patient import NotApplicable
+from tests.doctor.checks.specimens import Attention, found, one, seeded
+
+
+class Linear(nn.Module):
+    """padding_mask: [B, N], True = a real token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(16, 16, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        q, k, v = (w(x).unflatten(-1, (4, 4)) for w in (self.q, self.k, self.v))
+        q, k = functional.elu(q) + 1, functional.elu(k) + 1
+        if padding_mask is not None:
+            k, v = self.hide(k, v, padding_mask[..., None, None].to(x))
+        out = (q[..., None] * (k[..., None] * v[..., None, :]).cumsum(1)).sum(-2)
+        return self.out(self.normalised(out, q, k).flatten(2))
+
+    def hide(self, k: Tensor, v: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        return k * real, v * real
+
+    def normalised(self, out: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return out / ((q * k.cumsum(1)).sum(-1, keepdim=True) + 1e-9)
+
+
+class OverHeads(Linear):
+    def normalised(self, out: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return out / (q * k.cumsum(2)).sum(-1, keepdim=True)
+
+
+class Times(Linear):
+    def normalised(self, out: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        denominator = (q * k.cumsum(1)).sum(-1, keepdim=True)
+        return out * denominator
+
+
+class ValuesOnly(Linear):
+    def hide(self, k: Tensor, v: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        return k, v * real
+
+
+class Retention(Linear):
+    """Without a sum, followed by a norm."""
+
+    def normalised(self, out: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return out / out.square().mean(-1, keepdim=True).sqrt()
+
+
+class Unnormalised(Linear):
+    def normalised(self, out: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return out
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (OverHeads, "the sum that it divides by is not that of its weights"),
+        (Times, "it does not divide by their sum"),
+        (ValuesOnly, "padded keys are left out of the values, and counted in the sum"),
+    ],
+)
+def test_the_wrong_sum(module: type[nn.Module], said: str) -> None:
+    finding = one("normaliser", seeded(module))
+    assert (finding.name, finding.severity) == ("normaliser-wrong", "bug")
+    assert said in finding.evidence
+
+
+def test_the_right_sum() -> None:
+    assert found("normaliser", seeded(Linear)) == []
+
+
+@pytest.mark.parametrize("module", [Unnormalised, Retention, Attention])
+def test_what_does_not_normalise(module: type[nn.Module]) -> None:
+    with pytest.raises(NotApplicable):
+        found("normaliser", seeded(module))
