@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headwise.doctor.calling import claims
 from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.checks.edges import starts_at_rows
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.probe import REACHED, Probe, rows
@@ -35,7 +36,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("it takes no mask")
     for name, role in roles.items():
         mine = [m for m in probe.interface.masks if m.parameter == name and m.works]
-        if role in ("mask", "padding") and not mine:
+        edges = starts_at_rows(patient, name)
+        if role in ("mask", "padding") and not mine and not (edges and edges[1]):
             yield from _queries(probe, name)
         if role == "padding" and not any(m.shape == "BK" for m in mine):
             yield from _other_axis(probe, name, "bug" if not mine or _promised(probe, name) else "risk")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headwise.doctor.calling.claims import IF_NO_MASK
 from headwise.doctor.calling.interface import MaskInput
+from headwise.doctor.checks.edges import starts_at_rows
 from headwise.doctor.checks.mask_claims import (
     added,
     ambiguous,
@@ -38,7 +39,7 @@ _SAFE = -9e3
 
 def check(patient: Patient) -> Iterator[Finding]:
     patient.see()
-    masks = [m for m in patient.interface.masks if not m.own]
+    masks = [m for m in patient.interface.masks if not m.own and not _of_edges(patient, m)]
     if not masks:
         raise NotApplicable("it takes no mask")
     if "projection-zero" in patient.excused:
@@ -62,6 +63,12 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield from otherwise_stated(patient, mask)
     if not tried:
         raise NotChecked("no scores with and without a mask could be compared")
+
+
+def _of_edges(patient: Patient, mask: MaskInput) -> bool:
+    """Whether the mask is said to be [K, Q], edges from rows to columns: checks/edges.py."""
+    said = starts_at_rows(patient, mask.parameter) if mask.what == "cells" else None
+    return said is not None and said[1]
 
 
 def _measured(patient: Patient, mask: MaskInput) -> list[Finding] | None:

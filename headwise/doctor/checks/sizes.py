@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from headwise.doctor.calling.claims import text_of
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.probe import Probe, sentence
 
 FINDINGS = ("sizes-fixed",)
 
+_NEGATIVE = re.compile(r"index -\d+ is out of bounds")
+_CLAMPED = re.compile(r"\b(clamp|clip|minimum)_?\(")
 _LENGTHS = (1, 2, 4, 7, 12, 33, 64)
 
 
@@ -67,6 +71,11 @@ def _lengths(probe: Probe) -> Iterator[Finding]:
         severity = "note"
         evidence = f"it runs with up to {max(works)} tokens, and raises with {first}: {sentence(failed[first])}"
         fix = "nothing, if so many tokens are never needed; else make its table or mask larger"
+        if _NEGATIVE.search(str(failed[first])) and any(_CLAMPED.search(text_of(part)) for part in probe.module.modules()):
+            severity = "bug"
+            evidence += ". It limits its indices, and not from below: negative ones, which it meets with fewer "
+            evidence += "tokens, read the table from its end"
+            fix = "clamp on both sides: distance.clamp(-max, max) + max"
     elif list(failed) == [1]:
         severity = "bug"
         evidence = f"it raises with one token: {sentence(failed[1])}"

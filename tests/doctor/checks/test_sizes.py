@@ -90,3 +90,31 @@ def test_a_memory_that_must_be_as_long_as_the_queries() -> None:
 @pytest.mark.parametrize("kind", [Attention, Cross])
 def test_a_healthy_one(kind: type[Attention]) -> None:
     assert found("sizes", seeded(kind)) == []
+
+
+class Clipped(Attention):
+    """Vectors of relative distances, which are clipped on both sides."""
+
+    low = -3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(7, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        at = torch.arange(x.shape[1])
+        away = (at - at[:, None]).clamp(min=self.low, max=3)
+        return self.attend(x, x, None) + self.table[away + 3].mean(1)
+
+
+class ClippedAbove(Clipped):
+    """Vectors of relative distances, which are clipped on one side."""
+
+    low = -100
+
+
+def test_an_index_that_is_not_clipped_from_below() -> None:
+    finding = one("sizes", seeded(ClippedAbove))
+    assert finding.severity == "bug"
+    assert "not from below" in finding.evidence
+    assert found("sizes", seeded(Clipped)) == []

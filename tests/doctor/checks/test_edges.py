@@ -1,0 +1,59 @@
+"""Edges of graphs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from tests.doctor.checks.specimens import Attention, found, one, seeded
+
+
+class Incoming(Attention):
+    """adj: [B, N, N], adj[b, s, t] = 1 for an edge from node s to node t; a node attends to the starts of its edges."""
+
+    def forward(self, nodes: Tensor, adj: Tensor) -> Tensor:
+        allowed = self.turned(adj.bool()) | torch.eye(nodes.shape[1], dtype=torch.bool)
+        return self.attend(nodes, nodes, allowed[:, None])
+
+    def turned(self, adj: Tensor) -> Tensor:
+        return adj.mT
+
+
+class Outgoing(Incoming):
+    """adj: [B, N, N], adj[b, s, t] = 1 for an edge from node s to node t; a node attends to the starts of its edges."""
+
+    def turned(self, adj: Tensor) -> Tensor:
+        return adj
+
+
+class Graph(nn.Module):
+    """adj: [B, N, N], adj[b, i, j] = 1 if node i receives messages from node j."""
+
+    dim = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.start, self.end = nn.Linear(16, 16), nn.Linear(16, 1), nn.Linear(16, 1)
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        h = self.lin(x)
+        e = nn.functional.leaky_relu(self.end(h) + self.start(h).mT, 0.2)
+        allowed = adj.bool() | torch.eye(x.shape[1], dtype=torch.bool)
+        alpha = torch.softmax(e.masked_fill(~allowed, -torch.inf), dim=self.dim)
+        return alpha @ h
+
+
+class OverReceivers(Graph):
+    dim = 1
+
+
+def test_edges_that_are_read_transposed() -> None:
+    finding = one("edges", seeded(Outgoing))
+    assert (finding.name, finding.severity) == ("mask-broadcast", "bug")
+    assert found("edges", seeded(Incoming)) == []
+
+
+def test_weights_that_sum_to_1_over_the_receivers() -> None:
+    finding = one("edges", seeded(OverReceivers))
+    assert (finding.name, finding.severity) == ("softmax-axis", "bug")
+    assert found("edges", seeded(Graph)) == []
