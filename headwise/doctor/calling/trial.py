@@ -370,8 +370,7 @@ class Trial:
     def _example_keys(self, x: Tensor) -> int:
         """How many keys the example has."""
         others = (self._example().get(p.name) for p in self.parameters if p.role in ("key", "memory"))
-        sequences = (y for y in others if isinstance(y, Tensor) and _is_sequence(y) and y is not x)
-        return next((y.shape[1] for y in sequences), x.shape[1])
+        return next((y.shape[1] for y in others if isinstance(y, Tensor) and y.ndim == 3 and y is not x), x.shape[1])
 
     def example_of(self, name: str) -> Any:
         """What the example passes for an argument, or None."""

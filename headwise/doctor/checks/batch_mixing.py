@@ -83,6 +83,8 @@ def _told_apart(probe: Probe, inputs: Inputs) -> bool:
     for _, make in way.extras:
         value = make(way.sizes(inputs))
         for x in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(x, Tensor) and x.ndim > 2 and x.shape[0] == batch * way.heads:
+                x = x.unflatten(0, (batch, -1))
             if isinstance(x, Tensor) and any(
                 n == batch and not bool((x == x.narrow(dim, 0, 1)).all()) for dim, n in enumerate(x.shape[:2])
             ):

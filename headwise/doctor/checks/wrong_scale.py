@@ -93,7 +93,7 @@ def _judge(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> Ite
             yield from () if found is None else (found,)
             return
     if _close(factor, expected):
-        if patient.spec.scale is None and _is_t5(patient, site):
+        if patient.spec.scale is None and _is_t5(patient, site) and not patient.is_library:
             yield Finding(
                 "t5-scaled",
                 "bug" if _says_t5(patient) else "risk",  # others use its bias with scaled scores
