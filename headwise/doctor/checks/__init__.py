@@ -33,7 +33,7 @@ projection_order lora_order argument_order gqa_order
 wrong_scale bias_scaled
 rope rope_parts rope_precision alibi
 norm_axis norm_swapped causal_unasked
-mask_cells mask_infinite built_in_mask layer_windows inner_padding
+mask_cells mask_infinite built_in_mask layer_windows window_sides inner_padding
 softmax_split weights_misaligned residual dropout_misplaced softmax_precision
 """)
 PROBED = _load("""
