@@ -41,6 +41,6 @@ output_shape determinism state_kept train_eval paths_differ input_modified nonco
 batch_mixing sizes
 mask_claims mask_ignored masked_weight mask_broadcast pad_tokens mask_fill causal_leak empty_row masked_nan
 half unused_parameter idle_part gradient_blocked state_dict
-cache left_padding packing cross_mask positions_ignored relative_index normaliser zero_start gate_linear
+cache left_padding packing cross_mask positions_ignored relative_index normaliser zero_start gate_linear example_half
 weights_returned heads_dividing shift_mask explained
 """)
