@@ -33,14 +33,15 @@ projection_order lora_order argument_order gqa_order
 wrong_scale bias_scaled
 rope rope_parts rope_precision alibi
 norm_axis norm_swapped causal_unasked
-mask_cells mask_infinite built_in_mask layer_windows inner_padding
+mask_cells mask_infinite built_in_mask layer_windows window_sides inner_padding
 softmax_split weights_misaligned residual dropout_misplaced softmax_precision
 """)
 PROBED = _load("""
 output_shape determinism state_kept train_eval paths_differ input_modified noncontiguous
 batch_mixing token_split output_misplaced sizes
-mask_claims edges mask_ignored masked_weight mask_broadcast pad_tokens ids_mask mask_fill causal_leak empty_row masked_nan
-half unused_parameter idle_part gradient_blocked state_dict
+mask_claims edges mask_ignored masked_weight mask_broadcast pad_tokens ids_mask mask_fill
+causal_leak empty_row masked_nan
+half example_half unused_parameter idle_part gradient_blocked state_dict
 cache cache_gradient left_padding packing cross_mask
 positions_ignored positions_in_values relative_index
 normaliser zero_start gate_linear

@@ -41,8 +41,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "gate-linear",
             "bug",
-            f"its text says that {called[0]} is a gate with a sigmoid, but forward takes no sigmoid: the attended values "
-            "are multiplied by any number",
+            f"its text says that {called[0]} is a gate with a sigmoid, but forward takes no sigmoid: the attended "
+            "values are multiplied by any number",
             f"multiply by {called[0]}(x).sigmoid()",
             patient.where,
         )
