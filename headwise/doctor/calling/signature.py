@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import itertools
+import re
 from typing import Any
 
 from torch import nn

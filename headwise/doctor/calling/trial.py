@@ -331,8 +331,9 @@ class Trial:
         value, x = self._example().get(p.name), self._example_input()
         if value is not None and x is not None:
             shapes = arguments.Shapes(x.shape[0], x.shape[1], x.shape[1], sizes.heads(self.module) or 1)
-            memory = next(filter(_is_sequence, (self._example().get(o.name) for o in self.parameters if _keys(o))), x)
-            turned = arguments.Shapes(x.shape[1], x.shape[0], memory.shape[0], shapes.heads)
+            keys = [self._example().get(o.name) for o in self.parameters if o.role in ("memory", "key")]
+            longest = next((m.shape[0] for m in keys if isinstance(m, Tensor) and _is_sequence(m)), x.shape[0])
+            turned = arguments.Shapes(x.shape[1], x.shape[0], longest, shapes.heads)
             found.insert(0 if p.role == "unknown" else 1, arguments.from_example(value, shapes, turned))
         if value is None and p.name in self._example():
             found.insert(0, arguments.constant(None))
@@ -430,10 +431,6 @@ class Trial:
 
         alike = len({(x.where, x.said) for x in inside}) == 1
         return inside[0] if alike and is_own(inside[0]) else None
-
-
-def _keys(p: Parameter) -> bool:
-    return p.role in ("memory", "key")
 
 
 def _is_sequence(value: Any) -> bool:

@@ -39,7 +39,8 @@ softmax_split weights_misaligned residual dropout_misplaced softmax_precision
 PROBED = _load("""
 output_shape determinism state_kept train_eval paths_differ input_modified noncontiguous
 batch_mixing token_split output_misplaced sizes
-mask_claims edges mask_ignored masked_weight mask_broadcast pad_tokens ids_mask mask_fill causal_leak empty_row masked_nan
+mask_claims edges mask_ignored masked_weight
+mask_broadcast pad_tokens ids_mask mask_fill causal_leak empty_row masked_nan
 half unused_parameter idle_part gradient_blocked state_dict
 cache cache_gradient left_padding packing cross_mask positions_ignored positions_in_values
 weights_returned heads_dividing shift_mask explained

@@ -1,7 +1,8 @@
 """Keys that come from no token because the module pads its input to whole blocks: they must have no weight.
 
 Learned keys (sinks, registers) have a weight with every length. Padding has one only with lengths that are not a
-multiple of the block. A block of zeros before the first one has a weight with every length, for the first queries alone.
+multiple of the block. A block of zeros before the first one has a weight with every length, for
+the first queries alone.
 """
 
 from __future__ import annotations

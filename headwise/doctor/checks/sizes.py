@@ -71,7 +71,9 @@ def _lengths(probe: Probe) -> Iterator[Finding]:
         severity = "note"
         evidence = f"it runs with up to {max(works)} tokens, and raises with {first}: {sentence(failed[first])}"
         fix = "nothing, if so many tokens are never needed; else make its table or mask larger"
-        if _NEGATIVE.search(str(failed[first])) and any(_CLAMPED.search(text_of(part)) for part in probe.module.modules()):
+        if _NEGATIVE.search(str(failed[first])) and any(
+            _CLAMPED.search(text_of(part)) for part in probe.module.modules()
+        ):
             severity = "bug"
             evidence += ". It limits its indices, and not from below: negative ones, which it meets with fewer "
             evidence += "tokens, read the table from its end"

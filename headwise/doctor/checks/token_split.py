@@ -27,7 +27,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("its queries and keys are not one sequence")
     for part in probe.module.modules():
         if "norm" in type(part).__name__.lower() and not list(part.children()):
-            part.forward = _same  # type: ignore[method-assign]
+            part.forward = _same
     inputs = probe.inputs()
     before = _read(probe, inputs)
     after = _read(probe, moved(inputs, 0, _TOKEN, queries=True))

@@ -42,7 +42,7 @@ class BlockBefore(Attention):
     hides = True
 
     def forward(self, x: Tensor) -> Tensor:
-        b, n, _ = x.shape
+        n = x.shape[1]
         blocks = functional.pad(x, (0, 0, 0, -n % 4)).unflatten(1, (-1, 4))
         q, k, v = (f(blocks).unflatten(-1, (self.heads, -1)).transpose(2, 3) for f in (self.q, self.k, self.v))
         k, v = (torch.cat([functional.pad(t, (0, 0, 0, 0, 0, 0, 1, 0))[:, :-1], t], 3) for t in (k, v))
