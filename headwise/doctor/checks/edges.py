@@ -1,4 +1,4 @@
-"""Edges of a graph: whether node t attends to node s where its documentation says that adj[s, t] is an edge from s to t.
+"""Edges of a graph: whether node t attends to node s where adj[s, t] is documented as an edge from s to t.
 
 Where no product of queries and keys can be read, as in additive attention, it is also tested whether weights sum to 1:
 if all nodes are alike, no adjacency can change the output.
@@ -24,7 +24,10 @@ FINDINGS = ("mask-broadcast", "softmax-axis")
 _PLACE = r"\b{name}\[\s*(?:\w+\s*,\s*)?(?P<row>\w+)\s*,\s*(?P<column>\w+)\s*\][^.;]{{0,60}}?"
 _NODE = r"(?:node |the |vertex )*"
 _TO = rf"\bfrom {_NODE}(?P<start>\w+) to {_NODE}(?P<end>\w+)\b"
-_RECEIVES = rf"(?:\bif |\bnode )\W*{_NODE}(?P<end>\w+) (?:receives|attends|listens)\b[^.;]{{0,30}}?(?:from|to) {_NODE}(?P<start>\w+)\b"
+_RECEIVES = (
+    rf"(?:\bif |\bnode )\W*{_NODE}(?P<end>\w+) (?:receives|attends|listens)\b"
+    rf"[^.;]{{0,30}}?(?:from|to) {_NODE}(?P<start>\w+)\b"
+)
 _N = 5
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+import headwise
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 
 
@@ -51,6 +52,7 @@ def test_edges_that_are_read_transposed() -> None:
     finding = one("edges", seeded(Outgoing))
     assert (finding.name, finding.severity) == ("mask-broadcast", "bug")
     assert found("edges", seeded(Incoming)) == []
+    assert headwise.diagnose(seeded(Incoming)).bugs == ()
 
 
 def test_weights_that_sum_to_1_over_the_receivers() -> None:
