@@ -6,7 +6,6 @@ Which scores are masked without a mask argument is read from the softmax's input
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +20,7 @@ from headwise.doctor.probing.probe import REACHED, Probe
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.scale import FORBIDDEN
 from headwise.doctor.reading.site import Site
+from headwise.doctor.source import source_of
 
 FINDINGS = (
     *("causal-leak", "mask-polarity", "causal-corner", "window-off-by-one", "window-ignored"),
@@ -356,10 +356,8 @@ def _places(module: torch.nn.Module) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _source(owner: Any) -> str:
-    try:
-        return inspect.getsource(type(owner))
-    except (OSError, TypeError):
-        return ""
+    source = source_of(type(owner))
+    return "" if source is None else source.text
 
 
 def _judged(where: Where | None, source: str, name: str, size: int, left: int, right: int) -> Iterator[Finding]:

@@ -8,7 +8,6 @@ every key the same weight, or adds nothing.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch import Tensor
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.reading.site import Site
+from headwise.doctor.source import source_of
 
 FINDINGS = ("projection-zero", "projection-reused", "head-idle")
 
@@ -82,15 +82,9 @@ def _zero(patient: Patient, site: Site, names: list[str]) -> Finding:
 
 def _zeros_on_purpose(patient: Patient) -> bool:
     """Whether the code of the module, or of its file, sets a weight (and not a bias) to 0."""
-    text = [patient.source]
-    for part in patient.module.modules():
-        for kind in type(part).__mro__:
-            if kind.__module__.startswith("torch."):
-                continue
-            try:
-                text.append(inspect.getsource(kind))
-            except (OSError, TypeError):
-                continue
+    kinds = {kind for part in patient.module.modules() for kind in type(part).__mro__}
+    sources = [source_of(kind) for kind in kinds if not kind.__module__.startswith("torch.")]
+    text = [patient.source, *(x.text for x in sources if x is not None)]
     if patient.where is not None:
         with contextlib.suppress(OSError, UnicodeError):
             text.append(Path(patient.where.file).read_text(encoding="utf-8"))

@@ -6,7 +6,6 @@ each layer, a number of layers that are full or windowed (its text says which), 
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +20,7 @@ from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.scale import FORBIDDEN
 from headwise.doctor.reading.site import Site
+from headwise.doctor.source import source_of
 from headwise.errors import shortened
 
 FINDINGS = ("window-ignored",)
@@ -120,10 +120,8 @@ def _said(module: nn.Module) -> tuple[bool | None, str]:
     texts = [text_of(part) for part in module.modules() if not type(part).__module__.startswith("torch.")]
     for place in sizes.places(module):
         if not isinstance(place, nn.Module):
-            try:
-                texts.append(inspect.getsource(place if inspect.isclass(place) else type(place)))
-            except (OSError, TypeError):
-                continue
+            source = source_of(place if isinstance(place, type) else type(place))
+            texts.append("" if source is None else source.text)
     for text in dict.fromkeys(texts):
         for sentence in re.split(r"[.;]\s|\.?\"\"\"", " ".join(text.replace("#", " ").split())):
             for lower, ones, others in ((True, _LOCAL, _FULL), (False, _FULL, _LOCAL)):

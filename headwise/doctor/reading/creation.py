@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import textwrap
 from collections.abc import Iterator
 from typing import TypeGuard
@@ -11,6 +10,7 @@ from typing import TypeGuard
 from torch import nn
 
 from headwise.doctor.finding import Where
+from headwise.doctor.source import source_of
 
 
 def owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
@@ -30,15 +30,16 @@ def _functions(module: nn.Module) -> Iterator[tuple[str, int, ast.FunctionDef]]:
     for kind in type(module).__mro__:
         if kind in (nn.Module, object):
             continue
+        source = source_of(kind)
+        if source is None:
+            continue
         try:
-            lines, first = inspect.getsourcelines(kind)
-            tree = ast.parse(textwrap.dedent("".join(lines)))
-            file = inspect.getsourcefile(kind) or ""
-        except (OSError, TypeError, SyntaxError):
+            tree = ast.parse(textwrap.dedent(source.text))
+        except SyntaxError:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
-                yield file, first, node
+                yield source.file or "", source.line, node
 
 
 def mentioned(module: nn.Module, attribute: str) -> bool:
