@@ -5,6 +5,7 @@ Each fact is computed once, when a check first needs it, on a copy in eval mode.
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 from collections.abc import Callable
@@ -176,6 +177,16 @@ class Patient:
             token_ids.on_embeddings(twin.module)
         twin.__dict__["interface"] = known.on(twin.module)
         return twin
+
+    def call_given(self, module: nn.Module) -> Any:
+        """What a copy of the module returns in the call that was given, whose arguments stay as they are.
+
+        Raises NotChecked if none was given, and whatever the module raises.
+        """
+        if self.example is None:
+            raise NotChecked("no example of a call was given")
+        args, kwargs = copy.deepcopy(self.example)
+        return module(*args, **kwargs)
 
     def rebuild(self, **changes: Any) -> nn.Module | None:
         """The module built again with some constructor arguments changed; None if `make` was not given."""

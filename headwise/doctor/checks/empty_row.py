@@ -4,7 +4,6 @@ was given as an example, is a bug.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,7 +71,7 @@ def _in_example(patient: Patient) -> Finding | None:
         return None
     try:
         with quiet(), torch.no_grad():
-            raw = patient.fresh().module(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+            raw = patient.call_given(patient.fresh().module)
     except Exception:
         return None
     out = next((x for _, x in tensors_in(raw)), None)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.way import tensors_in
-from headwise.doctor.checks.pad_tokens import pads
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.padded_ids import pads, real_ids
 from headwise.doctor.probing.probe import ROUNDING, quiet, rows
 from headwise.doctor.reading.events import Softmax
 from headwise.doctor.reading.scale import FORBIDDEN
@@ -37,7 +37,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("its ids are not one sequence, or a source and a target")
     longest = patient.interface.length
     lengths = {role: longest or _LENGTHS[role != "query"] for role in slots}
-    real = {slots[role]: _ids(patient.original, pad, n) for role, n in lengths.items()}
+    real = {slots[role]: real_ids(patient.original, {pad}, n) for role, n in lengths.items()}
     last = slots.get("memory", slots["query"])  # the sequence whose keys are hidden
     padded = real | {last: real[last].clone()}
     padded[last][:, -_PADDED:] = pad
@@ -74,13 +74,6 @@ def _pad(module: nn.Module) -> int:
     held = [*pads(module).values(), *(x for x in (getattr(module, "pad", None),) if type(x) is int and x >= 0)]
     tables = [x.padding_idx for x in module.modules() if isinstance(x, nn.Embedding) and x.padding_idx is not None]
     return next(iter([*held, *tables]), 0)
-
-
-def _ids(module: nn.Module, pad: int, length: int) -> Tensor:
-    """[2, N]: ids that are all real."""
-    below = min(x.num_embeddings for x in module.modules() if isinstance(x, nn.Embedding))
-    usual = [i for i in range(1, max(below, 2) - 1) if i != pad] or [0]
-    return torch.tensor([[usual[(5 * b + 3 * i + 1) % len(usual)] for i in range(length)] for b in range(2)])
 
 
 def _embedding(module: nn.Module, given: Mapping[str, Tensor], change: Any) -> None:

@@ -7,22 +7,20 @@ that differ are those that the mask fills.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
-import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.padded_ids import pads, real_ids
 from headwise.doctor.reading.events import Softmax
 from headwise.doctor.reading.trace import trace
 
 FINDINGS = ("mask-broadcast",)
 
-_PAD = re.compile(r"pad(ding)?_?(token_?)?(id|idx|index)$", re.IGNORECASE)
 _LENGTH, _PADDED = 6, 2
 _NO_ID = -1
 
@@ -33,7 +31,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     if type(patient.module) is type(patient.original) or not held:
         raise NotApplicable("it takes no token ids, or knows no padding among them")
     length = patient.interface.length or _LENGTH
-    ids = _ids(patient.original, set(held.values()), length)
+    ids = real_ids(patient.original, set(held.values()), length)
+    ids[:, length - _PADDED :] = min(held.values())
     given = {name: ids for _, name in way.slots if not name[0].isdigit() and "." not in name}
     try:
         told, other = (_first(patient.original, given, change) for change in (False, True))
@@ -55,27 +54,6 @@ def check(patient: Patient) -> Iterator[Finding]:
             told.where,
             numbers={"rows": float(_PADDED), "of": float(length)},
         )
-
-
-def pads(module: nn.Module) -> dict[tuple[str, str], int]:
-    """The ids of padding that the module and its parts hold: (path, attribute) -> id."""
-    return {
-        (path, name): value
-        for path, part in module.named_modules()
-        if not type(part).__module__.startswith("torch.")
-        for name, value in vars(part).items()
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0 and _PAD.search(name)
-    }
-
-
-def _ids(module: nn.Module, pads: set[int], length: int) -> Tensor:
-    """[2, N]: other ids, then padding."""
-    below = min(part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding))
-    usual = [i for i in range(max(below, 2)) if i not in pads] or [0]
-    rows = [[usual[(5 * b + 3 * i + 1) % len(usual)] for i in range(length)] for b in range(2)]
-    ids = torch.tensor(rows)
-    ids[:, length - _PADDED :] = min(pads)
-    return ids
 
 
 def _first(module: nn.Module, given: Mapping[str, Tensor], change: bool) -> Softmax | None:

@@ -7,7 +7,6 @@ differs between modes by design: it stays in eval mode, and that is reported as 
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,11 +62,8 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 def _trains_as_given(patient: Patient) -> bool:
     """Whether the call of the example runs in train mode, such as one with a number of queries that groups divide."""
-    if patient.example is None:
-        return False
-    args, kwargs = copy.deepcopy(patient.example)
     with contextlib.suppress(Exception), quiet():
-        Probe(patient).module.train()(*args, **kwargs)
+        patient.call_given(Probe(patient).module.train())
         return True
     return False
 

@@ -5,7 +5,6 @@ It is tried without masks, with them, in train mode with dropout disabled, and w
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -83,12 +82,9 @@ def reached(patient: Patient) -> Reached:
 
 def _in_example(patient: Patient, probe: Probe, wanted: dict[str, Tensor]) -> dict[str, Tensor]:
     """Where gradients are not 0 in the call that was given, whose arguments may hold what is not tried here."""
-    if patient.example is None:
-        return {}
     try:
-        args, kwargs = copy.deepcopy(patient.example)
         with quiet(), Dice(still=True), torch.enable_grad():
-            raw = probe.module(*args, **kwargs)
+            raw = patient.call_given(probe.module)
     except Exception:
         return {}
     return _where(list(_floats(raw)), wanted) or {}

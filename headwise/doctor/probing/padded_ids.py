@@ -1,0 +1,28 @@
+"""Token ids of which some are padding, for modules that make their masks of them."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import Tensor, nn
+
+_PAD = re.compile(r"pad(ding)?_?(token_?)?(id|idx|index)$", re.IGNORECASE)
+
+
+def pads(module: nn.Module) -> dict[tuple[str, str], int]:
+    """The ids of padding that the module and its parts hold: (path, attribute) -> id."""
+    return {
+        (path, name): value
+        for path, part in module.named_modules()
+        if not type(part).__module__.startswith("torch.")
+        for name, value in vars(part).items()
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0 and _PAD.search(name)
+    }
+
+
+def real_ids(module: nn.Module, pads: set[int], length: int) -> Tensor:
+    """[2, N]: ids that are no padding; 0, and the last of the smallest table, are used only if there are no others."""
+    below = min(part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding))
+    usual = [i for i in range(1, below - 1) if i not in pads] or [i for i in range(below) if i not in pads] or [0]
+    return torch.tensor([[usual[(5 * b + 3 * i + 1) % len(usual)] for i in range(length)] for b in range(2)])
