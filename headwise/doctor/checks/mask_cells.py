@@ -90,6 +90,8 @@ def _measured(patient: Patient, mask: MaskInput) -> list[Finding] | None:
     for site, twin in zip(anatomy.sites, masked or (), strict=masked is not None):
         if site.grid is None or twin.grid is None or site.scores.shape[2:] != (queries, keys):
             continue
+        if queries > 1 and torch.equal(site.q, site.q[:, :, :1].expand_as(site.q)):
+            continue  # one learned query, as in additive attention: rows of its scores cannot be told apart
         if site.scores.shape == twin.scores.shape:
             found = [*(found or []), *_compare(patient, mask, allowed, site, twin)]
             seen.append(twin)

@@ -59,3 +59,4 @@ def test_weights_that_sum_to_1_over_the_receivers() -> None:
     finding = one("edges", seeded(OverReceivers))
     assert (finding.name, finding.severity) == ("softmax-axis", "bug")
     assert found("edges", seeded(Graph)) == []
+    assert headwise.diagnose(seeded(Graph)).bugs == ()
