@@ -237,8 +237,9 @@ def _window(patient: Patient) -> Iterator[Finding]:
             continue  # not a band
         if left >= length - 1:
             continue
+        released = patient.is_library and {left, right} <= {0, size - 1, size}  # weights rely on either usual reading
         for finding in _judged(site.where_masked(site.steps_before), source, name, size, left, right):
-            yield _as_released(finding) if patient.is_library and {left, right} <= {0, size - 1, size} else finding
+            yield dataclasses.replace(finding, severity="note") if released else finding
     if squares and all(_is(allowed, 0) for _, allowed in squares) and len(squares) == len(sites):
         yield from _not_applied(patient, source, name, size, squares[0][0])
     elif not squares:
@@ -334,11 +335,6 @@ def _stated(patient: Patient) -> tuple[str, int, str] | None:
             if (_WINDOW if own else _STRONG).search(name) and not re.search(r"layer", name):
                 return name.lstrip("_"), value, text + ("" if own else _source(owner))
     return None
-
-
-def _as_released(finding: Finding) -> Finding:
-    """Of an installed package, a window that is read in the other of the two usual ways: weights rely on it."""
-    return dataclasses.replace(finding, severity="note")
 
 
 def _places(module: torch.nn.Module) -> Iterator[tuple[str, Any, Any]]:

@@ -6,7 +6,6 @@ several heads of a few tokens. The marks of the keys say which token and head ev
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 
@@ -51,14 +50,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         if wrong:
             yield from _placed(patient, site, wrong)
         elif not _both_ways(site, sites):
-            for finding in _axis(site):
-                yield _as_released(finding) if patient.is_library else finding
-
-
-def _as_released(finding: Finding) -> Finding:
-    """Of an installed package, a softmax over the queries: keys choose among them, as in slots and groups."""
-    over_queries = finding.name == "softmax-axis" and "which is the queries" in finding.evidence
-    return dataclasses.replace(finding, severity="risk") if over_queries else finding
+            yield from _axis(site, released=patient.is_library)
 
 
 def _both_ways(site: Site, sites: Sequence[Site]) -> bool:
@@ -105,7 +97,7 @@ def _listed(placement: Placement) -> str:
     return f"positions {', '.join(map(str, placement.tokens[:12]))}"
 
 
-def _axis(site: Site) -> Iterator[Finding]:
+def _axis(site: Site, *, released: bool) -> Iterator[Finding]:
     layout, met = site.layout, site.contraction
     if layout.mixed or site.softmax.scores.shape[site.softmax.dims[0] if site.softmax.dims else 0] < 2:
         return
@@ -137,7 +129,7 @@ def _axis(site: Site) -> Iterator[Finding]:
     sums = float(site.softmax.weights.sum(site.softmax.dims).mean()) if site.softmax.dims else 1.0
     yield Finding(
         "softmax-axis",
-        "bug",
+        "risk" if released and over == "the queries" else "bug",  # keys choose among queries, as in slots and groups
         f"the softmax is taken over axis {dims} of scores {shape}, which is {over}; the keys are on another axis, so "
         "the weights of a query over its keys do not sum to 1",
         "take the softmax over the axis of the keys, softmax(dim=-1) for scores [B, H, Q, K]",

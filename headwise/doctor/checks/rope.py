@@ -74,7 +74,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             continue
         q, k, v = (_rotation(site, name) for name in ("q", "k", "v"))
         if q is None or k is None:
-            wrong = [_as_released(x) if patient.is_library else x for x in _axis(site)]
+            wrong = list(_axis(site, released=patient.is_library))
             known += bool(wrong)
             yield from wrong
             continue
@@ -157,12 +157,7 @@ def _judge(site: Site, q: Rotation, k: Rotation, v: Rotation | None) -> Iterator
             )
 
 
-def _as_released(finding: Finding) -> Finding:
-    """Of an installed package: its weights were trained with the axis that it takes."""
-    return dataclasses.replace(finding, severity="risk")
-
-
-def _axis(site: Site) -> Iterator[Finding]:
+def _axis(site: Site, *, released: bool) -> Iterator[Finding]:
     """Rotations by the number of the head, or of the example, where positions are meant."""
     for dim, word in ((1, "heads"), (0, "examples of the batch")):
         for name in "qk":
@@ -173,7 +168,7 @@ def _axis(site: Site) -> Iterator[Finding]:
             if apart > 1e-2:
                 yield Finding(
                     "rope-axis",
-                    "bug",
+                    "risk" if released else "bug",  # weights were trained with the axis that it takes
                     f"the {'queries' if name == 'q' else 'keys'} are rotated by the number of their "
                     f"{'head' if dim else 'example'}, the same at every position (up to {apart:.2f} rad between the "
                     f"{word}): the table runs over the {word}",
