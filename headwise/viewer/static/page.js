@@ -5,6 +5,7 @@ import { liveSource } from "./data/live.js";
 import { embeddedSource, serverSource } from "./data/source.js";
 import { Live } from "./shell/live/live.js";
 import { State } from "./state.js";
+import { speak } from "./words.js";
 
 const AGAIN = "Write it again with headwise view.";
 const place = document.getElementById("page");
@@ -18,6 +19,9 @@ open().catch((error) => {
 
 async function open() {
   const facts = factsOf(document.getElementById("facts"));
+  // The address first, then the writer of the file, then the browser.
+  const asked = new URLSearchParams(location.hash.slice(1)).get("lang");
+  document.documentElement.lang = speak([asked, facts.language, ...navigator.languages].filter(Boolean));
   const base = location.pathname.replace(/[^/]*$/, "");
   const known = facts.source === "server" ? serverSource(facts, base) : embeddedSource(facts, blockOf);
   const source = known.live ? await asAddressed(known, base) : known;

@@ -1,0 +1,24 @@
+// The words of the page in the reader's language.
+//
+// The English sentence is the key: say("{n} tokens", { n: 12 }) looks it up in the table of the language, and falls back on
+// itself. So a view is read as it is written, and a sentence that nobody translated is English, not a code.
+
+import ZH from "./zh.json" with { type: "text" };
+
+const TABLES = { zh: JSON.parse(ZH) };
+
+export const LANGUAGES = { en: "English", zh: "中文" };
+
+let table = {};
+
+// The first language of the list that we have; "zh-Hans-CN" is zh. English if there is none. A document has one language.
+export function speak(wanted) {
+  const found = wanted.map((tag) => tag.toLowerCase().split("-")[0]).find((tag) => tag in LANGUAGES) ?? "en";
+  table = TABLES[found] ?? {};
+  return found;
+}
+
+// A sentence in the reader's language, with {name} replaced by its value.
+export function say(english, values = {}) {
+  return (table[english] ?? english).replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+}
