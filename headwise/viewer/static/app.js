@@ -18,6 +18,7 @@ import { Strip } from "./shell/strip.js";
 import { Tabs } from "./shell/tabs.js";
 import { Thumbs } from "./shell/thumbs.js";
 import { VIEWS } from "./views.js";
+import { say } from "./words.js";
 
 const MANY = 64; // with more tokens most weights are small, so the page opens on the square root scale
 const KEEP_MS = 150; // delay until the address is written, so that a moving pointer does not write it all the time
@@ -129,15 +130,15 @@ export class App {
   }
 
   layerName(layer) {
-    return `layer ${this.stack.layers[layer].number}`;
+    return say("layer {n}", { n: this.stack.layers[layer].number });
   }
 
   headName(layer, head) {
-    return `${this.plainHeadName(layer, head)}${this.live?.isOff(layer, head) ? " (off)" : ""}`;
+    return `${this.plainHeadName(layer, head)}${this.live?.isOff(layer, head) ? ` (${say("off")})` : ""}`;
   }
 
   plainHeadName(layer, head) {
-    return `${this.layerName(layer)} · head ${head}`;
+    return `${this.layerName(layer)} · ${say("head {n}", { n: head })}`;
   }
 
   digits(weight) {
@@ -203,7 +204,7 @@ export class App {
     this.strip = new Strip(this);
     this.footer = new Footer(this);
     this.keys = new Keys(this, page ? document : this.host);
-    this.progress = element("div", { className: "progress", role: "progressbar", ariaLabel: "Computing" });
+    this.progress = element("div", { className: "progress", role: "progressbar", ariaLabel: say("Computing") });
     this.progress.hidden = true;
     this.bar = element("div", { className: "bar" });
     this.panel = element("div", { className: "panel", role: "tabpanel", id: "panel", tabIndex: 0 });

@@ -17,6 +17,7 @@ const FIELDS = {
   scale: ["scale", "linear"],
   colours: ["colours", "ember"],
   sink: ["sink", false], // hide the sink's columns
+  threshold: ["threshold", 0], // smaller weights are not drawn
   theme: ["theme", "auto"],
   stat: ["stat", null],
   sort: ["sort", "layers"],
@@ -121,6 +122,10 @@ function parsed(field, text) {
   if (field === "other") {
     const [input, stack, layer, head] = places(text) ?? [];
     return head === undefined ? undefined : { input, stack, layer, head };
+  }
+  if (field === "threshold") {
+    const share = Number(text || NaN);
+    return share >= 0 && share <= 1 ? share : undefined;
   }
   return places(text)?.length === 1 ? Number(text) : undefined;
 }

@@ -9,6 +9,11 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
+// A sentence with elements in the places of its {names}, as a list of nodes and texts.
+export function filled(sentence, parts) {
+  return sentence.split(/\{(\w+)\}/).map((text, i) => (i % 2 ? parts[text] : text)).filter((part) => part !== "");
+}
+
 // Give a canvas a size in pixels of the page. Returns its context, in these pixels and empty.
 export function resized(canvas, width, height) {
   canvas.width = Math.round(width * devicePixelRatio);
