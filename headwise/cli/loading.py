@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwise.cli.layers import LayerRange
+from headwise.language import said
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,7 +60,7 @@ def tell_missing(pretrained: Pretrained) -> None:
     if missing := pretrained.missing:
         shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
         click.echo(
-            f"headwise: the checkpoint lacks {plural(len(missing), 'weight')}, initialised randomly: {shown}",
+            said(f"headwise: the checkpoint lacks {plural(len(missing), 'weight')}, initialised randomly: {shown}"),
             err=True,
         )
 

@@ -13,6 +13,7 @@ import click
 from headwise.cli.files import check_writable, size
 from headwise.cli.layers import choose_layers, parse_layers
 from headwise.errors import ArgumentError
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.records import Seen
@@ -101,8 +102,8 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
         warnings.simplefilter("default", UserWarning)
         getattr(headwise.plot, kind)(seen, **given, out=out)
     for warning in caught:
-        click.echo(f"headwise: {warning.message}", err=True)
-    click.echo(f"Wrote {out} ({size(out.stat().st_size)}).")
+        click.echo(said(f"headwise: {warning.message}"), err=True)
+    click.echo(said(f"Wrote {out} ({size(out.stat().st_size)})."))
 
 
 def parse_places(given: str, option: str) -> slice | list[int]:

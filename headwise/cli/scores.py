@@ -9,6 +9,7 @@ import click
 
 from headwise.cli.output import plain_table, print_report, titled
 from headwise.errors import shortened
+from headwise.language import said
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -25,9 +26,9 @@ def print_scores(scores: Scores, title: str) -> None:
         click.echo()
         print_report(confusion_table(scores))
     elif scores.labels:
-        click.echo(f"{len(scores.labels)} labels: --json writes their confusion table.")
+        click.echo(said(f"{len(scores.labels)} labels: --json writes their confusion table."))
     for sentence in scores.left_out:
-        click.echo(f"note: {sentence}")
+        click.echo(said(f"note: {sentence}"))
 
 
 def scores_table(scores: Scores, title: str) -> Group:

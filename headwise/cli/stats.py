@@ -17,6 +17,7 @@ from headwise.cli.layers import choose_layers, parse_layers
 from headwise.cli.output import progress_bar
 from headwise.errors import ArgumentError, FileError
 from headwise.files import replacing
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.records.summary import HeadSummary
@@ -59,7 +60,7 @@ def stats(path: Path, layers: str | None, csv_path: Path | None, json_path: Path
     for option, write in (("--csv", _write_csv), ("--json", _write_json)):
         if (target := files[option]) is not None:
             _replace(target, option, functools.partial(write, rows))
-            click.echo(f"Wrote {target} ({len(rows)} rows).")
+            click.echo(said(f"Wrote {target} ({len(rows)} rows)."))
 
 
 def _check_files(path: Path, files: Mapping[str, Path | None]) -> None:

@@ -18,6 +18,7 @@ from headwise.cli.looking import look, run_among
 from headwise.cli.output import Say, working
 from headwise.cli.profiled import profile_among, view_profile
 from headwise.errors import ArgumentError, brief
+from headwise.language import said
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -127,8 +128,10 @@ def view(
     if open_page:
         webbrowser.open(target.resolve().as_uri())
     click.echo(
-        f"Wrote {target} ({size(target.stat().st_size)}{_counts(found.inputs) if records or run else ''}): "
-        "open it in a browser; it needs no network."
+        said(
+            f"Wrote {target} ({size(target.stat().st_size)}{_counts(found.inputs) if records or run else ''}): "
+            "open it in a browser; it needs no network."
+        )
     )
 
 

@@ -10,6 +10,7 @@ import click
 from headwise.cli.files import check_writable, size
 from headwise.cli.masks import parse_mask
 from headwise.errors import ArgumentError
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.masks import Mask
@@ -85,7 +86,7 @@ def worksheet(kind: str, tokens: str, out: Path | None, show: bool, **options: A
         sheet.show()
     if out is not None:
         sheet.write(out)
-        click.echo(f"Wrote {out} ({size(out.stat().st_size)}, {len(sheet)} steps).")
+        click.echo(said(f"Wrote {out} ({size(out.stat().st_size)}, {len(sheet)} steps)."))
 
 
 def _made_up(kind: str, tokens: str, mask: Mask | None, given: dict[str, Any]) -> Worksheet:

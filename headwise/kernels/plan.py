@@ -203,7 +203,7 @@ class Plan:
                         f"could, at {ratio:.3g}× the time and {_bytes(verdict.cost.peak)} at the peak",
                     )
                 )
-        return "\n".join(f"{name:<16}{text}".rstrip() for name, text in lines)
+        return "\n".join(f"{padded(said(name), 16)}{said(text)}".rstrip() for name, text in lines)
 
     __repr__ = __str__
 
