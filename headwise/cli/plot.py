@@ -13,6 +13,7 @@ import click
 from headwise.cli.files import check_writable, size
 from headwise.cli.layers import choose_layers, parse_layers
 from headwise.errors import ArgumentError
+from headwise.files import check_there
 from headwise.language import said
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _ONLY = {
 }
 
 
-@click.command()
+@click.command(short_help="Draw a figure for a paper from a file of records.")
 @click.argument("path", type=click.Path(path_type=Path), metavar="RECORDS")
 @click.option("--kind", type=click.Choice(KINDS), default="heatmap", help="What to draw.")
 @click.option("--layer", metavar="N", help="The layer: its number, its name, or a part of its name.")
@@ -88,6 +89,7 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
     check_writable(out, "--out")
     if path.resolve() == out.resolve():
         raise ArgumentError(f"--out {out}: this is the input file RECORDS. Choose another file")
+    check_there(path)
 
     import headwise.plot
     from headwise.records.storage import load

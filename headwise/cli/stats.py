@@ -16,14 +16,14 @@ from headwise.cli.files import check_writable, reason
 from headwise.cli.layers import choose_layers, parse_layers
 from headwise.cli.output import progress_bar
 from headwise.errors import ArgumentError, FileError
-from headwise.files import replacing
+from headwise.files import check_there, replacing
 from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.records.summary import HeadSummary
 
 
-@click.command()
+@click.command(short_help="Print what each head in a file of records does.")
 @click.argument("path", type=click.Path(path_type=Path), metavar="RECORDS")
 @click.option("--layers", metavar="LIST", help="The layers to show, such as 0,2-4. Default: all.")
 @click.option("--csv", "csv_path", type=click.Path(path_type=Path), metavar="PATH", help="Write the rows as CSV.")
@@ -37,6 +37,7 @@ def stats(path: Path, layers: str | None, csv_path: Path | None, json_path: Path
     strongest pair. Then the attention modules that were not recorded, and why.
     """
     ranges = parse_layers(layers)
+    check_there(path)
     files = {"--csv": csv_path, "--json": json_path}
     _check_files(path, files)
 
