@@ -18,7 +18,7 @@ from importlib import resources
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 VARIABLE = "HEADWISE_LANG"
-LEAST = 8  # letters of its own by which a sentence with values is known
+LEAST = 7  # letters of its own by which a sentence with values is known
 _LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set counts, as everywhere
 
 _spoken: str | None = None  # None: what the environment says
@@ -53,20 +53,37 @@ def known(tag: str) -> str | None:
 def said(text: str) -> str:
     """The text in the language that is spoken; itself where the catalogue does not have it.
 
-    Values of a sentence are translated, too, if they are sentences of the catalogue.
+    Values of a sentence are translated, too, if they are sentences of the catalogue, and so are sentences joined by a
+    comma, a semicolon or a colon. A value of one word is not: it may be a name in somebody's code. Where it is a word
+    of ours, the translation says so: "{0:word}".
     """
     spoken = language()
-    return text if spoken == "en" else _said(text, spoken)
+    return text if spoken == "en" else _catalogue(spoken)[0].get(text) or _composed(text, spoken) or text
 
 
-def _said(text: str, spoken: str) -> str:
+@functools.lru_cache(maxsize=4096)
+def _composed(text: str, spoken: str) -> str | None:
+    """The translation of a text of several words, or None."""
+    if " " not in text.strip():
+        return None
     phrases, shapes = _catalogue(spoken)
     if text in phrases:
         return phrases[text]
     for shape in shapes:
         if (values := shape.values(text)) is not None:
-            return shape.filled([_said(value, spoken) for value in values])
-    return text
+            return shape.filled(values, [_composed(value, spoken) or value for value in values], phrases)
+    label, colon, rest = text.partition(": ")
+    if colon and label in phrases:
+        return f"{phrases[label]}{phrases.get(colon, colon)}{_composed(rest, spoken) or rest}"
+    for joint in reversed(list(re.finditer("|".join(_JOINTS), text))):
+        head, tail = text[: joint.start()], _composed(text[joint.end() :], spoken)
+        first = _composed(head, spoken)
+        if tail is not None and (first is not None or len(re.findall(r"[a-z]{2,}", head)) < 3):
+            return f"{first or head}{phrases.get(joint[0], joint[0])}{tail}"
+    return None
+
+
+_JOINTS = (", ", "; ", r"\. ", " and ")
 
 
 class _Shape:
@@ -74,7 +91,7 @@ class _Shape:
 
     def __init__(self, english: str, translated: str) -> None:
         self.pieces, self.translated = re.split(r"\{\d+\}", english), translated
-        # "{0} heads" says too little to know it by: there its values must be numbers.
+        # "{0} heads" says too little to know it by: there its values must be numbers, or begin with one.
         self.takes_words = sum(letter.isalpha() for piece in self.pieces for letter in piece) >= LEAST
 
     def values(self, text: str) -> list[str] | None:
@@ -91,10 +108,14 @@ class _Shape:
             found.append(text[at:next_at])
             at = next_at + len(piece)
         found.append(text[at:end])
-        return found if self.takes_words or all(re.fullmatch(r"[\d.,]+", value) for value in found) else None
+        return found if self.takes_words or all(re.fullmatch(r"[\d.,]+%?( \S+)?", value) for value in found) else None
 
-    def filled(self, values: list[str]) -> str:
-        return re.sub(r"\{(\d+)\}", lambda place: values[int(place[1])], self.translated)
+    def filled(self, values: list[str], translated: list[str], phrases: Mapping[str, str]) -> str:
+        def value(place: re.Match[str]) -> str:
+            number = int(place[1])
+            return phrases.get(values[number], translated[number]) if place[2] else translated[number]
+
+        return re.sub(r"\{(\d+)(:word)?\}", value, self.translated)
 
 
 @functools.cache

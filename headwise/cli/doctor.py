@@ -363,4 +363,4 @@ def _print(found: Sequence[Diagnosis], what: str = "kinds of attention layers") 
             click.echo(as_text(diagnosis))
     if len(found) > 1:
         findings = [finding for each in found for finding in each.findings]
-        click.echo(f"\n{len(found)} {what}: {counts(findings)}.")
+        click.echo("\n" + said(f"{len(found)} {what}: {counts(findings)}."))

@@ -67,4 +67,4 @@ def tell_missing(pretrained: Pretrained) -> None:
 
 def plural(count: int, word: str) -> str:
     """`1 layer`, `2 layers`."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+    return said(f"{count} {word}" if count == 1 else f"{count} {word}s")

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import click
 
+from headwise.language import LEAST
+
 ROOT = Path(__file__).parents[2] / "headwise"
 
 # Where every sentence is shown to a reader, but for exceptions. Elsewhere it is what `said` and `Heading` are given.
@@ -29,8 +31,12 @@ SPOKEN = [
     "doctor/telling/line.py",
     "doctor/telling/report.py",
     "worksheet/*.py",
+    "cli/speaking.py",
+    "cli/groups.py",
+    *(f"kernels/{name}.py" for name in ("decode", "flex", "kernel", "plan", "sdpa", "tiled")),
 ]
-LEAST = 8  # letters of its own that a sentence with values must have: " and {0}" could be anything
+# Keys of tables, in words.
+NOT_SHOWN = {"times sqrt(head width)", "own heads outside", "added before scale", "added forbidden before scale"}
 
 
 def of_the_code() -> Iterator[str]:
@@ -54,6 +60,7 @@ def of_the_command(command: click.Command) -> Iterator[str]:
     context = click.Context(command)
     for text in (command.help, *(getattr(each, "help", None) for each in command.get_params(context))):
         yield from paragraphs(text or "")
+    yield from paragraphs(command.short_help or "")
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             found = command.get_command(context, name)
@@ -65,16 +72,23 @@ def paragraphs(text: str) -> Iterator[str]:
     """The paragraphs of a help text, each in one line; not those that click leaves as they are."""
     for paragraph in re.split(r"\n\s*\n", text):
         if paragraph.strip() and not paragraph.startswith("\b"):
-            yield " ".join(paragraph.split())
+            yield " ".join(re.split(r"\s{2,}(?=\[)", paragraph.strip())[0].split())
 
 
 def is_sentence(text: str) -> bool:
-    """Whether a text is for people: several words, and no pattern, tag or list of names."""
+    """Whether a text is for people: three words or more, and no pattern, tag, formula or list of names.
+
+    Shorter texts may stand in a catalogue, too, but need not: "second bytes" could be a key of a table.
+    """
     own = re.sub(r"\{\d+\}", "", text)
-    letters = sum(letter.isalpha() for letter in own)
-    if letters < (LEAST if own != text else 3) or " " not in text.strip():
+    words = set(re.findall(r"(?<![\w'])[A-Za-z][a-z]{2,}(?![\w(^])", own))
+    if len(own.split()) < 3 or len(words) < 2 or text in NOT_SHOWN:
         return False
-    if re.search(r"\\[bwWsd.(\[]|\(\?|\[\^|</|<\w|=\"|^\s*:|\n {4}|[a-z]\?:", text) or text.startswith("\n"):
+    if own != text and sum(letter.isalpha() for letter in own) < LEAST:
+        return False
+    if re.search(r"\\[bwWsd.(\[]|\(\?|\)\?|`\?|\.\*|\[\^|</|<\w|=\"|-src|\n {4}|[a-z]\?:", text) or text.startswith(
+        "\n"
+    ):
         return False
     return not re.fullmatch(r"[\w./-]+( #\d+)+|(not )?(bold|dim|italic|underline|black)\b.*", text)
 
