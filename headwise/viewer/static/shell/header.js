@@ -17,8 +17,9 @@ export class Header {
     this.facts = element("p", { className: "facts" });
     this.theme = button({ icon: "auto" }, say("Theme"), () => this.turnTheme());
     const help = button({ icon: "help" }, say("Help: the keys (?)"), () => app.keys.show());
+    this.hints = button({ icon: "look" }, "", () => app.state.set({ hints: !app.state.hints }));
     const title = element("h1", { textContent: app.source.title, title: app.source.title, dir: "auto" });
-    const corner = element("span", { className: "corner" }, this.theme, help);
+    const corner = element("span", { className: "corner" }, this.hints, this.theme, help);
     this.element = element("header", {}, title, this.facts, this.inputs, this.stacks, corner);
   }
 
@@ -36,7 +37,13 @@ export class Header {
       this.theme.replaceChildren(icon(theme));
       this.theme.title = this.theme.ariaLabel = themeSaid(theme);
     }
+    if (changed.has("hints")) {
+      this.hints.ariaPressed = String(app.state.hints);
+      this.hints.title = app.state.hints ? say("Hide what to look at (i)") : say("Show what to look at (i)");
+      this.hints.ariaLabel = this.hints.title;
+    }
     if (!changed.has("input") && !changed.has("stack")) return;
+    this.hints.hidden = !app.opening.any;
     if (changed.has("input")) this.offerStacks();
     this.inputs.show(app.state.input);
     this.chooser.show(app.state.stack);

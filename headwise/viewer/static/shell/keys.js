@@ -27,6 +27,7 @@ const SHOWING = [
   [["c"], "next colour map", (app) => following(app, "colours")],
   [["h"], "hide or show the sink", (app) => app.state.set({ sink: !app.state.sink })],
   [["b"], "hide or show the heads at the side", (app) => app.state.set({ strip: !app.state.strip })],
+  [["i"], "hide or show what to look at", (app) => app.state.set({ hints: !app.state.hints })],
   [["t"], "theme: light, dark, or that of the system", (app) => app.header.turnTheme()],
   [["?"], "this table", (app) => app.keys.show()],
 ];
