@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 
 LANGUAGES = {"en": "English", "zh": "中文"}
@@ -69,21 +69,33 @@ def _composed(text: str, spoken: str) -> str | None:
     phrases, shapes = _catalogue(spoken)
     if text in phrases:
         return phrases[text]
+    if (found := _joined(text, ["; "], spoken)) is not None:
+        return found
     for shape in shapes:
         if (values := shape.values(text)) is not None:
             return shape.filled(values, [_composed(value, spoken) or value for value in values], phrases)
     label, colon, rest = text.partition(": ")
-    if colon and label in phrases:
-        return f"{phrases[label]}{phrases.get(colon, colon)}{_composed(rest, spoken) or rest}"
-    for joint in reversed(list(re.finditer("|".join(_JOINTS), text))):
-        head, tail = text[: joint.start()], _composed(text[joint.end() :], spoken)
+    if colon and (label in phrases or re.fullmatch("`[^`]*`", label)):
+        return f"{phrases.get(label, label)}{phrases.get(colon, colon)}{_composed(rest, spoken) or rest}"
+    return _joined(text, _JOINTS, spoken)
+
+
+def _joined(text: str, joints: Sequence[str], spoken: str) -> str | None:
+    """The translation of two texts with a joint between them, the last at which it can be cut; or None."""
+    phrases = _catalogue(spoken)[0]
+    for joint in reversed(list(re.finditer("|".join(map(re.escape, joints)), text))):
+        head, whole, tail = text[: joint.start()], text[joint.start() :], text[joint.end() :]
         first = _composed(head, spoken)
-        if tail is not None and (first is not None or len(re.findall(r"[a-z]{2,}", head)) < 3):
-            return f"{first or head}{phrases.get(joint[0], joint[0])}{tail}"
+        if first is None and len(re.findall(r"(?<![\w.])[a-z]{2,}(?![\w.(])", head)) >= 3:
+            continue
+        if head and (second := _composed(whole, spoken)) is not None:
+            return f"{first or head}{second}"
+        if (second := _composed(tail, spoken)) is not None:
+            return f"{first or head}{phrases.get(joint[0], joint[0])}{second}"
     return None
 
 
-_JOINTS = (", ", "; ", r"\. ", " and ")
+_JOINTS = (", ", "; ", ". ", " and ")
 
 
 class _Shape:
