@@ -22,20 +22,28 @@ LEAST = 7  # letters of its own by which a sentence with values is known
 _LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set counts, as everywhere
 
 _spoken: str | None = None  # None: what the environment says
+_asked = False
 
 
-def speak(language: str | None) -> None:
+def speak(language: str | None, *, asked: bool = True) -> None:
     """Speak a language, such as "zh" or "zh-CN", from now on; None: that of `HEADWISE_LANG`, or else English.
 
-    A language without a catalogue is English.
+    A language without a catalogue is English. `asked`: somebody named it, so that pages are written for its readers;
+    otherwise each reader's browser decides.
     """
-    global _spoken
+    global _spoken, _asked
     _spoken = None if language is None else known(language) or "en"
+    _asked = asked and language is not None
 
 
 def language() -> str:
     """The language that is spoken: a key of `LANGUAGES`."""
     return _spoken or known(os.environ.get(VARIABLE, "")) or "en"
+
+
+def asked() -> str | None:
+    """The language that somebody named; None if it is that of the system or of nobody."""
+    return _spoken if _asked else None
 
 
 def of_the_system(environment: Mapping[str, str]) -> str:

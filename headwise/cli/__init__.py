@@ -55,12 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.UsageError as error:
         return _refuse(error, f"{error.format_message()}.", debug)
     with speaking(asked):
-        return _run(arguments, asked, debug)
+        return _run(arguments, debug)
 
 
-def _run(arguments: list[str], asked: str | None, debug: bool) -> int:
+def _run(arguments: list[str], debug: bool) -> int:
     try:
-        return command.main(arguments, prog_name="headwise", standalone_mode=False, obj=asked) or 0
+        return command.main(arguments, prog_name="headwise", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:  # headwise train, without a task
         error.show()
         return BAD_INPUT

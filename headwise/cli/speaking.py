@@ -57,7 +57,7 @@ def take_language(arguments: Sequence[str]) -> tuple[list[str], str | None]:
 def speaking(asked: str | None) -> Iterator[None]:
     """Within the context the command speaks this language, or that of the system; help, too."""
     usual = click.Context.formatter_class
-    language.speak(asked or language.of_the_system(os.environ))
+    language.speak(asked or language.of_the_system(os.environ), asked=asked is not None)
     if language.language() != "en":
         click.Context.formatter_class = _Help
     try:
@@ -65,12 +65,6 @@ def speaking(asked: str | None) -> Iterator[None]:
     finally:
         click.Context.formatter_class = usual
         language.speak(None)
-
-
-def asked() -> str | None:
-    """The language that --lang named in this run; None where the system's is spoken."""
-    found: str | None = click.get_current_context().find_root().obj
-    return found
 
 
 def hint(error: Exception) -> str:

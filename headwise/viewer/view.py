@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from headwise.errors import ArgumentError
+from headwise.language import LANGUAGES, known
 from headwise.viewer.inputs import Images, Input, Many, inputs_of
 from headwise.viewer.page import write_page
 
@@ -18,6 +20,7 @@ def view(
     title: str | None = None,
     images: Images = None,
     generated: int | Sequence[int | None] | None = None,
+    language: str | None = None,
 ) -> Path:
     """Write an interactive page of every layer and head: one file that needs no network.
 
@@ -38,18 +41,21 @@ def view(
             or [H, W] (uint8, or floats from 0 to 1), a PIL image; or a list with one for each input.
         generated: if the model generated a part, the number of tokens in the prompt; or a list with one number for each
             input.
+        language: that of the page, "en" or "zh"; None = that of each reader's browser. The page has a switch.
 
     Returns:
         The path of the file.
 
     Raises:
         RecordError: no attention was recorded, or the page cannot show a record within its tolerance.
-        ArgumentError: an image or a number does not fit.
+        ArgumentError: an image or a number does not fit, or headwise does not speak the language.
         DtypeError: `seen` has another type.
         FileError: the file cannot be written. No partial file is left behind.
     """
+    if language is not None and known(language) is None:
+        raise ArgumentError(f"view: language must be one of {', '.join(LANGUAGES)}. Received: language={language!r}")
     inputs = inputs_of(seen, images=images, generated=generated)
-    write_page(out, inputs, title=title_of(inputs) if title is None else title)
+    write_page(out, inputs, title=title_of(inputs) if title is None else title, language=language)
     return Path(out)
 
 

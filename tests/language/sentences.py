@@ -36,7 +36,7 @@ SPOKEN = [
     *(f"kernels/{name}.py" for name in ("decode", "flex", "kernel", "plan", "sdpa", "tiled")),
 ]
 # Keys of tables, in words.
-NOT_SHOWN = {"times sqrt(head width)", "own heads outside", "added before scale", "added forbidden before scale"}
+NOT_SHOWN = {"times sqrt(head width)", "own heads outside", "added before scale", "added forbidden before scale", "over heads turned"}
 
 
 def of_the_code() -> Iterator[str]:
