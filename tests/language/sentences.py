@@ -18,6 +18,8 @@ from headwise.language import LEAST
 
 ROOT = Path(__file__).parents[2] / "headwise"
 
+TEXTS = (ast.Constant, ast.JoinedStr, ast.BinOp)
+
 # Where every sentence is shown to a reader, but for exceptions. Elsewhere it is what `said` and `Heading` are given.
 SPOKEN = [
     *(f"doctor/{name}.py" for name in ("diagnosis", "explain", "finding", "foreign", "limits", "patient")),
@@ -52,7 +54,8 @@ def of_the_code() -> Iterator[str]:
 def words_of_the_code() -> set[str]:
     """Every string of the Python files: what a catalogue may hold besides sentences, such as the name of a column."""
     trees = [ast.parse(path.read_text("utf-8")) for path in ROOT.rglob("*.py")]
-    return {shape for tree in trees for node in ast.walk(tree) if (shape := _shape(node)) is not None}
+    texts = (node for tree in trees for node in ast.walk(tree) if isinstance(node, TEXTS))
+    return {shape for node in texts if (shape := _shape(node)) is not None}
 
 
 def of_the_command(command: click.Command) -> Iterator[str]:
