@@ -39,14 +39,19 @@ SPOKEN = [
     *(f"kernels/{name}.py" for name in ("decode", "flex", "kernel", "plan", "sdpa", "tiled")),
 ]
 # Keys of tables, in words.
-NOT_SHOWN = {"times sqrt(head width)", "own heads outside", "added before scale", "added forbidden before scale", "over heads turned"}
+NOT_SHOWN = {
+    "times sqrt(head width)",
+    "own heads outside",
+    "over heads turned",
+    "added before scale",
+    "added forbidden before scale",
+}
 
 
 def of_the_code() -> Iterator[str]:
     """The sentences in the Python files."""
-    everywhere = {path for path in ROOT.rglob("*.py")}
     spoken = {path for pattern in SPOKEN for path in ROOT.glob(pattern)}
-    for path in sorted(everywhere):
+    for path in sorted(ROOT.rglob("*.py")):
         tree = _parsed(path)
         found = _all(tree) if path in spoken else _given(tree)
         yield from (sentence for sentence in found if is_sentence(sentence))
