@@ -17,7 +17,9 @@ export function inEvenShares(weights, width, cols) {
   let [least, most] = [Infinity, 0];
   for (let start = 0; start < weights.length; start += width) {
     const row = weights.subarray(start, start + width);
-    const keys = (row.reduce((seen, weight) => seen + !Number.isNaN(weight), 0) * cols) / width;
+    const seen = row.reduce((sum, weight) => sum + !Number.isNaN(weight), 0);
+    if (seen < width && width < cols) return null; // how many keys a pooled row sees is not known
+    const keys = (seen * cols) / width;
     row.forEach((weight, x) => {
       const share = weight * keys;
       shares[start + x] = share - 1;
