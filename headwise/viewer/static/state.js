@@ -17,6 +17,7 @@ const FIELDS = {
   scale: ["scale", "linear"],
   colours: ["colours", "ember"],
   sink: ["sink", false], // hide the sink's columns
+  threshold: ["threshold", 0], // smaller weights are not drawn
   theme: ["theme", "auto"],
   stat: ["stat", null],
   sort: ["sort", "layers"],
@@ -26,7 +27,6 @@ const FIELDS = {
   other: ["other", null], // the head on the right of Compare: {input, stack, layer, head}
   compare: ["compare", "side"],
   flow: ["flow", "rollout"],
-  form: ["form", "text"], // of the Text view
   overlay: ["overlay", "cells"], // of the Image view
   bands: ["bands", "each"], // of the Flow view: one colour scale for each layer
   strip: ["strip", true], // the heads at the side
@@ -44,7 +44,6 @@ export const CHOICES = {
   direction: ["gives", "gets"],
   compare: ["side", "difference"],
   flow: ["rollout", "relevance"],
-  form: ["text", "lines"],
   overlay: ["cells", "smooth"],
   bands: ["each", "alike"],
 };
@@ -121,6 +120,10 @@ function parsed(field, text) {
   if (field === "other") {
     const [input, stack, layer, head] = places(text) ?? [];
     return head === undefined ? undefined : { input, stack, layer, head };
+  }
+  if (field === "threshold") {
+    const share = Number(text || NaN);
+    return share >= 0 && share <= 1 ? share : undefined;
   }
   return places(text)?.length === 1 ? Number(text) : undefined;
 }
