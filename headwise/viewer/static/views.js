@@ -6,6 +6,7 @@ import { HeadView } from "./views/head.js";
 import { ImageView } from "./views/image.js";
 import { LinesView } from "./views/lines.js";
 import { ModelView } from "./views/model.js";
+import { NeuronView } from "./views/neuron.js";
 import { TextView } from "./views/text.js";
 
-export const VIEWS = [ModelView, HeadView, LinesView, TextView, CompareView, FlowView, ImageView];
+export const VIEWS = [ModelView, HeadView, LinesView, TextView, NeuronView, CompareView, FlowView, ImageView];
