@@ -73,8 +73,8 @@ def worksheet(
     With RECORDS, a file that seen.save(...) wrote, it is one weight of a model, with the model's own numbers:
     headwise worksheet run.hw --layer 3 --head 5 --row it --col animal
 
-    Otherwise the numbers are made up, small, and the same each time. An .xlsx file is a workbook with one sheet per step and live
-    formulas: change a number and all later steps are recomputed. Without --out the steps are printed.
+    Otherwise the numbers are made up, small, and the same each time. An .xlsx file is a workbook with one sheet per
+    step and live formulas: change a number and all later steps are recomputed. Without --out the steps are printed.
 
     multi-head is the attention of Vaswani et al. (2017); latent uses a few learned vectors that attend to the text
     (Perceiver, Set Transformer); mla is DeepSeek's attention with compressed keys and values; bert is a layer of BERT.

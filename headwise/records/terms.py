@@ -1,6 +1,6 @@
 """What one row of attention weights is made of, number by number: the query, the keys, and all that changes a score.
 
-    weights = softmax(softcap · tanh(scale · k q / softcap) + bias), -inf where not allowed, with the sink in the sum
+weights = softmax(softcap · tanh(scale · k q / softcap) + bias), -inf where not allowed, with the sink in the sum
 """
 
 from __future__ import annotations

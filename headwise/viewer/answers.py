@@ -1,4 +1,4 @@
-"""Answers to a page's questions about one layer, from its record: tiles of a head, weighted sums of rows, a row's terms.
+"""Answers to a page's questions about a layer, from its record: tiles of a head, weighted sums of rows, a row's terms.
 
 No tensor of the matrix's size is ever made. Scores are computed in pieces that fit the processor's cache, only for the
 rows that matter, and not where the mask forbids. The normalisers found on the way are kept, so that the next tile of

@@ -85,7 +85,8 @@ def _sheet(terms: Terms, query: str, keys: tuple[str, ...], col: int, title: str
     weight = b.cells("Weight", ONE, ONE, f"INDEX({weights.name},{col + 1},1)", kind="output", digits=6)
     b.step(
         "Attention weights",
-        f"Each exponential is divided by the sum. The weight of {weights.rows.labels[col]} (key {col}) is row {col + 1}.",
+        "Each exponential is divided by the sum. "
+        f"The weight of {weights.rows.labels[col]} (key {col}) is row {col + 1}.",
         "A = E / sum",
         [weight],
         [total],
@@ -93,7 +94,9 @@ def _sheet(terms: Terms, query: str, keys: tuple[str, ...], col: int, title: str
     )
     apart = float((torch.from_numpy(weights.values[:, 0]) - terms.weights).abs().max())
     if not apart <= EXACT:
-        raise WorksheetError(f"the worksheet's weights differ from the record's by {apart:.3g}; expected {EXACT:g} at most")
+        raise WorksheetError(
+            f"the worksheet's weights differ from the record's by {apart:.3g}; expected at most {EXACT:g}"
+        )
     return b.finish(title, ABOUT, weight)
 
 
@@ -170,8 +173,8 @@ def _softmax(b: Builder, terms: Terms, s: Matrix) -> Matrix:
     total = b.cells("Sum_of_row", ONE, ONE, f"SUM({exps.name}){more}", digits=DIGITS)
     b.step(
         "Softmax: exponentials",
-        "The highest score is subtracted, so that nothing overflows; this changes no weight. Then the exponential makes "
-        "every score positive." + (" The sink adds one more term to the sum, and has no key." if sink else ""),
+        "The highest score is subtracted, so that nothing overflows; this changes no weight. Then the exponential "
+        "makes every score positive." + (" The sink adds one more term to the sum, and has no key." if sink else ""),
         "E = exp(s' − highest),  sum = Σ E" + (" + exp(sink − highest)" if sink else ""),
         [sink] if sink else [],
         [top],
@@ -188,7 +191,9 @@ def _softmax(b: Builder, terms: Terms, s: Matrix) -> Matrix:
 Names = tuple[str, ...] | None
 
 
-def _found(what: Seen | AttentionRecord, layer: Layer | None, example: int) -> tuple[AttentionRecord, tuple[Names, Names]]:
+def _found(
+    what: Seen | AttentionRecord, layer: Layer | None, example: int
+) -> tuple[AttentionRecord, tuple[Names, Names]]:
     """The record, and the labels of its rows and columns."""
     if isinstance(what, AttentionRecord):
         if layer is not None:
@@ -213,7 +218,9 @@ def _place(name: str, token: Token, labels: Names, count: int) -> int:
         return found[0]
     if found:
         where = shortened(", ".join(map(str, found)), 60)
-        raise ArgumentError(f"{name}: the token is at {len(found)} positions: {where}. Received: {name}={token!r}. Use one")
+        raise ArgumentError(
+            f"{name}: the token is at {len(found)} positions: {where}. Received: {name}={token!r}. Use one of them"
+        )
     raise ArgumentError(
         f"{name}: expected one of the tokens, {shortened(', '.join(labels), 200)}. Received: {name}={token!r}"
     )

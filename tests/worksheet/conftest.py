@@ -11,6 +11,7 @@ from .cases import CASES, Case, exact_rope, exact_rope_2d
 
 __all__ = ["libreoffice"]
 
+
 @pytest.fixture
 def _exact_rope(monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules turn by float64 angles, as a spreadsheet does."""

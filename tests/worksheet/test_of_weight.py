@@ -19,7 +19,7 @@ from tests.viewer.conftest import look, record
 
 from .workbook import Workbook
 
-WORDS = "the animal did not cross the street".split()
+WORDS = ["the", "animal", "did", "not", "cross", "the", "street"]
 
 
 def seen_of(*records: AttentionRecord) -> Seen:
@@ -96,5 +96,5 @@ def test_a_bare_record_has_positions_alone() -> None:
 
 
 def test_more_than_a_workbook_holds_is_refused() -> None:
-    with pytest.raises(WorksheetError, match="up to 1,024 keys. Received: 1,025 keys"):
+    with pytest.raises(WorksheetError, match=r"up to 1,024 keys\. Received: 1,025 keys"):
         of_weight(record(1, length=1, keys=1025), row=0, col=0)

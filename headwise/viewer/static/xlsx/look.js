@@ -69,6 +69,7 @@ export class Look {
       counted("borders", ["<border/>", box]),
       '<cellStyleXfs count="1"><xf/></cellStyleXfs>',
       counted("cellXfs", cells),
+      '<cellStyles count="1"><cellStyle name="Normal" xfId="0" builtinId="0"/></cellStyles>',
       counted("dxfs", [`<dxf>${grey}</dxf>`, `<dxf><font><color rgb="FF${FAINT}"/></font>${grey}</dxf>`]),
       "</styleSheet>",
     ].join("");

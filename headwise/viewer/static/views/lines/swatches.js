@@ -63,7 +63,9 @@ export class Swatches {
 
   all() {
     const { state, layer } = this.app;
-    this.choose([[state.layer, state.head], ...Array.from({ length: layer.heads }, (_, head) => [state.layer, head])]);
+    const current = [state.layer, state.head];
+    const all = Array.from({ length: layer.heads }, (_, head) => [state.layer, head]);
+    this.choose([current, ...all.filter((pair) => !same(pair, current))]);
   }
 
   // The first one is the current head.
