@@ -124,7 +124,7 @@ def test_heads_are_turned_on_and_off_by_their_swatches(tab: Page, tmp_path: Path
     tab.wait_for_function("() => headwise.app.view.chosen.every(([layer]) => layer === 1)")
     assert sorted(chosen(tab)) == [[1, 0], [1, 1], [1, 2]]
     assert kept_address(tab) == "view=lines&layer=1&heads=1.1,1.2".replace(",", "%2C")
-    tab.get_by_label("Layer").first.select_option("0")
+    tab.locator(".text-controls select").select_option("0")
     tab.keyboard.press("o")
     wait_for_lines(tab, range(6), heads=1)
 

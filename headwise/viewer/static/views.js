@@ -7,6 +7,7 @@ import { ImageView } from "./views/image.js";
 import { LinesView } from "./views/lines.js";
 import { ModelView } from "./views/model.js";
 import { NeuronView } from "./views/neuron.js";
+import { SurfaceView } from "./views/surface.js";
 import { TextView } from "./views/text.js";
 
-export const VIEWS = [ModelView, HeadView, LinesView, TextView, NeuronView, CompareView, FlowView, ImageView];
+export const VIEWS = [ModelView, HeadView, LinesView, TextView, NeuronView, SurfaceView, CompareView, FlowView, ImageView];
