@@ -11,7 +11,7 @@ const [LOWEST, HIGHEST] = [0.15, Math.PI / 2 - 0.02]; // of the height of the ey
 const LABEL = 11; // pixels
 const WIDEST = 96; // pixels of a label
 const TICKS = 4;
-const NAMES = 104; // pixels for them on each side
+const NAMES = 88; // pixels for them on each side
 export const START = { turn: -0.62, tilt: 0.66, zoom: 1, pan: [0, 0] };
 
 // How a scene of this size on the ground is seen: `turn` around the vertical axis, `tilt` of the eye above the ground, `zoom`,
@@ -19,10 +19,10 @@ export const START = { turn: -0.62, tilt: 0.66, zoom: 1, pan: [0, 0] };
 export function projection({ turn, tilt, zoom, pan }, [sx, sy], width, height) {
   const [sin, cos, up, over] = [Math.sin(turn), Math.cos(turn), Math.cos(tilt), Math.sin(tilt)];
   const around = Math.hypot(sx, sy);
-  const margin = Math.min(NAMES, 0.17 * width);
+  const margin = Math.min(NAMES, 0.15 * width);
   const tall = 2 * around * over + TALL * up;
-  const unit = zoom * Math.max(20, Math.min((width - 2 * margin) / (2 * around), (height - 1.3 * margin) / tall));
-  const [x0, y0] = [width / 2 + pan[0], height / 2 - 0.15 * margin + (TALL * up * unit) / 2 + pan[1]];
+  const unit = zoom * Math.max(20, Math.min((width - 2 * margin) / (2 * around), (height - margin) / tall));
+  const [x0, y0] = [width / 2 + pan[0], height / 2 - 0.3 * margin + (TALL * up * unit) / 2 + pan[1]];
   const at = (x, y, z) => {
     const [across, deep] = [x * cos - y * sin, x * sin + y * cos];
     return [x0 + unit * across, y0 + unit * (deep * over - z * up)];
