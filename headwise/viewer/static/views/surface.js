@@ -4,7 +4,7 @@ import CSS from "./surface.css" with { type: "text" };
 import { sinkOf } from "../data/sink.js";
 import { COLOURS, largest } from "../map/colour.js";
 import { ColourBar } from "../map/legend.js";
-import { button, choices, picker, SCALE_CHOICES, toggle } from "../shell/controls.js";
+import { button, choices, picker, said, SCALE_CHOICES, toggle } from "../shell/controls.js";
 import { element, resized } from "../shell/element.js";
 import { thresholdSlider } from "../shell/threshold.js";
 import { say } from "../words.js";
@@ -42,9 +42,8 @@ export class SurfaceView {
 
   buildControls() {
     const { state } = this.app;
-    const scales = SCALE_CHOICES.slice(0, 3).map(([value, text, title]) => [value, say(text), say(title)]);
-    this.scales = choices(say("Colour scale"), scales, (scale) => state.set({ scale }));
-    this.colours = picker(say("Colours"), COLOURS.map(([value, name]) => [value, say(name)]), (colours) => state.set({ colours }));
+    this.scales = choices(say("Colour scale"), said(SCALE_CHOICES.slice(0, 3)), (scale) => state.set({ scale }));
+    this.colours = picker(say("Colours"), said(COLOURS), (colours) => state.set({ colours }));
     this.threshold = thresholdSlider(state);
     const hides = say("Hide the first token that any query may attend to; weights do not change");
     this.sink = toggle(say("Hide the sink"), hides, (sink) => state.set({ sink }));
@@ -271,11 +270,11 @@ export class SurfaceView {
     this.scene = new Scene({ ...sides, weights, top, threshold: app.state.threshold });
     this.bar.update({ top, scale: this.scale, table: app.style.table });
     const blocks = [rows, cols].map(({ length, steps }) => Math.ceil(length / steps));
-    const said = [];
-    if (blocks.some((block) => block > 1)) said.push(say("Each step is the largest of up to {n} × {m} weights.", { n: blocks[0], m: blocks[1] }));
-    if (sunk !== null && from) said.push(say("The sink is hidden; no weight changes."));
-    if (app.layer.masked) said.push(say("Grey: masked."));
-    this.note.textContent = said.join(" ");
+    const notes = [];
+    if (blocks.some((block) => block > 1)) notes.push(say("Each step is the largest of up to {n} × {m} weights.", { n: blocks[0], m: blocks[1] }));
+    if (sunk !== null && from) notes.push(say("The sink is hidden; no weight changes."));
+    if (app.layer.masked) notes.push(say("Grey: masked."));
+    this.note.textContent = notes.join(" ");
     const size = say("{rows} queries, {cols} keys", { rows: rows.length, cols: cols.length });
     this.canvas.ariaLabel = say("Surface of {head}: {size}. Arrow keys turn it", { head: app.headName(app.state.layer, app.state.head), size });
     this.draw();

@@ -6,16 +6,15 @@ import { sinkOf } from "../data/sink.js";
 import { largest } from "../map/colour.js";
 import { choices } from "../shell/controls.js";
 import { element } from "../shell/element.js";
-import { say } from "../words.js";
 import { figurePython, listPython } from "./text/python.js";
 import { Asking, AskingControls } from "./text/asking.js";
 import { Caption } from "./text/caption.js";
-import { attentionOf, chosenHeads, groupsOf } from "./text/grouping.js";
+import { attentionOf, chosenHeads, groupsOf, LEVELS } from "./text/grouping.js";
 import { RunningText, codesOf, paletteOf } from "./text/running.js";
 import { textPicture } from "./text/picture.js";
+import { say } from "../words.js";
 
 const SHORT = 80; // texts of up to this many tokens are written larger
-const LEVELS = [["tokens", "tokens"], ["words", "words"], ["sentences", "sentences"]];
 const ARROWS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
 
 export class TextView {
@@ -25,27 +24,27 @@ export class TextView {
   static follows = true; // another stack
 
   static why({ stack }) {
-    if (stack.rows.patches && stack.cols.patches) return "The tokens are patches of an image: see the Image view.";
+    if (stack.rows.patches && stack.cols.patches) return say("The tokens are patches of an image: see the Image view.");
     return null;
   }
 
   constructor(app) {
     this.app = app;
     this.asking = new Asking(app);
-    this.caption = new Caption(app, "Point at a token to see its attention; click to pin it.");
+    this.caption = new Caption(app, say("Point at a token to see its attention; click to pin it."));
     this.place = element("div", { className: "texts" });
-    this.element = element("section", { className: "view-text", ariaLabel: "Text" }, this.caption.element, this.place);
+    this.element = element("section", { className: "view-text", ariaLabel: say("Text") }, this.caption.element, this.place);
     this.asks = new AskingControls(app);
-    this.levels = choices("Read as", LEVELS, (level) => app.state.set({ level }));
+    this.levels = choices(say("Read as"), LEVELS.map((level) => [level, say(level)]), (level) => app.state.set({ level }));
     const bar = [this.asks.directions, this.levels, this.asks.scales, this.asks.sink];
     this.controls = element("div", { className: "text-controls" }, ...bar);
     this.keys = {
-      g: [() => this.asking.turn(), "attention that a token gives, or gets"],
-      w: [() => this.turnLevel(), "tokens, words or sentences"],
+      g: [() => this.asking.turn(), say("attention that a token gives, or gets")],
+      w: [() => this.turnLevel(), say("tokens, words or sentences")],
       l: [() => app.state.set({ view: "lines" }), say("lines between two columns: the Lines view")],
-      Enter: [() => this.hold(), "pin the token, or unpin it"],
+      Enter: [() => this.hold(), say("pin the token, or unpin it")],
     };
-    const does = "next token; if one is pinned, the weight of the next token";
+    const does = say("next token; if one is pinned, the weight of the next token");
     for (const key of ARROWS) this.keys[key] = [() => this.step(key), does];
   }
 
@@ -60,8 +59,8 @@ export class TextView {
   }
 
   turnLevel() {
-    const at = LEVELS.findIndex(([level]) => level === this.app.state.level);
-    this.app.state.set({ level: LEVELS[(at + 1) % LEVELS.length][0] });
+    const at = LEVELS.indexOf(this.app.state.level);
+    this.app.state.set({ level: LEVELS[(at + 1) % LEVELS.length] });
   }
 
   hold() {
@@ -102,8 +101,8 @@ export class TextView {
     this.stack = stack;
     this.blocks =
       stack.rows === stack.cols
-        ? [text("both", stack.rows, "Text")]
-        : [text("rows", stack.rows, "Queries"), text("cols", stack.cols, "Keys")];
+        ? [text("both", stack.rows, say("Text"))]
+        : [text("rows", stack.rows, say("Queries")), text("cols", stack.cols, say("Keys"))];
     this.place.replaceChildren(...this.blocks.map(({ block }) => block));
     const divided = (axis) => ["words", "sentences"].some((level) => axis[level].labels.length < axis.length);
     this.levels.hidden = !divided(stack.rows) && !divided(stack.cols);

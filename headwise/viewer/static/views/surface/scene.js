@@ -12,7 +12,7 @@ const LABEL = 11; // pixels
 const WIDEST = 96; // pixels of a label
 const TICKS = 4;
 const NAMES = 88; // pixels for them on each side
-export const START = { turn: -0.62, tilt: 0.66, zoom: 1, pan: [0, 0] };
+export const START = { turn: 0.56, tilt: 0.66, zoom: 1, pan: [0, 0] };
 
 // How a scene of this size on the ground is seen: `turn` around the vertical axis, `tilt` of the eye above the ground, `zoom`,
 // and `pan`, [right, down] in pixels. At a zoom of 1 it fits with its names, however it is turned.
