@@ -28,7 +28,7 @@ def show(tab: Page, folder: Path, seen: Any, address: str = "") -> None:
     path = folder / "page.html"
     write_page(path, inputs_of(seen), title="A page")
     tab.goto("about:blank")
-    tab.goto(f"{path.as_uri()}#view=lines&{address}")
+    tab.goto(f"{path.as_uri()}#view=lines&layer=0&{address}")  # an address that selects something pins nothing by itself
     tab.wait_for_function("() => window.headwise?.app?.view?.columns.shown")
 
 
@@ -147,7 +147,7 @@ def test_weights_below_the_threshold_have_no_line(tab: Page, tmp_path: Path) -> 
     tab.wait_for_function("() => headwise.app.view.columns.shown.threshold === 0.25")
     weights = seen.weights(heads=0)[0, 0]
     assert {(row, col) for _, row, col in lines(tab)} == {(*map(int, at),) for at in (weights >= 0.25).nonzero()}
-    assert kept_address(tab) == "view=lines&threshold=0.25"
+    assert "threshold=0.25" in kept_address(tab)
 
 
 def test_pointing_at_a_label_leaves_only_its_lines(tab: Page, tmp_path: Path) -> None:

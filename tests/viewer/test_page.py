@@ -83,7 +83,7 @@ def test_the_facts_for_a_server_are_the_same_without_the_numbers(tmp_path: Path)
     assert embedded.keys() == server.keys()
     assert (server["source"], server["tolerance"], server["made"]) == ("server", 0, None)
     told, other = (facts["inputs"][0]["stacks"][0]["layers"][0].keys() for facts in (embedded, server))
-    assert set(told) - set(other) == {"dim", "scale", "softcap", "planes", "bias", "groups"}
+    assert set(told) - set(other) == {"dim", "scale", "softcap", "planes", "bias", "sinks", "groups"}
     page = Page("".join(page_of(server)))
     assert page.blocks == {}
     assert page.facts["inputs"][0]["stacks"][0]["layers"][1]["expression"] == "seen[1]"
