@@ -4,9 +4,8 @@
 import CSS from "./lines.css" with { type: "text" };
 import { sinkOf } from "../data/sink.js";
 import { largest } from "../map/colour.js";
-import { choices, picker } from "../shell/controls.js";
+import { choices, picker, thresholdSlider } from "../shell/controls.js";
 import { element } from "../shell/element.js";
-import { thresholdSlider } from "../shell/threshold.js";
 import { say } from "../words.js";
 import { coloursOf } from "./lines/colours.js";
 import { Columns } from "./lines/columns.js";
@@ -42,7 +41,7 @@ export class LinesView {
     this.asks = new AskingControls(app);
     this.layers = picker(say("Layer"), [], (layer) => this.goTo(Number(layer)));
     this.levels = choices(say("Read as"), LEVELS.map((level) => [level, say(level)]), (level) => app.state.set({ level }));
-    this.threshold = thresholdSlider(app.state);
+    this.threshold = thresholdSlider((threshold) => app.state.set({ threshold }));
     const bar = [this.layers, this.levels, this.asks.scales, this.threshold, this.asks.sink];
     this.controls = element("div", { className: "text-controls" }, ...bar);
     app.frame.addEventListener("scroll", () => this.columns.scrolled(), { capture: true, signal: app.closing.signal });

@@ -4,9 +4,8 @@ import CSS from "./surface.css" with { type: "text" };
 import { sinkOf } from "../data/sink.js";
 import { COLOURS, largest } from "../map/colour.js";
 import { ColourBar } from "../map/legend.js";
-import { button, choices, picker, said, SCALE_CHOICES, toggle } from "../shell/controls.js";
+import { button, choices, picker, said, SCALE_CHOICES, thresholdSlider, toggle } from "../shell/controls.js";
 import { element, resized } from "../shell/element.js";
-import { thresholdSlider } from "../shell/threshold.js";
 import { say } from "../words.js";
 import { layerArguments, optionArguments } from "./python.js";
 import { limited, projection, Scene, START } from "./surface/scene.js";
@@ -44,7 +43,7 @@ export class SurfaceView {
     const { state } = this.app;
     this.scales = choices(say("Colour scale"), said(SCALE_CHOICES.slice(0, 3)), (scale) => state.set({ scale }));
     this.colours = picker(say("Colours"), said(COLOURS), (colours) => state.set({ colours }));
-    this.threshold = thresholdSlider(state);
+    this.threshold = thresholdSlider((threshold) => state.set({ threshold }));
     const hides = say("Hide the first token that any query may attend to; weights do not change");
     this.sink = toggle(say("Hide the sink"), hides, (sink) => state.set({ sink }));
     const zoom = element(

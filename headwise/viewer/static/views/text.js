@@ -4,7 +4,7 @@
 import CSS from "./text.css" with { type: "text" };
 import { sinkOf } from "../data/sink.js";
 import { largest } from "../map/colour.js";
-import { choices } from "../shell/controls.js";
+import { choices, thresholdSlider } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { figurePython, listPython } from "./text/python.js";
 import { Asking, AskingControls } from "./text/asking.js";
@@ -14,6 +14,7 @@ import { RunningText, codesOf, paletteOf } from "./text/running.js";
 import { textPicture } from "./text/picture.js";
 import { say } from "../words.js";
 
+const CALM = 0.1; // the weight at the ramp's end is at least this, so that small weights stay pale
 const SHORT = 80; // texts of up to this many tokens are written larger
 const ARROWS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
 
@@ -36,7 +37,8 @@ export class TextView {
     this.element = element("section", { className: "view-text", ariaLabel: say("Text") }, this.caption.element, this.place);
     this.asks = new AskingControls(app);
     this.levels = choices(say("Read as"), LEVELS.map((level) => [level, say(level)]), (level) => app.state.set({ level }));
-    const bar = [this.asks.directions, this.levels, this.asks.scales, this.asks.sink];
+    this.threshold = thresholdSlider((threshold) => app.state.set({ threshold }));
+    const bar = [this.asks.directions, this.levels, this.asks.scales, this.asks.sink, this.threshold];
     this.controls = element("div", { className: "text-controls" }, ...bar);
     this.keys = {
       g: [() => this.asking.turn(), say("attention that a token gives, or gets")],
@@ -83,6 +85,7 @@ export class TextView {
     if (changed.has("style")) this.palette = paletteOf(app.style);
     this.asks.show();
     this.levels.show(state.level);
+    this.threshold.show(state.threshold);
     this.element.classList.toggle("short", Math.max(stack.rows.length, stack.cols.length) <= SHORT);
     this.mark(rows, cols);
     if (changed.size > 1 || !changed.has("found")) this.ask(rows, cols);
@@ -140,11 +143,12 @@ export class TextView {
     const { app, asking, palette } = this;
     const { rows, cols, others, weights } = found;
     const sunk = asking.gives ? found.sunk : null; // it is a column
-    const { state: { scale } } = app;
+    const { state: { scale, threshold } } = app;
     const [askedSide] = asking.sides;
     const pinned = asking.pinned !== null;
-    const top = weights ? largest(weights.map((weight, place) => (place === sunk ? 0 : weight))) : 0;
-    const codes = weights && codesOf(weights, top, scale, sunk);
+    const most = weights ? largest(weights.map((weight, place) => (place === sunk ? 0 : weight))) : 0;
+    const top = most && Math.max(CALM, most);
+    const codes = weights && codesOf(weights, top, scale, sunk, threshold);
     for (const { side, running } of this.blocks) {
       const groups = side === "cols" ? cols : rows;
       running.paint(side === askedSide ? null : codes, palette, groups);
