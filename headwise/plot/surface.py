@@ -154,7 +154,9 @@ def _draw_steps(axes: Axes3D, weights: Weights, norm: Normalize, cmap: Colormap)
     x, y, _ = proj_transform(*corners.reshape(-1, 3).T, axes.get_proj())
     colour = np.array(cmap(norm(np.nan_to_num(weights.values))))
     colour[np.isnan(weights.values)] = to_rgba(MASKED)
-    shade = np.where(np.ptp(corners[:, :, 2], axis=1) > 0, np.where(np.ptp(corners[:, :, 0], axis=1) > 0, 0.9, 0.8), 1.0)
+    shade = np.where(
+        np.ptp(corners[:, :, 2], axis=1) > 0, np.where(np.ptp(corners[:, :, 0], axis=1) > 0, 0.9, 0.8), 1.0
+    )
     rows, cols = (np.array([place[side] for place in faces]) for side in (0, 1))
     filled = colour[rows, cols]
     filled[:, :3] *= shade[:, None]
