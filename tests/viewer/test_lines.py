@@ -28,9 +28,7 @@ def show(tab: Page, folder: Path, seen: Any, address: str = "") -> None:
     path = folder / "page.html"
     write_page(path, inputs_of(seen), title="A page")
     tab.goto("about:blank")
-    tab.goto(
-        f"{path.as_uri()}#view=lines&layer=0&{address}"
-    )  # an address that selects something pins nothing by itself
+    tab.goto(f"{path.as_uri()}#view=lines&{address}")
     tab.wait_for_function("() => window.headwise?.app?.view?.columns.shown")
 
 
