@@ -15,7 +15,7 @@ from headwise.records import AttentionRecord
 from headwise.text import Tokens
 from headwise.text.groups import Groups
 from headwise.viewer.inputs import Axis, Input, Layer, Stack
-from headwise.viewer.statistics import cost, descriptions, statistics_of
+from headwise.viewer.statistics import cost, descriptions, rows_of_estimate, statistics_of
 from headwise.viewer.threads import on_threads
 
 QUICK_CELLS = 1e8  # weights that are processed in about half a second
@@ -88,7 +88,7 @@ def _statistics(stacks: Sequence[Stack], rows: int | None) -> dict[tuple[Attenti
 
     def of(record: AttentionRecord) -> dict[int, dict[str, Any]]:
         tokens = {example: stack.cols.tokens for example, stack in examples[record].items()}
-        some = None if rows is None or cost(record) <= QUICK_CELLS or record.shape[2] <= rows else rows
+        some = None if rows is None or cost(record) <= QUICK_CELLS else rows_of_estimate(record, rows)
         found = statistics_of(record, tokens, kind=next(iter(examples[record].values())).kind, rows=some)
         return {example: {**numbers, **({"estimated": some} if some else {})} for example, numbers in found.items()}
 
