@@ -128,7 +128,9 @@ def _axis(axis: Axis) -> dict[str, Any]:
         "words": _groups(words),
         "sentences": _groups(tokens.sentences() if is_text else words),  # names form no sentences
         "patches": patches and {"rows": patches.rows, "cols": patches.cols, "prefix": patches.prefix},
-        "image": axis.image,
+        "image": axis.image and axis.image.uri,
+        "imageNote": axis.image and axis.image.note,
+        "seconds": tokens.seconds,
         "generated": axis.generated,
     }
 
