@@ -100,9 +100,7 @@ def patches_of(model: nn.Module, pixels: Tensor, length: int) -> Patches | None:
 
 
 def _prefix(model: nn.Module, count: int) -> tuple[str, ...] | None:
-    """The names of so many tokens before the patches; None if the model has no parameters for so many."""
-    if count <= 0:
-        return () if count == 0 else None
+    """The names of so many tokens before the patches; None if the model has parameters for more or fewer."""
     named = {path.rpartition(".")[2].lower(): x for path, x in model.named_parameters()}
 
     def sizes(*names: str) -> int:

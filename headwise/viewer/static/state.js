@@ -27,7 +27,8 @@ const FIELDS = {
   compare: ["compare", "side"],
   flow: ["flow", "rollout"],
   form: ["form", "text"], // of the Text view
-  overlay: ["overlay", "cells"], // of the Image view
+  overlay: ["overlay", "cells"], // of the Image view; also the next one
+  over: ["over", "heads"], // what lies over the image
   bands: ["bands", "each"], // of the Flow view: one colour scale for each layer
   strip: ["strip", true], // the heads at the side
   prompt: ["prompt", null], // of a live page; also the next two
@@ -46,6 +47,7 @@ export const CHOICES = {
   flow: ["rollout", "relevance"],
   form: ["text", "lines"],
   overlay: ["cells", "smooth"],
+  over: ["heads", "rollout"],
   bands: ["each", "alike"],
 };
 

@@ -2,6 +2,7 @@
 
 import { button, choices, picker } from "./controls.js";
 import { element, icon } from "./element.js";
+import { framesSaid, unknownSaid } from "./reading.js";
 
 const FEW = 4; // stacks up to this many stand side by side
 
@@ -60,11 +61,14 @@ export function factsOf({ rows, cols, layers, kind }, { tolerance }) {
   return [
     `${layers.length} ${layers.length === 1 ? "layer" : "layers"} × ${heads} ${heads === "1" ? "head" : "heads"}${kv}`,
     kind === "cross" ? `${tokensOf(rows)} attending to ${tokensOf(cols)}` : tokensOf(rows),
+    ...unknownSaid(rows, cols),
     tolerance ? `weights within ${tolerance} of the model's` : "exact weights, from the server",
   ];
 }
 
-function tokensOf({ length, cut, patches, text }) {
+function tokensOf(axis) {
+  const { length, cut, patches, text } = axis;
+  if (axis.seconds) return framesSaid(axis);
   const name = patches && !text ? "patches" : text === false ? "positions" : "tokens";
   const one = length === 1 ? name.replace(/e?s$/, "") : name;
   return `${said(length)} ${one}${cut ? ` (${said(cut)} more did not fit)` : ""}`;
