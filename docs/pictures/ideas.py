@@ -278,4 +278,4 @@ PICTURES = (attention, compose, tiles, records, statistics, editing, doctor, cac
 
 if __name__ == "__main__":
     for made in PICTURES:
-        made().savefig(HERE / f"idea-{made.__name__}.png", facecolor="white")
+        made().savefig(HERE / f"idea-{made.__name__}.png", facecolor="white", bbox_inches="tight", pad_inches=0.08)

@@ -105,6 +105,7 @@ for _group in reference.GROUPS:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links into the repository into links to pages, and marked pictures into live pages."""
     where = page.file.src_uri
+    page.meta.setdefault("search", {"boost": _boost(where)})
     origin = _ORIGINS.get(where, f"docs/{where}")
 
     def follow(match: re.Match[str]) -> str:
@@ -117,6 +118,12 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         last = code.end()
     parts.append(_LINK.sub(follow, _framed(markdown[last:], where)))
     return "".join(parts)
+
+
+def _boost(where: str) -> float:
+    """Which pages a search shows first: those that explain, then those to look up; the history last."""
+    folder, _, name = where.rpartition("/")
+    return {"concepts": 2.0, "reference": 1.5}.get(folder, 0.5 if name in ("changelog.md", "contributing.md") else 1.0)
 
 
 def _target(link: str, origin: str, where: str) -> str:
