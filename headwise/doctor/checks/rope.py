@@ -74,7 +74,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             continue
         q, k, v = (_rotation(site, name) for name in ("q", "k", "v"))
         if q is None or k is None:
-            wrong = list(_axis(site, released=patient.is_library))
+            wrong = list(_axis(patient, site))
             known += bool(wrong)
             yield from wrong
             continue
@@ -157,7 +157,7 @@ def _judge(site: Site, q: Rotation, k: Rotation, v: Rotation | None) -> Iterator
             )
 
 
-def _axis(site: Site, *, released: bool) -> Iterator[Finding]:
+def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
     """Rotations by the number of the head, or of the example, where positions are meant."""
     for dim, word in ((1, "heads"), (0, "examples of the batch")):
         for name in "qk":
@@ -168,7 +168,7 @@ def _axis(site: Site, *, released: bool) -> Iterator[Finding]:
             if apart > 1e-2:
                 yield Finding(
                     "rope-axis",
-                    "risk" if released else "bug",  # weights were trained with the axis that it takes
+                    patient.severity("rope-axis: of the table", "bug"),
                     f"the {'queries' if name == 'q' else 'keys'} are rotated by the number of their "
                     f"{'head' if dim else 'example'}, the same at every position (up to {apart:.2f} rad between the "
                     f"{word}): the table runs over the {word}",
