@@ -255,6 +255,9 @@ def _bytes(tensor: Tensor) -> int:
     return 0 if is_lazy(tensor) else tensor.numel() * tensor.element_size()  # the size of a lazy one is not known yet
 
 
+LONG = 512  # tokens: that so many take much memory says nothing about a module
+
+
 def out_of_memory(error: BaseException | None) -> bool:
     """Whether an error, or one of its causes, says that memory ran out."""
     while error is not None:

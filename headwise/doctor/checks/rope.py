@@ -166,6 +166,7 @@ def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
                 continue
             apart = float(_turn(turned.angles - turned.angles[:1]).abs().max())
             if apart > 1e-2:
+                patient.excused.add("positions-ignored")  # a symptom of it, also where it is a convention
                 yield Finding(
                     "rope-axis",
                     patient.severity("rope-axis: of the table", "bug"),
@@ -330,10 +331,18 @@ def _maps(raw: Tensor, entered: Tensor, pairs: list[tuple[int, int]]) -> Tensor 
     for i, (x, y) in enumerate(pairs):
         given = raw[..., [x, y]].permute(2, 0, 1, 3).reshape(length, b * h, 2)
         got = entered[..., [x, y]].permute(2, 0, 1, 3).reshape(length, b * h, 2)
-        if float(given.abs().amin(1).max()) == 0:
+        if float(given.abs().amin(1).max()) == 0 or _along_a_line(given):
             return None
         solved = torch.linalg.lstsq(given, got).solution  # [L, 2, 2]: given @ solved = got
         if float((given @ solved - got).abs().max()) > _ROUNDING * size:
             return None
         found[:, i] = solved.transpose(-1, -2)
     return found
+
+
+def _along_a_line(given: Tensor) -> bool:
+    """Whether the pairs [L, N, 2] of a position are all multiples of one, as those of a learned query: then every
+    output is a rotation of them.
+    """
+    sizes = torch.linalg.svdvals(given)
+    return bool((sizes[:, -1] <= _ROUNDING * sizes[:, 0]).any())
