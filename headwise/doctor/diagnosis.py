@@ -25,12 +25,10 @@ from headwise.doctor.causes import proved, settled, unnamed
 from headwise.doctor.explain import evidence, understood
 from headwise.doctor.finding import Diagnosis, Finding
 from headwise.doctor.foreign import as_module
-from headwise.doctor.limits import TookTooLong, crashes, hangs, last_line, no_memory, out_of_memory, time_limit
+from headwise.doctor.limits import LONG, TookTooLong, crashes, hangs, last_line, no_memory, out_of_memory, time_limit
 from headwise.doctor.patient import Example, NotApplicable, NotChecked, Patient
 from headwise.errors import DoctorError, DtypeError, shortened
 from headwise.registry import framework_of
-
-_LONG = 512  # tokens: of so many a large memory says nothing
 
 
 def diagnose(
@@ -99,8 +97,8 @@ def diagnose(
         else:
             causes.append(hangs(error.seconds, error.where))
     except (NoOutput, Raises) as error:  # (it is a RuntimeError)
-        if isinstance(error, NoOutput) and patient is not None and patient.is_library:
-            not_examined = str(error)  # released code returns something, in a layout that is not known here
+        if isinstance(error, NoOutput) and patient is not None and not patient.reports("output-shape: no output"):
+            not_examined = str(error)
         else:
             causes.append(
                 Finding(
@@ -117,7 +115,7 @@ def diagnose(
         if not out_of_memory(error):
             raise
         known = None if patient is None else patient.__dict__.get("interface")
-        if known is not None and (known.length or 0) > _LONG:
+        if known is not None and (known.length or 0) > LONG:
             unchecked["the rest"] = f"memory ran out with {known.length} tokens; fewer were not seen to work"
         else:
             causes.append(no_memory(error))

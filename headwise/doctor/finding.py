@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # bug: the result is wrong. risk: correct here, wrong under conditions that the evidence names. note: worth knowing.
 Severity = Literal["bug", "risk", "note"]
+ORDER: dict[Severity, int] = {"bug": 0, "risk": 1, "note": 2}
 
 
 ALL_EVIDENCE = "examined by operations, behaviour and gradients"

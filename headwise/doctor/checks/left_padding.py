@@ -64,7 +64,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 def _promised(patient: Patient) -> str:
     """Where its text speaks of padding on the left, or of padded prompts, which generation continues at their end."""
-    if patient.is_library:
+    if not patient.reports("left-padding: promised"):
         return ""
     text = " ".join(claims.text_of(patient.module).split())
     for sentence in re.split(r"(?<=[.;#])\s|\"\"\"", text):

@@ -35,7 +35,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         problem = probe.attempt(probe.interface.inputs(3, None, 2 + probe.inputs().query.shape[1]))
         said = sentence(problem) if isinstance(problem, Exception) else "nothing"
         yield _finding(
-            "bug" if probe.interface.takes == "memory" and not patient.is_library else "risk",
+            patient.severity(
+                "sizes-fixed: more keys than queries", "bug" if probe.interface.takes == "memory" else "risk"
+            ),
             f"with two more keys than queries it raises {said}",
             "take the length of keys and values from the keys, not from the queries",
             {},

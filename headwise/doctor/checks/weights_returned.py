@@ -43,8 +43,10 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("it returns no weights")
     yield from _averaged(probe, weights, options)
     for finding in _sums(probe, weights, options):
-        by_design = patient.is_library and finding.name == "softmax-axis"  # keys choose among queries, as in slots
-        yield dataclasses.replace(finding, severity="risk") if by_design else finding
+        if finding.name == "softmax-axis":
+            severity = patient.severity("softmax-axis: over the queries", finding.severity)
+            finding = dataclasses.replace(finding, severity=severity)
+        yield finding
 
 
 def _weights(probe: Probe, options: dict[str, Any]) -> Tensor | None:
