@@ -16,6 +16,7 @@ from torch import nn
 
 from headwise.doctor.calling import token_ids
 from headwise.doctor.calling.copying import copied
+from headwise.doctor.calling.example import Example
 from headwise.doctor.calling.interface import Interface, discover
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.finding import ORDER, Severity, Where
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from headwise.doctor.fitting.fit import Fit
     from headwise.doctor.probing.reached import Reached
     from headwise.doctor.reading.anatomy import Anatomy
-
-Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def _at_home(module: nn.Module) -> nn.Module:
