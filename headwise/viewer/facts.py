@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -15,6 +16,7 @@ from headwise.records import AttentionRecord
 from headwise.text import Tokens
 from headwise.text.groups import Groups
 from headwise.viewer.inputs import Axis, Input, Layer, Stack
+from headwise.viewer.pairs import pairs_of
 from headwise.viewer.statistics import cost, descriptions, statistics_of
 from headwise.viewer.threads import on_threads
 
@@ -40,7 +42,7 @@ def facts_of(
     relevance = functools.cache(_relevance)  # examples of a batch share their records
     axes: dict[Axis, int] = {}
     told = []
-    for stack in stacks:
+    for stack, pairs in zip(stacks, pairs_of(stacks), strict=True):
         example = stack.layers[0].example
         relevances = relevance(tuple(layer.record for layer in stack.layers)) if complete else None
         layers = [{**_layer(layer), "stats": statistics.get((layer.record, layer.example))} for layer in stack.layers]
@@ -53,6 +55,7 @@ def facts_of(
                 "example": example,
                 "layers": layers,
                 "relevance": relevances and relevances[example],
+                "pairs": [{**asdict(pair), "weight": float(f"{pair.weight:.4g}")} for pair in pairs],
             }
         )
     found = iter(told)

@@ -4,6 +4,7 @@
 // tabs, the strip of heads and the footer, each in its own file.
 
 import CSS from "./page.css" with { type: "text" };
+import { openingOf } from "./data/opening.js";
 import { ramp } from "./map/colour.js";
 import { element } from "./shell/element.js";
 import { Footer } from "./shell/footer.js";
@@ -11,6 +12,7 @@ import { Header } from "./shell/header.js";
 import { Keys } from "./shell/keys.js";
 import { Live } from "./shell/live/live.js";
 import { watched } from "./shell/questions.js";
+import { Opening } from "./shell/opening.js";
 import { Saving } from "./shell/saving.js";
 import { Search } from "./shell/search.js";
 import { State } from "./state.js";
@@ -18,6 +20,7 @@ import { Strip } from "./shell/strip.js";
 import { Tabs } from "./shell/tabs.js";
 import { Thumbs } from "./shell/thumbs.js";
 import { VIEWS } from "./views.js";
+import { say } from "./words.js";
 
 const MANY = 64; // with more tokens most weights are small, so the page opens on the square root scale
 const KEEP_MS = 150; // delay until the address is written, so that a moving pointer does not write it all the time
@@ -37,7 +40,7 @@ export class App {
       ...(first ? Live.first(first) : {}),
       scale: this.source.inputs[0].stacks[0].cols.length > MANY ? "root" : "linear",
       stat: source.statistics[0]?.key ?? null,
-    });
+    }, openingOf(this.source));
     this.address = page && location.protocol !== "about:";
     this.element = element;
     this.found = null; // the matches of the search: { rows: Set, cols: Set, query }
@@ -85,6 +88,7 @@ export class App {
     const tile = this.root.activeElement?.closest?.(".tile");
     const before = this.stack;
     this.source = this.watch(source);
+    this.state.openWith(openingOf(this.source));
     for (const axis of ["rows", "cols"]) keepAxis(before, this.stack, axis);
     for (const known of this.views) {
       if (!known.view || known.View.follows) continue;
@@ -129,15 +133,15 @@ export class App {
   }
 
   layerName(layer) {
-    return `layer ${this.stack.layers[layer].number}`;
+    return say("layer {n}", { n: this.stack.layers[layer].number });
   }
 
   headName(layer, head) {
-    return `${this.plainHeadName(layer, head)}${this.live?.isOff(layer, head) ? " (off)" : ""}`;
+    return `${this.plainHeadName(layer, head)}${this.live?.isOff(layer, head) ? ` (${say("off")})` : ""}`;
   }
 
   plainHeadName(layer, head) {
-    return `${this.layerName(layer)} · head ${head}`;
+    return `${this.layerName(layer)} · ${say("head {n}", { n: head })}`;
   }
 
   digits(weight) {
@@ -201,15 +205,16 @@ export class App {
     this.saving = new Saving(this);
     this.tabs = new Tabs(this, [this.search.element, this.saving.element]);
     this.strip = new Strip(this);
+    this.opening = new Opening(this);
     this.footer = new Footer(this);
     this.keys = new Keys(this, page ? document : this.host);
-    this.progress = element("div", { className: "progress", role: "progressbar", ariaLabel: "Computing" });
+    this.progress = element("div", { className: "progress", role: "progressbar", ariaLabel: say("Computing") });
     this.progress.hidden = true;
     this.bar = element("div", { className: "bar" });
     this.panel = element("div", { className: "panel", role: "tabpanel", id: "panel", tabIndex: 0 });
     const { live } = this;
     const some = (...parts) => (live ? parts : []);
-    const stage = element("div", { className: "stage" }, ...some(live?.row.element), this.bar, this.panel);
+    const stage = element("div", { className: "stage" }, ...some(live?.row.element), this.opening.element, this.bar, this.panel);
     const aside = some(live?.predictions.element);
     const body = element("div", { className: "body" }, this.strip.element, stage, ...aside);
     const main = element(page ? "main" : "div", { className: "main" }, this.tabs.element, body);
@@ -265,7 +270,7 @@ export class App {
     const known = this.views.find(({ View }) => View === this.View);
     const why = known.View.why(this);
     if (changed.has("style") || changed.has("scale") || changed.has("sink")) this.thumbs.restyle();
-    for (const part of [this.header, this.search, this.tabs, this.strip, this.footer]) part.update(changed);
+    for (const part of [this.header, this.search, this.tabs, this.strip, this.opening, this.footer]) part.update(changed);
     this.live?.update(changed);
     if (this.shown !== known || why !== this.why) {
       this.show(known, why);

@@ -34,6 +34,7 @@ import { gutterFor, widthsOf } from "./labels.js";
 import { drawOver } from "./overlay.js";
 import { Plates } from "./plates.js";
 import { Side, fit, lookAt, sightOf } from "./viewport.js";
+import { say } from "../words.js";
 
 const RESTS = 70; // ms without a move until the picture is computed for the visible part
 const STILL = 3; // pixels that the pointer may move while it zooms
@@ -44,9 +45,9 @@ const CLOSER = 1.5; // zoom factor of keys and buttons
 
 // The keys of a view that has a map; `mapOf()` is the map.
 export function zoomKeys(mapOf) {
-  const closer = [() => mapOf().closer(), "zoom in"];
-  const wider = [() => mapOf().wider(), "zoom out"];
-  return { "+": closer, "=": closer, "-": wider, 0: [() => mapOf().fit(), "the whole matrix"] };
+  const closer = [() => mapOf().closer(), say("zoom in")];
+  const wider = [() => mapOf().wider(), say("zoom out")];
+  return { "+": closer, "=": closer, "-": wider, 0: [() => mapOf().fit(), say("the whole matrix")] };
 }
 
 export class HeatMap {
@@ -241,10 +242,13 @@ export class HeatMap {
 
   get note() {
     const { coarse, done, failed } = this.plates.progress;
-    if (failed) return "could not be computed";
-    if (done < 1) return coarse ? `coarse · refining ${Math.floor(100 * done)} %` : "computing …";
+    if (failed) return say("could not be computed");
+    if (done < 1) return coarse ? say("coarse · refining {n} %", { n: Math.floor(100 * done) }) : say("computing …");
     const [down, across] = this.pixelsPerCell.map((pixels) => Math.max(1, Math.round(1 / pixels)));
-    return down * across > 1 ? `exact · each dot is the largest of ${down} × ${across} weights` : "exact";
+    const pooled = this.what?.signed
+      ? say("exact · each dot is the largest of {rows} × {cols} differences", { rows: down, cols: across })
+      : say("exact · each dot is the largest of {rows} × {cols} weights", { rows: down, cols: across });
+    return down * across > 1 ? pooled : say("exact");
   }
 
   async settled() {

@@ -2,6 +2,7 @@
 
 import { SCALES, picture } from "./colour.js";
 import { element } from "../shell/element.js";
+import { say } from "../words.js";
 
 const STEPS = 256;
 const PLACES = [0, 0.25, 0.5, 0.75, 1]; // of the ticks along the bar
@@ -11,7 +12,7 @@ export class ColourBar {
   constructor() {
     this.canvas = element("canvas", { width: STEPS, height: 1 });
     this.ticks = element("span", { className: "ticks" });
-    this.of = element("span", { className: "of", textContent: "of each row’s largest" });
+    this.of = element("span", { className: "of", textContent: say("of each row’s largest") });
     this.element = element("span", { className: "colour-bar", role: "img" }, this.canvas, this.ticks, this.of);
   }
 
@@ -23,9 +24,9 @@ export class ColourBar {
     const texts = this.texts();
     this.ticks.replaceChildren(...texts.map((textContent) => element("span", { textContent })));
     this.of.hidden = !this.perRow;
-    const ends = texts.length ? `from ${texts[0]} to ${texts.at(-1)}` : "";
-    const of = this.perRow ? " of each row’s largest weight" : "";
-    this.element.ariaLabel = `Colours: ${ends}${of}, ${SCALES[scale].name} scale`;
+    const ends = texts.length ? say("from {low} to {high}", { low: texts[0], high: texts.at(-1) }) : "";
+    const of = this.perRow ? `${ends} ${say("of each row’s largest weight")}` : ends;
+    this.element.ariaLabel = say("Colours: {weights}, {scale} scale", { weights: of, scale: say(SCALES[scale].name) });
   }
 
   get perRow() {
@@ -67,6 +68,12 @@ export class ColourBar {
     context.textAlign = "left";
     if (this.perRow) context.fillText(this.of.textContent, x + width + 10, y + THICK / 2);
   }
+}
+
+// The note of a picture without the sink, a column.
+export function hiddenSaid(sink) {
+  if (sink) return say("first token attended to ({n}) hidden · values unchanged, not renormalised", { n: sink });
+  return say("first token hidden · values unchanged, not renormalised");
 }
 
 const digits = (weight) =>

@@ -4,6 +4,7 @@
 
 import { css } from "./colour.js";
 import { drawColumns, drawRows, fontOf } from "./labels.js";
+import { say } from "../words.js";
 
 const GRID = 12; // cells of at least this many pixels have lines between them,
 const VALUES = 34; // show their weights,
@@ -36,8 +37,8 @@ export function drawOver(context, map) {
   context.textAlign = "right";
   context.textBaseline = "middle";
   context.direction = "ltr";
-  context.fillText("to →", cols.low - 14, rows.low - 30);
-  context.fillText("from ↓", cols.low - 14, rows.low - 14);
+  context.fillText(say("to →"), cols.low - 14, rows.low - 30);
+  context.fillText(say("from ↓"), cols.low - 14, rows.low - 14);
 }
 
 function drawGrid(context, { rows, cols, style }) {

@@ -6,6 +6,8 @@ import { button } from "../shell/controls.js";
 import { element, icon } from "../shell/element.js";
 import { Cards } from "./cards.js";
 import { HeadPage } from "./head.js";
+import { themeSaid } from "../shell/header.js";
+import { say } from "../words.js";
 
 const FIRST = { head: null, sort: "place", order: "down", layer: "", kind: "", token: "", theme: "auto" };
 
@@ -22,7 +24,7 @@ export class ProfileApp {
     });
     this.darkness = matchMedia("(prefers-color-scheme: dark)");
     this.darkness.addEventListener("change", () => this.paint());
-    this.theme = button({ icon: "auto" }, "Theme", () => this.turn());
+    this.theme = button({ icon: "auto" }, say("Theme"), () => this.turn());
     this.stage = element("main", { className: "profile-stage", tabIndex: -1 });
     this.cards = new Cards(this);
     this.root.append(element("div", { className: "app" }, this.header(), this.stage));
@@ -36,12 +38,12 @@ export class ProfileApp {
     const { facts } = this;
     const said = [
       facts.model,
-      `${facts.heads.length} heads`,
-      `${facts.texts.toLocaleString("en")} texts`,
-      `${facts.tokens.toLocaleString("en")} tokens`,
-      `windows of ${facts.length} tokens at most`,
+      say("{n} heads", { n: facts.heads.length }),
+      say("{n} texts", { n: facts.texts.toLocaleString("en") }),
+      say("{n} tokens", { n: facts.tokens.toLocaleString("en") }),
+      say("windows of {n} tokens at most", { n: facts.length }),
     ];
-    if (!facts.complete) said.push("not complete: the run goes on or was interrupted");
+    if (!facts.complete) said.push(say("not complete: the run goes on or was interrupted"));
     return element(
       "header",
       {},
@@ -129,6 +131,6 @@ export class ProfileApp {
     this.host.dataset.theme = theme === "auto" ? (this.darkness.matches ? "dark" : "light") : theme;
     document.documentElement.style.colorScheme = theme === "auto" ? "" : theme;
     this.theme.replaceChildren(icon(theme));
-    this.theme.title = this.theme.ariaLabel = `Theme: ${theme === "auto" ? "that of the system" : theme} (t)`;
+    this.theme.title = this.theme.ariaLabel = themeSaid(theme);
   }
 }

@@ -2,6 +2,7 @@
 // choice calls `choose(value)` and does not mark itself: the changed state does.
 
 import { element, icon } from "./element.js";
+import { say } from "../words.js";
 
 // The colour scales: options for `choices`. The last one scales by rows, so it is only for maps.
 export const SCALE_CHOICES = [
@@ -10,6 +11,9 @@ export const SCALE_CHOICES = [
   ["log", "log", "Logarithmic: four powers of ten below the largest weight"],
   ["row", "row", "Relative to the largest weight of the row"],
 ];
+
+// Options of a table like the one above, in the reader's language.
+export const said = (options) => options.map(([value, ...texts]) => [value, ...texts.map((text) => say(text))]);
 
 // One of a few, side by side. options: [[value, text, tooltip], ...]
 export function choices(label, options, choose) {

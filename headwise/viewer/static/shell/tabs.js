@@ -1,14 +1,15 @@
 // The tabs of the views: https://www.w3.org/WAI/ARIA/apg/patterns/tabs/
 
 import { element } from "./element.js";
+import { say } from "../words.js";
 
 export class Tabs {
   // more: elements at the end of the row.
   constructor(app, more) {
     this.app = app;
-    this.list = element("div", { className: "tablist", role: "tablist", ariaLabel: "Views" });
+    this.list = element("div", { className: "tablist", role: "tablist", ariaLabel: say("Views") });
     this.tabs = app.views.map(({ View }) => {
-      const tab = element("button", { type: "button", textContent: View.title, role: "tab", id: `tab-${View.id}` });
+      const tab = element("button", { type: "button", textContent: say(View.title), role: "tab", id: `tab-${View.id}` });
       tab.dataset.view = View.id;
       tab.setAttribute("aria-controls", "panel");
       tab.addEventListener("click", () => app.state.set({ view: View.id }));
@@ -37,7 +38,7 @@ export class Tabs {
       tab.tabIndex = on ? 0 : -1;
       const why = View.why(this.app);
       tab.classList.toggle("empty", Boolean(why));
-      tab.title = why ?? `${View.title} (${i + 1})`;
+      tab.title = why ?? `${say(View.title)} (${i + 1})`;
     });
   }
 }

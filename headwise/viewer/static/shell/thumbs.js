@@ -3,6 +3,7 @@
 
 import { largest, picture } from "../map/colour.js";
 import { element } from "./element.js";
+import { say } from "../words.js";
 
 const SIDE = 48; // maximum cells of a thumbnail along one side
 const QUICK = 2 ** 20; // heads with more cells are sampled from a few rows
@@ -168,7 +169,7 @@ export class HeadTiles {
     this.notes.set(tile, note);
     const place = [Number(tile.dataset.layer), Number(tile.dataset.head)];
     const name = this.app.headName(...place);
-    const chosen = tile.classList.contains("chosen") ? "also chosen" : "";
+    const chosen = tile.classList.contains("chosen") ? say("also chosen") : "";
     tile.classList.toggle("off", Boolean(this.app.live?.isOff(...place)));
     tile.title = [name, note].filter(Boolean).join(" · ");
     tile.ariaLabel = [name.replace(" · ", ", "), note, chosen].filter(Boolean).join(", ");

@@ -2,11 +2,12 @@
 
 import CSS from "./head.css" with { type: "text" };
 import { COLOURS } from "../map/colour.js";
-import { button, choices, picker, SCALE_CHOICES, toggle } from "../shell/controls.js";
+import { button, choices, picker, said, SCALE_CHOICES, toggle } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { HeatMap, zoomKeys } from "../map/heatmap.js";
-import { ColourBar } from "../map/legend.js";
+import { ColourBar, hiddenSaid } from "../map/legend.js";
 import { layerArguments, optionArguments } from "./python.js";
+import { say } from "../words.js";
 
 const PAPER = { margin: 16, title: 30, bar: 280, foot: 38, notes: 18 }; // of a saved picture, in pixels
 
@@ -32,26 +33,26 @@ export class HeadView {
       onDrawn: () => (app.drawn = performance.now()),
     });
     this.controls = this.buildControls();
-    this.element = element("section", { className: "view-head", ariaLabel: "Head" }, this.map.element, this.legend);
+    this.element = element("section", { className: "view-head", ariaLabel: say("Head") }, this.map.element, this.legend);
     this.keys = zoomKeys(() => this.map);
   }
 
   buildControls() {
     const { state } = this.app;
-    this.scales = choices("Colour scale", SCALE_CHOICES, (scale) => state.set({ scale }));
-    this.colours = picker("Colours", COLOURS, (colours) => state.set({ colours }));
-    const what = "Hide the first token that any query may attend to; weights do not change";
-    this.sink = toggle("Hide the sink", what, (sink) => state.set({ sink }));
+    this.scales = choices(say("Colour scale"), said(SCALE_CHOICES), (scale) => state.set({ scale }));
+    this.colours = picker(say("Colours"), said(COLOURS), (colours) => state.set({ colours }));
+    const what = say("Hide the first token that any query may attend to; weights do not change");
+    this.sink = toggle(say("Hide the sink"), what, (sink) => state.set({ sink }));
     const zoom = element(
-      "span", { className: "zoom", role: "group", ariaLabel: "Zoom" },
-      button("−", "Zoom out (−)", () => this.map.wider()),
-      button("fit", "The whole matrix (0)", () => this.map.fit()),
-      button("+", "Zoom in (+)", () => this.map.closer()),
+      "span", { className: "zoom", role: "group", ariaLabel: say("Zoom") },
+      button("−", say("Zoom out (−)"), () => this.map.wider()),
+      button(say("fit"), say("The whole matrix (0)"), () => this.map.fit()),
+      button("+", say("Zoom in (+)"), () => this.map.closer()),
     );
     this.bar = new ColourBar();
-    this.masked = element("span", { className: "masked" }, element("i", { className: "swatch-masked" }), "masked");
-    this.blocked = element("span", { className: "blocked-edge" }, element("b", { textContent: "✕" }), " blocked");
-    this.generated = element("span", { className: "generated" }, element("i"), "generated");
+    this.masked = element("span", { className: "masked" }, element("i", { className: "swatch-masked" }), say("masked"));
+    this.blocked = element("span", { className: "blocked-edge" }, element("b", { textContent: "✕" }), ` ${say("blocked")}`);
+    this.generated = element("span", { className: "generated" }, element("i"), say("generated"));
     this.signs = [this.masked, this.blocked, this.generated];
     this.hidden = element("span", { className: "hidden-sink" });
     this.note = element("span", { className: "note" });
@@ -88,14 +89,15 @@ export class HeadView {
     if (shown === this.shown && stack === this.stack) return;
     [this.shown, this.stack] = [shown, stack];
     this.map.mark({ blocked: app.live?.blockedIn(layer, head) ?? [] });
-    const size = `${stack.rows.length} rows, ${stack.cols.length} columns`;
     this.map.show({
       rows: stack.rows,
       cols: stack.cols,
       tile: (...question) => stack.tile(layer, head, ...question),
       cells: stack.cells,
       masked: app.layer.masked,
-      name: `Attention of ${app.headName(layer, head)}: ${size}. Arrow keys move from cell to cell`,
+      name: say("Attention of {head}: {rows} rows, {cols} columns. Arrow keys move from cell to cell", {
+        head: app.headName(layer, head), rows: stack.rows.length, cols: stack.cols.length,
+      }),
     });
   }
 
@@ -110,8 +112,7 @@ export class HeadView {
   get hiddenNote() {
     const { sink } = this.map;
     if (sink === null) return "";
-    const which = sink === 0 ? "first token" : `first token attended to (${sink})`;
-    return `${which} hidden · values unchanged, not renormalised`;
+    return hiddenSaid(sink);
   }
 
   // ---- export
@@ -121,7 +122,7 @@ export class HeadView {
     const { style, state, stack } = app;
     const [width, height] = map.size;
     const title = [app.headName(state.layer, state.head), stack.name === "self" ? "" : stack.name, app.source.title];
-    const notes = [app.layer.masked ? "hatched: masked" : "", this.hiddenNote].filter(Boolean).join(" · ");
+    const notes = [app.layer.masked ? say("hatched: masked") : "", this.hiddenNote].filter(Boolean).join(" · ");
     return {
       width: Math.max(width, PAPER.bar + 150) + 2 * PAPER.margin,
       height: height + PAPER.title + PAPER.foot + (notes ? PAPER.notes : 0) + 2 * PAPER.margin,

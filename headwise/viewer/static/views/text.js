@@ -4,7 +4,7 @@
 import CSS from "./text.css" with { type: "text" };
 import { sinkOf } from "../data/sink.js";
 import { largest } from "../map/colour.js";
-import { choices } from "../shell/controls.js";
+import { choices, said } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { figurePython, listPython } from "./text/python.js";
 import { Asking, AskingControls } from "./text/asking.js";
@@ -13,6 +13,7 @@ import { attentionOf, chosenHeads, groupsOf, matrixOf } from "./text/grouping.js
 import { Lines } from "./text/lines.js";
 import { RunningText, codesOf, paletteOf } from "./text/running.js";
 import { textPicture } from "./text/picture.js";
+import { say } from "../words.js";
 
 const LINES = 80; // lines between more tokens are unreadable
 const SHORT = 80; // texts of up to this many tokens are written larger
@@ -27,33 +28,33 @@ export class TextView {
   static follows = true; // another stack
 
   static why({ stack }) {
-    if (stack.rows.patches && stack.cols.patches) return "The tokens are patches of an image: see the Image view.";
+    if (stack.rows.patches && stack.cols.patches) return say("The tokens are patches of an image: see the Image view.");
     return null;
   }
 
   constructor(app) {
     this.app = app;
     this.asking = new Asking(app);
-    this.caption = new Caption(app, "Point at a token to see its attention; click to pin it.");
+    this.caption = new Caption(app, say("Point at a token to see its attention; click to pin it."));
     this.place = element("div", { className: "texts" });
     this.lines = new Lines({
       point: (side, token) => this.asking.pointing(() => this.asking.pointFrom(side, token)),
       pin: (side, token) => this.asking.pointing(() => this.asking.pinFrom(side, token, this[side].of)),
       edge: (...edge) => this.pinEdge(...edge),
     });
-    this.element = element("section", { className: "view-text", ariaLabel: "Text" }, this.caption.element, this.place);
+    this.element = element("section", { className: "view-text", ariaLabel: say("Text") }, this.caption.element, this.place);
     this.asks = new AskingControls(app);
-    this.levels = choices("Read as", LEVELS, (level) => app.state.set({ level }));
-    this.forms = choices("Drawn as", FORMS, (form) => this.draw(form));
+    this.levels = choices(say("Read as"), said(LEVELS), (level) => app.state.set({ level }));
+    this.forms = choices(say("Drawn as"), said(FORMS), (form) => this.draw(form));
     const bar = [this.asks.directions, this.levels, this.forms, this.asks.scales, this.asks.sink];
     this.controls = element("div", { className: "text-controls" }, ...bar);
     this.keys = {
-      g: [() => this.asking.turn(), "attention that a token gives, or gets"],
-      w: [() => this.turnLevel(), "tokens, words or sentences"],
-      l: [() => this.draw(this.form === "text" ? "lines" : "text"), "lines between two columns, or running text"],
-      Enter: [() => this.hold(), "pin the token, or unpin it"],
+      g: [() => this.asking.turn(), say("attention that a token gives, or gets")],
+      w: [() => this.turnLevel(), say("tokens, words or sentences")],
+      l: [() => this.draw(this.form === "text" ? "lines" : "text"), say("lines between two columns, or running text")],
+      Enter: [() => this.hold(), say("pin the token, or unpin it")],
     };
-    const does = "next token; if one is pinned, the weight of the next token";
+    const does = say("next token; if one is pinned, the weight of the next token");
     for (const key of ARROWS) this.keys[key] = [() => this.step(key), does];
   }
 
@@ -86,8 +87,11 @@ export class TextView {
   whyNoLines() {
     const { rows, cols, app } = this;
     const most = Math.max(rows.labels.length, cols.labels.length);
-    if (most > LINES) return `Lines are for up to ${LINES} ${rows.level} per side. This text has ${most}.`;
-    if (rows.of.length * cols.of.length > app.stack.cells) return "This text is too long for lines.";
+    if (most > LINES) {
+      const values = { most: LINES, level: say(rows.level), n: most };
+      return say("Lines are for up to {most} {level} per side. This text has {n}.", values);
+    }
+    if (rows.of.length * cols.of.length > app.stack.cells) return say("This text is too long for lines.");
     return null;
   }
 
@@ -131,7 +135,7 @@ export class TextView {
     this.forms.show(this.form);
     const button = this.forms.lastElementChild;
     button.disabled = Boolean(why);
-    button.title = why ?? FORMS[1][2];
+    button.title = why ?? say(FORMS[1][2]);
     this.element.classList.toggle("short", Math.max(stack.rows.length, stack.cols.length) <= SHORT);
     const drawn = this.form === "lines" ? [this.lines.element] : this.blocks.map(({ block }) => block);
     if (drawn.some((each) => each.parentNode !== this.place)) this.place.replaceChildren(...drawn);
@@ -152,8 +156,8 @@ export class TextView {
     this.stack = stack;
     this.blocks =
       stack.rows === stack.cols
-        ? [text("both", stack.rows, "Text")]
-        : [text("rows", stack.rows, "Queries"), text("cols", stack.cols, "Keys")];
+        ? [text("both", stack.rows, say("Text"))]
+        : [text("rows", stack.rows, say("Queries")), text("cols", stack.cols, say("Keys"))];
     const divided = (axis) => ["words", "sentences"].some((level) => axis[level].labels.length < axis.length);
     this.levels.hidden = !divided(stack.rows) && !divided(stack.cols);
   }

@@ -4,12 +4,12 @@
 import { along, css, largest } from "../../map/colour.js";
 import { shorten } from "../../map/labels.js";
 import { element, resized } from "../../shell/element.js";
+import { say } from "../../words.js";
 
 const LINE = 20; // pixels of a token's line
 const FONT = 13;
 const WIDEST = 720;
 const MARGIN = 12; // around a saved picture
-const HEADING = "looks from";
 const CROSS = 5; // half the size of the cross on a blocked edge
 const NEAR = 5; // pixels from a line within which a click means it
 const LEAST = 0.02; // below this place on the scale no line is drawn
@@ -23,7 +23,7 @@ export class Lines {
   // on: { point(side, token), pin(side, token) }, with side "rows" or "cols"; edge(row, col, head) with the tokens of a
   // line between single tokens, and the place of its head among those shown.
   constructor(on) {
-    this.canvas = element("canvas", { tabIndex: 0, role: "img", ariaLabel: "Lines between two columns" });
+    this.canvas = element("canvas", { tabIndex: 0, role: "img", ariaLabel: say("Lines between two columns") });
     this.element = element("div", { className: "lines" }, this.canvas);
     this.drawn = []; // the visible lines: { head: its index among the heads, row, col: groups, weight }
     this.inSight = null; // if set, only lines of this token are drawn: { side, group }
@@ -49,8 +49,8 @@ export class Lines {
     const unsunk = (matrix) => matrix.map((weight, place) => (place % across === shown.sunk ? NaN : weight));
     if (shown.sunk !== null) shown.matrices = shown.matrices.map(unsunk);
     const { rows: { groups: { level } }, names } = shown;
-    const about = `Lines between two columns of ${level}, ${names.join(", ")}`;
-    this.canvas.ariaLabel = `${about}; the largest weights are listed above`;
+    const about = { level: say(level), heads: names.join(", ") };
+    this.canvas.ariaLabel = say("Lines between two columns of {level}, {heads}; the largest weights are listed above", about);
     this.draw();
   }
 
@@ -68,7 +68,7 @@ export class Lines {
     const { rows, cols, names } = this.shown;
     context.font = this.font(700);
     const widthOf = (label) => context.measureText(label).width;
-    const widest = (side) => Math.max(...[HEADING, ...side.groups.labels].map(widthOf));
+    const widest = (side) => Math.max(...[say("looks from"), ...side.groups.labels].map(widthOf));
     const room = (side) => Math.ceil(Math.min(widest(side), 0.36 * width)) + 12;
     this.legend = [];
     let [x, y] = [0, FONT];
@@ -100,9 +100,9 @@ export class Lines {
     }
     context.fillStyle = style.faint;
     context.textAlign = "right";
-    context.fillText(HEADING, plot.left - 6, this.head + LINE / 2);
+    context.fillText(say("looks from"), plot.left - 6, this.head + LINE / 2);
     context.textAlign = "left";
-    context.fillText("looks at", plot.right + 6, this.head + LINE / 2);
+    context.fillText(say("looks at"), plot.right + 6, this.head + LINE / 2);
     this.drawLines(context);
     const others = at && this.inSight && this.means();
     for (const [side, groups] of [["rows", rows.groups], ["cols", cols.groups]]) {

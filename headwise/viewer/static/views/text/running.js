@@ -4,6 +4,7 @@
 
 import { along, css } from "../../map/colour.js";
 import { element } from "../../shell/element.js";
+import { say } from "../../words.js";
 
 // A longer paragraph is cut at the next sentence, so that the browser can skip hidden parts.
 const PART = 200;
@@ -64,7 +65,7 @@ export class RunningText {
       const { before, lines, text, after } = this.pieceOf(token);
       breakLines(this.element.childElementCount ? lines : 0);
       if (token === axis.generated) {
-        this.element.append(element("div", { className: "generated", ariaHidden: "true", textContent: "generated" }));
+        this.element.append(element("div", { className: "generated", ariaHidden: "true", textContent: say("generated") }));
         paragraph = null;
       }
       const begins = axis.sentences.index[token] !== sentence;
@@ -85,7 +86,7 @@ export class RunningText {
       if (axis.special[token]) span.dir = "ltr"; // a special token must not change the direction of the paragraph
       if (axis.unknown[token]) {
         span.classList.add("unknown");
-        span.title = "not in the vocabulary: the model reads [UNK]";
+        span.title = say("not in the vocabulary: the model reads [UNK]");
       }
       if (axis.generated !== null && token >= axis.generated) span.classList.add("own");
       paragraph.append(span);
@@ -95,7 +96,7 @@ export class RunningText {
       breakLines(after);
     }
     if (axis.cut) {
-      const textContent = `… ${axis.cut} more tokens did not fit into the model`;
+      const textContent = say("… {n} more tokens did not fit into the model", { n: axis.cut });
       this.element.append(element("div", { className: "cut", ariaHidden: "true", textContent }));
     }
   }
