@@ -14,9 +14,10 @@ from torch import Tensor
 from headwise.errors import ArgumentError
 from headwise.records import names as paths
 from headwise.records.names import name_of
-from headwise.records.record import AttentionRecord
+from headwise.records.record import AttentionRecord, positions
 from headwise.records.statistics import Column, Statistics, columns
 from headwise.tables import Cell, Heading, Table
+from headwise.text.places import Place, place_of
 
 if TYPE_CHECKING:
     import pandas
@@ -157,18 +158,23 @@ def _meaningless(column: Column, kind: str) -> bool:
     return kind == "cross" and column.within_sequence
 
 
-def rows_of(seen: Seen, record: AttentionRecord) -> list[HeadSummary]:
-    """The rows of one record of `seen`, one for each head."""
+def rows_of(seen: Seen, record: AttentionRecord, row: Place | None = None, *, called: str = "row") -> list[HeadSummary]:
+    """The rows of one record of `seen`, one for each head.
+
+    `row`: look at this query of each example only, a number or the text of a token; messages call it `called`.
+    """
     layer, (_, heads, q_len, k_len) = name_of(record), record.shape
     call, kind = (record.site.call, record.site.kind) if record.site else (0, "self")
     shown = [column.name for column in columns().values() if column.heading]
     found = ask(record, kind)
+    if row is not None:
+        found.lse = found.lse.where(_only_row(seen, record, row, called), math.nan)
     empty = not (q_len and k_len)
     means = {} if empty else {name: mean.tolist() for name, mean in numbers(found, kind, (0, 2)).items()}
     rows = []
     for head in range(heads):
         # The strongest pair, among the queries of all examples.
-        weights = found.top.weights[:, head, :, :1].flatten()
+        weights = found.top.weights[:, head, :, 0].where(~found.lse[:, head].isnan(), -1.0).flatten()
         weight, place = (math.nan, 0) if empty else (float(weights.max()), int(weights.argmax()))
         b, q = divmod(place, q_len or 1)
         k = 0 if empty else int(found.top.keys[b, head, q, 0])
@@ -189,6 +195,14 @@ def rows_of(seen: Seen, record: AttentionRecord) -> list[HeadSummary]:
             )
         )
     return rows
+
+
+def _only_row(seen: Seen, record: AttentionRecord, row: Place, called: str) -> Tensor:
+    """Which queries are meant: bool [B, 1, Q]."""
+    batch, _, q_len, _ = record.shape
+    tokens = seen.axes(record)[0] or [None] * batch
+    places = [positions(place_of(row, one, called), q_len, called)[0] for one in tokens]
+    return (torch.arange(q_len) == torch.tensor(places)[:, None])[:, None].to(record.q.device)
 
 
 def _label(labels: Sequence[str] | None, place: int) -> str:
