@@ -149,7 +149,7 @@ def test_one_query_is_chosen_by_its_text(run: Run, run_hw: Path, seen: Seen) -> 
     assert result.code == 0
     for layer, head, row in zip([0, 0, 1, 1, 2, 2], [0, 1] * 3, rows(result.out), strict=True):
         weights = seen[layer].weights(rows=3, heads=head).flatten()
-        assert row[3] == f"{float(seen[layer].entropy()[0, head, 3]):.2f}"
+        assert row[2] == f"{float(seen[layer].entropy()[0, head, 3]):.2f}"
         assert f"x → {'uvwxyz'[weights.argmax()]}" in " ".join(row)
         assert row[-1] == f"{float(weights.max()):.2f}"
     assert rows(run("stats", run_hw, "--row", "3", "--layers", "0-2").out) == rows(result.out)
