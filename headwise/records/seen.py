@@ -301,7 +301,9 @@ class Seen:
 
     def statistics(self, *which: str, **options: Any) -> dict[str, Statistics]:
         """`record.statistics(*which, **options)` of every layer, by its name."""
-        return {name: self[name].statistics(*which, **options) for name in self.layers}
+        from headwise.records.statistics.compute import OfLayers
+
+        return OfLayers({name: self[name].statistics(*which, **options) for name in self.layers})
 
     def summary(self, row: Place | None = None) -> Summary:
         """A table with one row for each head: how wide it looks, how far, and at what. See also `to_pandas`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
 
     from headwise.records.seen import Seen
 
-SHOWN = 48  # rows of a table in a notebook or a terminal
+SHOWN = 48  # rows of a table in a terminal
+SHOWN_IN_A_NOTEBOOK = 480  # where the table scrolls
+BEGUN = 8  # rows of a `repr`
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadSummary:
     """One head of one call: means over the examples and over the queries that attend to anything.
 
@@ -56,6 +59,11 @@ class HeadSummary:
             raise AttributeError(f"a HeadSummary has no {name!r}") from None
         return found
 
+    def __repr__(self) -> str:
+        pair = f", {self.looks_label} → {self.looked_at_label} {self.weight:.2f}" if self.weight > 0 else ""
+        numbers = ", ".join(f"{name} {x:.3g}" for name, x in self.numbers.items())
+        return f"HeadSummary({self.layer}, head {self.head}{pair}; {numbers})"
+
     @staticmethod
     def fields() -> list[str]:
         """The names of all values of a row, the numbers among them, in order."""
@@ -67,7 +75,7 @@ class HeadSummary:
         return {name: getattr(self, name) for name in self.fields()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """One row for each layer and head. `print` it, or show it in a notebook."""
 
@@ -78,6 +86,20 @@ class Summary:
 
     def __iter__(self) -> Iterator[HeadSummary]:
         return iter(self.rows)
+
+    def __repr__(self) -> str:
+        """The first rows; `print` writes more."""
+        if not self.rows:
+            return "Summary(no heads)"
+        layers = len({row.layer for row in self.rows})
+        many = len(self.rows) > BEGUN
+        table = head_table(self.rows, title="", caption="", most=BEGUN)
+        lines = [f"Summary of {len(self.rows):,} heads in {layers:,} layer{'s' * (layers > 1)}"]
+        lines += str(dataclasses.replace(table, notes=())).splitlines()
+        return "\n".join([*lines, *(["… print(summary) shows more, summary.to_pandas() has all"] if many else [])])
+
+    def _repr_html_(self) -> str:
+        return head_table(self.rows, most=SHOWN_IN_A_NOTEBOOK)._repr_html_()
 
     def __str__(self) -> str:
         return str(head_table(self.rows, most=SHOWN))
