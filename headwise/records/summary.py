@@ -95,7 +95,8 @@ class Summary:
         many = len(self.rows) > BEGUN
         table = head_table(self.rows, title="", caption="", most=BEGUN)
         lines = [f"Summary of {len(self.rows):,} heads in {layers:,} layer{'s' * (layers > 1)}"]
-        lines += str(dataclasses.replace(table, notes=())).splitlines()
+        one_group = [[row for group in table.groups for row in group]]  # without blank lines
+        lines += str(dataclasses.replace(table, groups=one_group, notes=())).splitlines()
         return "\n".join([*lines, *(["… print(summary) shows more, summary.to_pandas() has all"] if many else [])])
 
     def _repr_html_(self) -> str:

@@ -60,9 +60,9 @@ def test_a_token_is_chosen_by_its_text(seen: Seen) -> None:
     part = text(seen, layer=1, head=2, col="cat", rows=["sat", "mat"])
     np.testing.assert_array_equal(shades(part).get_array(), weights_of(seen[1], 2)[[2, 5], 1])
     assert text(seen[1], head=2, row="b", row_labels=list("abcdef"))
-    with pytest.raises(ArgumentError, match="^row: 'dog' is not among the tokens"):
+    with pytest.raises(ArgumentError, match=r"^row: 'dog' is not among the tokens"):
         text(seen, layer=1, row="dog")
-    with pytest.raises(ArgumentError, match="^row: expected a number, because the tokens are not known"):
+    with pytest.raises(ArgumentError, match=r"^row: expected a number, because the tokens are not known"):
         text(seen[1], row="on")
 
 

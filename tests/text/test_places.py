@@ -60,7 +60,7 @@ def test_labels_alone_are_enough() -> None:
     assert place_of("3:1", ["1", "3"], "row") == 1  # a token that is a number
     assert place_of("a:1", ["a", "a:1"], "row") == 1  # a token that is written so comes first
     assert place_of("(0, 1)", Patches(1, 2).tokens(), "row") == 2
-    with pytest.raises(ArgumentError, match="expected a number, because the tokens are not known. Received: row='it'"):
+    with pytest.raises(ArgumentError, match=r"expected a number, because the tokens are not known. Received: row='it'"):
         place_of("it", None, "row")
 
 

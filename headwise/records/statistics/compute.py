@@ -32,11 +32,8 @@ class Statistics(SimpleNamespace):
         return "\n".join(["Statistics, each a tensor", *lines] if lines else ["Statistics(nothing)"])
 
     def _repr_html_(self) -> str:
-        from headwise.records.statistics import STATISTICS
-
-        known = {name: (each.unit, each.sentence) for name, each in STATISTICS.items()}
-        rows = [[[(name, "bold")], shape, mean, *known.get(name, ("", ""))] for name, shape, mean in self._lines()]
-        headings = [*map(Heading, ("statistic", "shape", "mean")), Heading("unit", "left"), Heading("what", "left")]
+        rows = [[[(name, "bold")], shape, mean] for name, shape, mean in self._lines()]
+        headings = [Heading("statistic", "left"), *map(Heading, ("shape", "mean"))]
         return Table(headings, [rows])._repr_html_()
 
     def _lines(self) -> list[tuple[str, str, str]]:
