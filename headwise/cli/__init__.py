@@ -32,6 +32,7 @@ from headwise.cli import (
     watch,
     worksheet,
 )
+from headwise.cli.groups import TRY, WIDEST, Grouped
 from headwise.errors import HeadwiseError, TrainingInterrupted
 
 BAD_INPUT = 2
@@ -97,7 +98,11 @@ def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
 
 
 @click.group(
-    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+    cls=Grouped,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND ...",
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": WIDEST},
+    help=f"Attention for PyTorch: build it, see it, check it, speed it up, ship it.\n\n\b\nTry: {TRY}",
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version and exit."
@@ -105,7 +110,6 @@ def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Attention for PyTorch: build it, see it, check it, speed it up, ship it."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 

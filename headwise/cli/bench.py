@@ -28,7 +28,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 _MANY: Any = {"type": click.IntRange(min=1), "metavar": "N"}
 
 
-@click.command()
+@click.command(short_help="Time one attention call on every kernel that can run it.")
 @click.option("--length", "lengths", multiple=True, help="Keys; may be repeated.  [default: 2048]", **_MANY)
 @click.option("--queries", help="Queries. Default: as many as keys.", **_MANY)
 @click.option("--heads", default=12, help="Query heads.", **_MANY)

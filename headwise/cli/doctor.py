@@ -14,6 +14,7 @@ import click
 
 from headwise.cli.files import check_writable
 from headwise.cli.output import STDOUT, Say, json_option, working, write_json
+from headwise.doctor.targets.places import place_of
 from headwise.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ FOUND_A_BUG, NOT_EXAMINED = 1, 3
 _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
 
 
-@click.command()
+@click.command(short_help="Find the bugs in an attention module, and name them.")
 @click.argument("targets", nargs=-1, metavar="[FILE.PY:CLASS]")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
 @click.option(
@@ -177,6 +178,8 @@ def _check(
         )
     elif len(targets) > 1:
         raise ArgumentError(f"expected one class. Received: {', '.join(targets)}. --changed takes several files")
+    if targets and base is None:
+        place_of(targets[0])  # before torch is imported
     if model is not None:
         if settings:
             raise ArgumentError("--set: expected FILE.PY:CLASS, whose constructor takes it. Received: --model")

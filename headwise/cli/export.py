@@ -43,7 +43,7 @@ def _of_formats() -> Iterator[click.Option]:
         yield click.Option([flag], type=kind, default=None, help=says)
 
 
-@click.command(cls=Later)
+@click.command(cls=Later, short_help="Write a trained model for ONNX, torch.export or TensorFlow.")
 @click.argument("source", metavar="RUN_OR_MODEL")
 @later(_of_formats)
 @click.option(

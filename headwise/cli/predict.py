@@ -13,6 +13,7 @@ from headwise.cli.files import STDIN, check_writable, size
 from headwise.cli.output import plain_table, print_report, progress_bar, working
 from headwise.cli.scores import number
 from headwise.errors import ArgumentError, brief, shortened
+from headwise.tasks.training.folder import check_there
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,7 +30,7 @@ _INTERRUPTED = 130
 _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "address": "--ray-address"}
 
 
-@click.command()
+@click.command(short_help="Predict with a trained task.")
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
 @click.argument("inputs", nargs=-1, metavar="[INPUT]...")
 @click.option(
@@ -91,6 +92,7 @@ def predict(
     _check(inputs, context, file, out)
     bulk = {"chunk": chunk, "workers": workers, "address": ray_address, "restart": restart or None}
     _check_bulk(bulk, engine, file, out)
+    check_there(run)
     lines = _lines(inputs)
 
     from headwise import tasks

@@ -15,6 +15,7 @@ from headwise.cli.files import check_writable, size
 from headwise.cli.layers import parse_layers
 from headwise.cli.loading import load_model, only_of, plural, tell_missing
 from headwise.errors import ArgumentError
+from headwise.tasks.rows.sources import readable
 
 if TYPE_CHECKING:
     from headwise.profiles import Corpus, Profile
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 SHOWN = 16  # heads of the table
 
 
-@click.command()
+@click.command(short_help="Read a corpus, and write what each head does over all of it.")
 @click.option("--model", metavar="ID_OR_FOLDER", help="Hugging Face id or folder. Default: MiniLM from the extra demo.")
 @click.option(
     "--file",
@@ -67,6 +68,9 @@ def profile(
     on from it after an interruption. Next: headwise view profile.hw
     """
     ranges = parse_layers(layers)
+    if path is not None:
+        with readable(path):  # before torch is imported
+            path.stat()
     corpus = _corpus(path, dataset, column, lines)
     check_writable(out, "--out")
     if path is not None and path.resolve() == out.resolve():

@@ -11,6 +11,7 @@ import click
 
 from headwise.cli.files import check_writable, size
 from headwise.errors import ArgumentError, brief
+from headwise.files import check_there
 
 if TYPE_CHECKING:
     from headwise.capture.pretrained import Pretrained
@@ -24,6 +25,8 @@ def profile_among(texts: Sequence[str], files: Sequence[Path]) -> Path | None:
     candidates = [Path(text) for text in texts if text.endswith(".hw")]
     if not candidates:
         return None
+    for each in candidates:
+        check_there(each)  # before torch is imported
     from headwise.profiles.storage import is_profile
 
     found = next(filter(is_profile, candidates), None)

@@ -51,7 +51,7 @@ class _Tasks(click.Group):
             formatter.write_dl([(word, kinds.options_of(word).about) for word in kinds.names()])
 
 
-@click.group(cls=_Tasks, subcommand_metavar="TASK DATA [OPTIONS]...")
+@click.group(cls=_Tasks, subcommand_metavar="TASK DATA [OPTIONS]...", short_help="Train a model on your own data.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def train() -> None:
     """Train a model on your own data and save it in a run folder.

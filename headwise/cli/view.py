@@ -43,7 +43,7 @@ class _Found:
     live: Live | None = None  # the model, for a page on which prompts are typed
 
 
-@click.command()
+@click.command(short_help="Show all heads of a model on a text, in an interactive page.")
 @click.argument("texts", nargs=-1, metavar="[RUN] [TEXT | RECORDS.hw]...")
 @click.option(
     "--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="A UTF-8 text file to read."
@@ -139,7 +139,7 @@ def _serve_live(live: Live, prompt: str, port: int | None, open_page: bool) -> N
 
 
 def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> list[Path]:
-    """The files of records among the arguments. If there is one, ArgumentError for any other input."""
+    """The files of records among the arguments, each once. If there is one, ArgumentError for any other input."""
     records = [Path(text) for text in texts if text.endswith(RECORDS)]
     if not records:
         return []
@@ -150,7 +150,13 @@ def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> 
         )
     if model is not None:
         raise ArgumentError(f"{records[0]} is a file of records, which needs no model. Leave --model out")
-    return list(dict.fromkeys(records))
+    files_of: dict[Path, list[Path]] = {}
+    for path in records:
+        files_of.setdefault(path.resolve(), []).append(path)
+    for same in files_of.values():
+        if len(same) > 1:
+            click.echo(f"headwise: {same[0]} was given {len(same)} times; it is shown once", err=True)
+    return [same[0] for same in files_of.values()]
 
 
 def _check_options(records: Sequence[Path], out: Path | None, *, serve: bool, port: int | None) -> None:

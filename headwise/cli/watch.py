@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headwise.text import Tokens
 
 
-@click.command()
+@click.command(short_help="Record the attention of any model on a text, in a file.")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option(
     "--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="A UTF-8 text file to read."

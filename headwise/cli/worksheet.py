@@ -38,15 +38,19 @@ _MASKS = {
 }
 
 
-@click.command()
+@click.command(short_help="Show one attention computation step by step, as a workbook.")
 @click.option("--kind", type=click.Choice(KINDS), default="multi-head", help="The kind of attention.")
 @click.option("--tokens", metavar="TEXT", default=TOKENS, help="The text; each word is one token.")
 @click.option("--memory", metavar="TEXT", help="A second text for cross-attention: it gives the keys and values.")
 @click.option("--mask", metavar="MASK", help="none, causal, window:LEFT,RIGHT, prefix:N or lengths:N (N real tokens).")
-@click.option("--heads", type=click.IntRange(1, 8), help="Number of heads. Default: 2.")
-@click.option("--kv-heads", type=click.IntRange(1, 8), help="Number of key and value heads. Default: as --heads.")
+@click.option("--heads", type=click.IntRange(1, 8), metavar="N", help="Number of heads. Default: 2.")
+@click.option(
+    "--kv-heads", type=click.IntRange(1, 8), metavar="N", help="Number of key and value heads. Default: as --heads."
+)
 @click.option("--positions", type=click.Choice(SCHEMES), help="The position scheme. Default: none.")
-@click.option("--latents", type=click.IntRange(1, 16), help="With --kind latent: number of latents. Default: 2.")
+@click.option(
+    "--latents", type=click.IntRange(1, 16), metavar="N", help="With --kind latent: number of latents. Default: 2."
+)
 @click.option("--model", metavar="PATH", help="With --kind bert: the checkpoint of a small BERT. Default: made up.")
 @click.option("--seed", type=int, metavar="N", help="Seed of the made-up numbers. Default: 0.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="PATH", help="The file to write: .xlsx, .html or .md.")

@@ -15,6 +15,7 @@ from headwise.kernels import decode, exact, flex, native, reference, sdpa, tiled
 from headwise.kernels.kernel import Blocks, Cost, Kernel, machine, matrix_flops, refusal
 from headwise.kernels.speeds import Machine
 from headwise.masks import Mask
+from headwise.tables import Printed
 
 # Of two that cost the same, the first is taken.
 KERNELS: dict[str, Kernel] = {
@@ -130,8 +131,8 @@ class Verdict:
     cost: Cost | None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Plan:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Plan(Printed):
     """How a call would run. `print` it; or read `kernel`, `cost`, `dense_flops` and `verdicts`."""
 
     call: AttentionCall
@@ -204,8 +205,6 @@ class Plan:
                     )
                 )
         return "\n".join(f"{name:<16}{text}".rstrip() for name, text in lines)
-
-    __repr__ = __str__
 
     def _speed(self) -> str:
         product = self.machine.product
