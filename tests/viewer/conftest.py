@@ -19,7 +19,7 @@ import headwise
 from headwise import masks
 from headwise.records import AttentionRecord, Seen, Site
 from headwise.text import Tokens
-from headwise.viewer import inputs_of, write_page
+from headwise.viewer import facts, inputs_of, write_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext
@@ -319,3 +319,10 @@ def tab(context: BrowserContext) -> Iterator[Tab]:
     yield tab
     tab.close()
     assert trouble == []
+
+
+@pytest.fixture(autouse=True)
+def _plain_opening(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages open on the first head with nothing pinned, as most tests expect; tests marked `opening` see the opening."""
+    if not request.node.get_closest_marker("opening"):
+        monkeypatch.setattr(facts, "pairs_of", lambda stacks: [[] for _ in stacks])

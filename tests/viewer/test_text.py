@@ -531,7 +531,8 @@ def test_a_long_text_recolours_only_what_changes(tab: Page, tmp_path: Path) -> N
     seen = record(length, heads=1, mask=masks.window(40, 0))
     show(tab, tmp_path, seen_of(seen, tokens=tokens_of(pieces)), "row=2000&scale=linear")
     told(tab, 2000)
-    assert tab.locator(".running .paragraph").count() >= length / 400
+    assert tab.locator(".running .paragraph").count() == 2  # cut once, so that a browser can skip parts; with a sign
+    assert tab.locator(".running .paragraph.continued").count() == 1
     tab.evaluate(
         """() => {
             window.changed = 0;

@@ -22,6 +22,7 @@ import { Thumbs } from "./shell/thumbs.js";
 import { VIEWS } from "./views.js";
 import { say } from "./words.js";
 
+const NARROW = 640; // pixels; below, the heads are folded first (as in page.css)
 const MANY = 64; // with more tokens most weights are small, so the page opens on the square root scale
 const KEEP_MS = 150; // delay until the address is written, so that a moving pointer does not write it all the time
 const CELL = ["row", "col", "pinRow", "pinCol", "sight"]; // fields of the state that name tokens
@@ -40,6 +41,7 @@ export class App {
       ...(first ? Live.first(first) : {}),
       scale: this.source.inputs[0].stacks[0].cols.length > MANY ? "root" : "linear",
       stat: source.statistics[0]?.key ?? null,
+      strip: !host.clientWidth || host.clientWidth > NARROW,
     }, openingOf(this.source));
     this.address = page && location.protocol !== "about:";
     this.element = element;
@@ -117,6 +119,16 @@ export class App {
 
   get layer() {
     return this.stack.layers[this.state.layer];
+  }
+
+  // The views that can show anything in this page; also the chosen one, which may say why it cannot.
+  get shownViews() {
+    if (this.able?.source !== this.source) {
+      const stacks = this.source.inputs.flatMap((input) => input.stacks);
+      const can = (View) => stacks.some((stack) => !View.why(Object.create(this, { stack: { value: stack } })));
+      this.able = { source: this.source, views: VIEWS.filter(can) };
+    }
+    return VIEWS.filter((View) => View.id === this.state.view || this.able.views.includes(View));
   }
 
   // The class of the chosen view, and the view itself; null if it has nothing to show.

@@ -2,7 +2,8 @@
 //
 //   map = new HeatMap({ onPoint(row, col), onPin(row, col), onSight(sight), onTop(top), onNote(text), onDrawn() })
 //   map.element                to be put into a box that has a size; the map fills the box and follows its size
-//   map.restyle({ style, scale, sink })    style: app.style; sink: hide it. Before the first show, then on every change
+//   map.restyle({ style, scale, sink, threshold })    style: app.style; sink: hide it; smaller weights than the threshold
+//                              are not drawn. Before the first show, then on every change
 //                              (signed maps know "linear" and "root"; other scales are drawn as linear)
 //   map.show({ rows, cols, tile, cells, masked, signed, name })
 //       What to draw. rows, cols: axes (labels; optionally special, unknown and generated).
@@ -17,6 +18,7 @@
 //   map.against(top)           scale colours to this weight; null = to the map's own largest weight
 //   map.top, map.topOf(row)    its own largest weight, or difference, without the hidden sink; the weight at the ramp's
 //                              end in that row
+//   map.reach                  if the head is nearly uniform, colours show even shares, from 1 - reach to 1 + reach; else null
 //   map.sink                   the hidden column, null = none
 //   map.size, map.drawOn(context)    [width, height] of the visible part, and a function that draws it, for picture()
 //   map.centreOf(row, col)     the centre of a cell, in pixels of the element
@@ -64,16 +66,16 @@ export class HeatMap {
     new ResizeObserver(() => this.resize()).observe(this.canvas);
   }
 
-  restyle({ style, scale, sink }) {
+  restyle({ style, scale, sink, threshold = 0 }) {
     const font = this.style?.font;
-    Object.assign(this, { style, scale, sinkHidden: sink });
+    Object.assign(this, { style, scale, sinkHidden: sink, threshold });
     this.recolour();
     if (font !== style.font) this.resize();
   }
 
   recolour() {
-    const { style, scale, sinkHidden: sink, limit: against } = this;
-    this.plates.colour({ table: style.table, dark: style.dark, scale, sink, against });
+    const { style, scale, sinkHidden: sink, limit: against, threshold } = this;
+    this.plates.colour({ table: style.table, dark: style.dark, scale, sink, against, threshold });
     this.sharpen();
     this.draw();
   }
@@ -118,6 +120,10 @@ export class HeatMap {
   get level() {
     const [width] = this.widthsOfColumns;
     return this.cols.z >= width + 6 || this.what.cols.text === false ? width + 3 : 0;
+  }
+
+  get reach() {
+    return this.plates.reach;
   }
 
   get sink() {
@@ -231,9 +237,9 @@ export class HeatMap {
   }
 
   progressed() {
-    const { own, sink } = this.plates;
-    if (own !== this.told?.own || sink !== this.told.sink) {
-      this.told = { own, sink };
+    const { own, sink, reach } = this.plates;
+    if (own !== this.told?.own || sink !== this.told.sink || reach !== this.told.reach) {
+      this.told = { own, sink, reach };
       this.on.onTop?.(own);
     }
     this.on.onNote?.(this.note);

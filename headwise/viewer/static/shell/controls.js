@@ -57,6 +57,22 @@ export function toggle(text, title, choose) {
   return made;
 }
 
+// A share below which weights are not drawn, 0 = all are. Fine steps near 0, where most weights are.
+export function thresholdSlider(choose) {
+  const title = say("Smaller weights are not drawn; no weight changes");
+  const range = element("input", { type: "range", min: 0, max: 100, step: 1, title, ariaLabel: say("Hide weights below") });
+  const value = element("output");
+  const made = element("label", { className: "slider", title }, element("span", { textContent: say("hide below") }), range, value);
+  made.show = (share) => {
+    const place = Math.round(100 * Math.sqrt(share));
+    if (Number(range.value) !== place) range.value = place;
+    value.textContent = share ? String(Number(share.toPrecision(2))) : "0";
+    range.ariaValueText = value.textContent;
+  };
+  range.addEventListener("input", () => choose(Number(((range.value / 100) ** 2).toPrecision(2))));
+  return made;
+}
+
 // content: a text, or `{ icon, text }` with the name of an icon and an optional text.
 export function button(content, title, act) {
   const { icon: name, text = "" } = typeof content === "string" ? { text: content } : content;

@@ -46,7 +46,7 @@ export class Footer {
     const { rows, cols } = app.stack;
     const name = (axis, token) => [
       element("bdi", { textContent: axis.labels[token], title: axis.labels[token] }),
-      element("small", { textContent: ` ${token}` }),
+      element("small", { textContent: axis.labels[token] === String(token) ? "" : ` ${token}` }), // no "0 0"
     ];
     const place = element("span", { className: "place", textContent: app.headName(app.state.layer, app.state.head) });
     delete cell.dataset.weight;

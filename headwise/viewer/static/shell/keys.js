@@ -22,7 +22,7 @@ const MOVING = [
   [["/"], "search for a token; Enter: next, Shift+Enter: previous", (app) => app.search.focus()],
 ];
 const SHOWING = [
-  [VIEWS.map((_, at) => String(at + 1)), "choose a view", (app, key) => app.state.set({ view: VIEWS[key - 1].id })],
+  [VIEWS.map((_, at) => String(at + 1)), "choose a view", (app, key) => chooseView(app, key)],
   [["s"], "next colour scale", (app) => following(app, "scale")],
   [["c"], "next colour map", (app) => following(app, "colours")],
   [["h"], "hide or show the sink", (app) => app.state.set({ sink: !app.state.sink })],
@@ -73,7 +73,8 @@ export class Keys {
     const alike = new Map(); // keys with the same function share a line
     for (const [key, [, does]] of own) alike.set(does, [...(alike.get(does) ?? []), key]);
     const taken = new Set(own.map(([key]) => key));
-    const free = ([keys, does]) => [keys.filter((key) => !taken.has(key)), does];
+    const views = this.app.shownViews.length;
+    const free = ([keys, does]) => [keys.filter((key) => !taken.has(key) && !(key > views)), does];
     const left = (lines) => lines.map(free).filter(([keys]) => keys.length);
     const tables = [[say("Move"), left(spoken(MOVING))], [say("Show"), left(spoken(SHOWING))]];
     if (this.editing.length) tables.push([say("Edit"), left(this.editing)]);
@@ -116,6 +117,12 @@ function move(app, [down, right], shift) {
 
 function turn(app, field, on, count) {
   app.go({ [field]: (app.state[field] + (on ? 1 : count - 1)) % count });
+}
+
+// The number keys are those of the tabs that are there.
+function chooseView(app, key) {
+  const View = app.shownViews[key - 1];
+  if (View) app.state.set({ view: View.id });
 }
 
 function following(app, field) {

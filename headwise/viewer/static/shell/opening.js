@@ -34,14 +34,15 @@ export class Opening {
   update(changed) {
     const { app, items } = this;
     const { layer, head, pinRow, pinCol, view, hints } = app.state;
+    const ofHead = app.View.strip !== false; // not a view of all heads
     this.element.hidden = !hints || !items.length;
     if (this.element.hidden) return;
     if (this.listed !== items || changed.has("style")) this.fill();
     const isShown = (item) =>
       item.layer === layer && item.head === head && (item.kind !== "pair" || (item.row === pinRow && item.col === pinCol));
     const at = items.findIndex(isShown);
-    [...this.list.children].forEach(({ firstChild }, i) => (firstChild.ariaCurrent = i === at ? "true" : null));
-    this.said.hidden = at < 0;
+    [...this.list.children].forEach(({ firstChild }, i) => (firstChild.ariaCurrent = ofHead && i === at ? "true" : null));
+    this.said.hidden = at < 0 || !ofHead;
     if (at >= 0) this.said.replaceChildren(...this.linesOf(items[at], view).map((line) => element("p", {}, ...line)));
   }
 

@@ -28,7 +28,6 @@ export class Strip {
       return;
     }
     if (changed.has("strip")) {
-      this.inside.hidden = !app.state.strip;
       this.element.classList.toggle("folded", !app.state.strip);
       this.fold.ariaExpanded = String(app.state.strip);
       this.fold.title = this.fold.ariaLabel = app.state.strip ? say("Hide the heads (b)") : say("Show the heads (b)");

@@ -7,12 +7,14 @@ import { choices, said, SCALE_CHOICES, toggle } from "../shell/controls.js";
 import { element, filled, resized } from "../shell/element.js";
 import { rollout, tooMuch, usualToken } from "./flow/rollout.js";
 import { bandOf, cellAt, drawFlow, frameOf } from "./flow/picture.js";
+import { ColourBar } from "../map/legend.js";
 import { Shares, nameOf } from "./flow/shares.js";
 import { say } from "../words.js";
 
 const LISTED = 8; // tokens listed in a saved picture
 const KEPT = 24; // flows kept in memory
 const NARROW = 520; // pixels; names are short below this width
+const BAR = 260; // width of the colour bar there
 const SAVED = 960; // width of a saved picture, in pixels
 
 export class FlowView {
@@ -56,6 +58,9 @@ export class FlowView {
     this.note = element("p", { className: "note" });
     this.reading = element("p", { className: "reading" });
     this.canvas = element("canvas", { role: "img" });
+    this.bar = new ColourBar();
+    this.beyond = element("span", { className: "beyond" }, element("i"), say("the followed token, beyond the scale"));
+    this.legend = element("div", { className: "legend" }, this.bar.element, this.beyond);
     this.shares = new Shares({
       point: (col) => app.state.set({ col }),
       follow: (token) => this.follow(token),
@@ -65,6 +70,7 @@ export class FlowView {
       { className: "view-flow", ariaLabel: say("Flow") },
       element("div", { className: "head" }, element("div", {}, this.heading, this.note), this.reading),
       element("div", { className: "layers" }, this.canvas),
+      this.legend,
       this.shares.element,
     );
     this.listen();
@@ -176,12 +182,26 @@ export class FlowView {
     return Array.from({ length }, (_, i) => this.app.state.sink && (i === 0 || Boolean(special[i])));
   }
 
-  // The value at the ramp's end of each row: the largest of the other tokens, as a token's share of itself is large.
+  // The value at the ramp's end of each row: the largest of the other tokens, as a token's share of itself is large. Where
+  // it is beyond that, it is marked.
   get tops() {
     const { hidden, flow: { found, token } } = this;
     const tops = found.map((_, row) => largest(this.valuesOf(row).filter((__, i) => !hidden[i] && i !== token)));
     const most = Math.max(...tops);
     return tops.map((top, row) => (row === 0 ? 1 : this.each ? top : most));
+  }
+
+  // Whether the followed token is beyond the scale, of each row.
+  get marked() {
+    const { hidden, tops, flow: { found, token } } = this;
+    return found.map((_, row) => !hidden[token] && this.valuesOf(row)[token] > tops[row] * 1.001);
+  }
+
+  showLegend() {
+    const { each, tops, app: { style: { table } } } = this;
+    const of = each ? say("of each layer’s largest share, without the followed token") : "";
+    this.bar.update({ top: tops.at(-1), scale: this.scale, table, of });
+    this.beyond.hidden = !this.marked.includes(true);
   }
 
   get scale() {
@@ -244,7 +264,7 @@ export class FlowView {
   drawNow() {
     const { flow, canvas } = this;
     const there = Boolean(flow.found);
-    canvas.parentNode.hidden = this.shares.element.hidden = !there;
+    canvas.parentNode.hidden = this.shares.element.hidden = this.legend.hidden = !there;
     this.say();
     if (!there) return;
     const width = canvas.parentNode.clientWidth;
@@ -253,6 +273,7 @@ export class FlowView {
     this.frame = this.frameFor(canvas.getContext("2d"), width);
     drawFlow(resized(canvas, width, this.frame.height), this.frame, this.drawn());
     this.read();
+    this.showLegend();
     this.showShares();
   }
 
@@ -304,8 +325,9 @@ export class FlowView {
   }
 
   drawn() {
-    const { app: { style, state, found }, axis: { labels }, flow: { token }, names, hidden, row, band } = this;
-    return { band, names, labels, hidden, style, token, row, col: state.col, order: this.order(), found: found?.cols };
+    const { app: { style, state, found }, axis: { labels }, flow: { token }, names, hidden, row, band, marked } = this;
+    const shown = { band, names, labels, hidden, marked, style, token, row, col: state.col };
+    return { ...shown, order: this.order(), found: found?.cols };
   }
 
   get band() {
@@ -356,8 +378,8 @@ export class FlowView {
     const { app: { style, input }, axis: { labels }, flow } = this;
     const values = this.valuesOf(this.row);
     const listed = this.order().slice(0, LISTED).filter((i) => values[i] > 0);
-    const [head, line] = [34, 18];
-    const [width, height] = [SAVED, head + frame.height + line * (listed.length + 2)];
+    const [head, line, bar] = [34, 18, 34];
+    const [width, height] = [SAVED, head + frame.height + bar + line * (listed.length + 2)];
     const draw = (context) => {
       context.fillStyle = style.paper;
       context.fillRect(0, 0, width, height);
@@ -372,7 +394,8 @@ export class FlowView {
       context.translate(0, head);
       drawFlow(context, frame, this.drawn());
       context.restore();
-      const below = head + frame.height + line / 2;
+      this.bar.drawOn(context, frame.left, head + frame.height + 6, BAR, style);
+      const below = head + frame.height + bar + line / 2;
       write(say("largest, {row}", { row: this.nameOf(this.row) }), frame.left, below, "12px", style.faint);
       listed.forEach((i, place) => {
         write(this.app.digits(values[i]), frame.left, below + line * (place + 1), "12px", style.ink);

@@ -1,8 +1,8 @@
 // The Head view: the map of one head, its colour scales, and the colour bar.
 
 import CSS from "./head.css" with { type: "text" };
-import { COLOURS } from "../map/colour.js";
-import { button, choices, picker, said, SCALE_CHOICES, toggle } from "../shell/controls.js";
+import { COLOURS, divergingRamp } from "../map/colour.js";
+import { button, choices, picker, said, SCALE_CHOICES, thresholdSlider, toggle } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { HeatMap, zoomKeys } from "../map/heatmap.js";
 import { ColourBar, hiddenSaid } from "../map/legend.js";
@@ -43,6 +43,7 @@ export class HeadView {
     this.colours = picker(say("Colours"), said(COLOURS), (colours) => state.set({ colours }));
     const what = say("Hide the first token that any query may attend to; weights do not change");
     this.sink = toggle(say("Hide the sink"), what, (sink) => state.set({ sink }));
+    this.threshold = thresholdSlider((threshold) => state.set({ threshold }));
     const zoom = element(
       "span", { className: "zoom", role: "group", ariaLabel: say("Zoom") },
       button("−", say("Zoom out (−)"), () => this.map.wider()),
@@ -55,16 +56,20 @@ export class HeadView {
     this.generated = element("span", { className: "generated" }, element("i"), say("generated"));
     this.signs = [this.masked, this.blocked, this.generated];
     this.hidden = element("span", { className: "hidden-sink" });
+    this.about = element("span", { className: "about" });
     this.note = element("span", { className: "note" });
-    this.legend = element("div", { className: "legend" }, this.bar.element, ...this.signs, this.hidden);
-    return element("div", { className: "controls-head" }, this.scales, this.colours, this.sink, zoom, this.note);
+    this.legend = element("div", { className: "legend" }, this.bar.element, ...this.signs, this.hidden, this.about);
+    return element("div", { className: "controls-head" }, this.scales, this.colours, this.sink, this.threshold, zoom, this.note);
   }
 
   update(changed) {
     const { app, map } = this;
     const { state, stack, layer } = app;
     const any = (...fields) => fields.some((field) => changed.has(field));
-    if (any("style", "scale", "sink")) map.restyle({ style: app.style, scale: state.scale, sink: state.sink });
+    if (any("style", "scale", "sink", "threshold")) {
+      const { scale, sink, threshold } = state;
+      map.restyle({ style: app.style, scale, sink, threshold });
+    }
     if (any("input", "stack", "layer", "head")) this.showHead();
     if (any("row", "col", "pinRow", "pinCol", "found", "input", "stack")) {
       const { row, col, pinRow, pinCol } = state;
@@ -75,6 +80,7 @@ export class HeadView {
     this.scales.show(state.scale);
     this.colours.show(state.colours);
     this.sink.show(state.sink);
+    this.threshold.show(state.threshold);
     this.masked.hidden = !layer.masked;
     this.blocked.hidden = !map.marks.blocked?.length;
     this.generated.hidden = stack.rows.generated === null && stack.cols.generated === null;
@@ -103,9 +109,21 @@ export class HeadView {
 
   showLegend() {
     const { app, map } = this;
-    this.bar.update({ top: map.top, scale: app.state.scale, table: app.style.table });
+    const { reach } = map;
+    const table = reach === null ? app.style.table : divergingRamp(app.style.dark);
+    this.bar.update({ top: map.top, scale: app.state.scale, table, reach });
+    this.about.textContent = this.scaleSaid;
     this.hidden.textContent = this.hiddenNote;
     this.hidden.hidden = !this.hiddenNote;
+  }
+
+  // What the colours mean.
+  get scaleSaid() {
+    const { scale, threshold } = this.app.state;
+    const colours = say(SCALE_CHOICES.find(([value]) => value === scale)[2]);
+    const said = this.map.reach === null ? [colours] : [say("No weight is much more than an even share of the keys that its row sees")];
+    if (threshold) said.push(say("weights below {n} are not drawn", { n: threshold }));
+    return said.join(" · ");
   }
 
   // The note of a picture without the sink.
@@ -122,7 +140,8 @@ export class HeadView {
     const { style, state, stack } = app;
     const [width, height] = map.size;
     const title = [app.headName(state.layer, state.head), stack.name === "self" ? "" : stack.name, app.source.title];
-    const notes = [app.layer.masked ? say("hatched: masked") : "", this.hiddenNote].filter(Boolean).join(" · ");
+    const drawn = state.threshold ? say("weights below {n} are not drawn", { n: state.threshold }) : "";
+    const notes = [app.layer.masked ? say("hatched: masked") : "", this.hiddenNote, drawn].filter(Boolean).join(" · ");
     return {
       width: Math.max(width, PAPER.bar + 150) + 2 * PAPER.margin,
       height: height + PAPER.title + PAPER.foot + (notes ? PAPER.notes : 0) + 2 * PAPER.margin,
@@ -150,14 +169,15 @@ export class HeadView {
 
   python() {
     const { app } = this;
-    const { scale, head, sight } = app.state;
+    const { scale, head, sight, threshold } = app.state;
     const args = [...layerArguments(app.stack, app.state.layer), `head=${head}`];
     if (sight) {
       const [row, pastRow, col, pastCol] = sight.map((edge, i) => (i % 2 ? Math.ceil(edge) : Math.floor(edge)));
       args.push(`rows=slice(${row}, ${pastRow})`, `cols=slice(${col}, ${pastCol})`);
     }
     args.push(...optionArguments(app.stack, app.state));
-    const row = scale === "row" ? "# only the page has per-row colours: this figure is linear\n" : "";
+    let row = scale === "row" ? "# only the page has per-row colours: this figure is linear\n" : "";
+    if (threshold) row += "# only the page hides weights below a threshold: this figure has all\n";
     return `import headwise.plot\n\n${row}figure = headwise.plot.heatmap(${args.join(", ")}, out="attention.pdf")\n`;
   }
 }

@@ -4,7 +4,7 @@
 import CSS from "./text.css" with { type: "text" };
 import { sinkOf } from "../data/sink.js";
 import { largest } from "../map/colour.js";
-import { choices, said } from "../shell/controls.js";
+import { choices, said, thresholdSlider } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { figurePython, listPython } from "./text/python.js";
 import { Asking, AskingControls } from "./text/asking.js";
@@ -16,6 +16,7 @@ import { textPicture } from "./text/picture.js";
 import { say } from "../words.js";
 
 const LINES = 80; // lines between more tokens are unreadable
+const CALM = 0.1; // the weight at the ramp's end is at least this, so that small weights stay pale
 const SHORT = 80; // texts of up to this many tokens are written larger
 const LEVELS = [["tokens", "tokens"], ["words", "words"], ["sentences", "sentences"]];
 const FORMS = [["text", "text", "Running text"], ["lines", "lines", "Lines between two columns"]];
@@ -46,7 +47,8 @@ export class TextView {
     this.asks = new AskingControls(app);
     this.levels = choices(say("Read as"), said(LEVELS), (level) => app.state.set({ level }));
     this.forms = choices(say("Drawn as"), said(FORMS), (form) => this.draw(form));
-    const bar = [this.asks.directions, this.levels, this.forms, this.asks.scales, this.asks.sink];
+    this.threshold = thresholdSlider((threshold) => app.state.set({ threshold }));
+    const bar = [this.asks.directions, this.levels, this.forms, this.asks.scales, this.asks.sink, this.threshold];
     this.controls = element("div", { className: "text-controls" }, ...bar);
     this.keys = {
       g: [() => this.asking.turn(), say("attention that a token gives, or gets")],
@@ -132,6 +134,7 @@ export class TextView {
     const why = this.whyNoLines();
     this.asks.show();
     this.levels.show(state.level);
+    this.threshold.show(state.threshold);
     this.forms.show(this.form);
     const button = this.forms.lastElementChild;
     button.disabled = Boolean(why);
@@ -205,11 +208,12 @@ export class TextView {
     const { app, asking, palette } = this;
     const { rows, cols, others, weights, matrices, heads, group } = found;
     const sunk = asking.gives ? found.sunk : null; // it is a column
-    const { stack, style, state: { scale } } = app;
+    const { stack, style, state: { scale, threshold } } = app;
     const [askedSide] = asking.sides;
     const pinned = asking.pinned !== null;
-    const top = weights ? largest(weights.map((weight, place) => (place === sunk ? 0 : weight))) : 0;
-    const codes = weights && codesOf(weights, top, scale, sunk);
+    const most = weights ? largest(weights.map((weight, place) => (place === sunk ? 0 : weight))) : 0;
+    const top = most && Math.max(CALM, most);
+    const codes = weights && codesOf(weights, top, scale, sunk, threshold);
     for (const { side, running } of this.blocks) {
       const groups = side === "cols" ? cols : rows;
       running.paint(side === askedSide ? null : codes, palette, groups);

@@ -82,5 +82,6 @@ export class Shares {
 
 // A token's label and index.
 export function nameOf(label, place) {
-  return element("span", { className: "name" }, element("bdi", { textContent: label, title: label }), ` ${place}`);
+  const number = label === String(place) ? "" : ` ${place}`; // a token without text is a number itself
+  return element("span", { className: "name" }, element("bdi", { textContent: label, title: label }), number);
 }

@@ -125,5 +125,6 @@ const small = (textContent) => element("small", { textContent });
 function named(groups, place) {
   const label = groups.labels[place];
   const name = element("bdi", { textContent: label, title: label });
-  return groups.level === "tokens" ? element("span", { className: "name" }, name, " ", small(String(place))) : name;
+  const isNumber = label === String(place); // a token without text
+  return groups.level === "tokens" && !isNumber ? element("span", { className: "name" }, name, " ", small(String(place))) : name;
 }

@@ -6,21 +6,22 @@ import { along, css } from "../../map/colour.js";
 import { element } from "../../shell/element.js";
 import { say } from "../../words.js";
 
-// A longer paragraph is cut at the next sentence, so that the browser can skip hidden parts.
-const PART = 200;
+// A longer paragraph is cut at the next sentence, with a sign, so that the browser can skip hidden parts.
+const PART = 2000;
 const STEPS = 64; // of the colours of a text
 const LEAST = 0.02; // weights below this place on the scale are not coloured
 const PLAIN = -1;
 const MASKED = -2;
 const SUNK = -3;
 
-// For each weight its index in the palette, or PLAIN, MASKED, SUNK. sunk: the index hidden as a sink.
-export function codesOf(weights, top, scale, sunk = null) {
+// For each weight its index in the palette, or PLAIN, MASKED, SUNK. sunk: the index hidden as a sink; threshold: smaller
+// weights are not coloured.
+export function codesOf(weights, top, scale, sunk = null, threshold = 0) {
   return Int16Array.from(weights, (weight, place) => {
     if (place === sunk) return SUNK;
     if (Number.isNaN(weight)) return MASKED;
     const t = along(weight, top, scale);
-    return t < LEAST ? PLAIN : Math.round(t * (STEPS - 1));
+    return t < LEAST || weight < threshold ? PLAIN : Math.round(t * (STEPS - 1));
   });
 }
 
@@ -73,6 +74,7 @@ export class RunningText {
       const cut = count >= PART && (begins || count >= 2 * PART);
       if (cut) paragraph = null;
       if (!paragraph) begin();
+      paragraph.classList.toggle("continued", cut || paragraph.matches(".continued"));
       let gap = null;
       if (before && (count || (axis.text && !cut))) {
         gap = GAP.cloneNode();
