@@ -10,6 +10,7 @@ import hashlib
 import html
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,8 @@ def blocks_of(inputs: Sequence[Input], facts: dict[str, Any]) -> Iterator[tuple[
             planes, bias = shared.planes(record, layer.example), shared.bias(record, layer.example)
             softcap = None if record.softcap is None else float(record.softcap)
             told.update(dim=record.q.shape[3], scale=float(record.scale), softcap=softcap)
-            told.update(planes=planes, bias=bias, groups=groups)
+            sinks = None if record.sinks is None else [x if isfinite(x) else None for x in record.sinks.tolist()]
+            told.update(planes=planes, bias=bias, sinks=sinks, groups=groups)
     yield from shared.blocks()
 
 

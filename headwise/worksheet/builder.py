@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -29,9 +29,13 @@ FITS = (
 
 
 class Builder:
-    """Collects steps. A matrix is made by `given`, `cells` or `whole`, then shown by its `step`."""
+    """Collects steps. A matrix is made by `given`, `cells` or `whole`, then shown by its `step`.
 
-    def __init__(self) -> None:
+    `longest`: by letter, how many rows or columns are allowed where it is not what a person can follow.
+    """
+
+    def __init__(self, longest: Mapping[str, int] = LONGEST_OF) -> None:
+        self._longest = longest
         self.steps: list[Step] = []
         self.notes: list[str] = []
         self.matrices: dict[str, Matrix] = {}
@@ -115,7 +119,7 @@ class Builder:
 
     def _check_size(self, name: str, rows: Axis, cols: Axis) -> None:
         for axis in (rows, cols):
-            most = LONGEST_OF.get(axis.letter, LONGEST)
+            most = self._longest.get(axis.letter, LONGEST)
             if len(axis) > most:
                 raise WorksheetError(
                     f"{self._prefix}{name} is [{len(rows)} × {len(cols)}], too large to follow: expected at "

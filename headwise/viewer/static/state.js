@@ -27,7 +27,6 @@ const FIELDS = {
   other: ["other", null], // the head on the right of Compare: {input, stack, layer, head}
   compare: ["compare", "side"],
   flow: ["flow", "rollout"],
-  form: ["form", "text"], // of the Text view
   overlay: ["overlay", "cells"], // of the Image view
   bands: ["bands", "each"], // of the Flow view: one colour scale for each layer
   strip: ["strip", true], // the heads at the side
@@ -46,7 +45,6 @@ export const CHOICES = {
   direction: ["gives", "gets"],
   compare: ["side", "difference"],
   flow: ["rollout", "relevance"],
-  form: ["text", "lines"],
   overlay: ["cells", "smooth"],
   bands: ["each", "alike"],
 };

@@ -22,7 +22,7 @@ const MOVING = [
   [["/"], "search for a token; Enter: next, Shift+Enter: previous", (app) => app.search.focus()],
 ];
 const SHOWING = [
-  [VIEWS.map((_, at) => String(at + 1)), "choose a view", (app, key) => chooseView(app, key)],
+  [VIEWS.slice(0, 9).map((_, at) => String(at + 1)), "choose a view", (app, key) => chooseView(app, key)],
   [["s"], "next colour scale", (app) => following(app, "scale")],
   [["c"], "next colour map", (app) => following(app, "colours")],
   [["h"], "hide or show the sink", (app) => app.state.set({ sink: !app.state.sink })],
