@@ -4,7 +4,11 @@ import { CompareView } from "./views/compare.js";
 import { FlowView } from "./views/flow.js";
 import { HeadView } from "./views/head.js";
 import { ImageView } from "./views/image.js";
+import { MapsView } from "./views/maps.js";
 import { ModelView } from "./views/model.js";
 import { TextView } from "./views/text.js";
+
+// Of a small output in a notebook, which has no tabs and shows one of these.
+export const SMALL = [MapsView, TextView];
 
 export const VIEWS = [ModelView, HeadView, TextView, CompareView, FlowView, ImageView];

@@ -32,6 +32,7 @@ export function render({ model, el }) {
 function start(model, host) {
   try {
     const source = embeddedSource(JSON.parse(model.get("facts")), blocksOf(model));
+    host.style.height = source.small ? "auto" : HEIGHT;
     const app = new App(host, source);
     const theme = themeAround(host);
     if (theme) app.state.set({ theme });

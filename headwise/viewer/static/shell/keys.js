@@ -21,7 +21,7 @@ const MOVING = [
   [["/"], "search for a token; Enter: next, Shift+Enter: previous", (app) => app.search.focus()],
 ];
 const SHOWING = [
-  [VIEWS.map((_, at) => String(at + 1)), "choose a view", (app, key) => app.state.set({ view: VIEWS[key - 1].id })],
+  [VIEWS.map((_, at) => String(at + 1)), "choose a view", (app, key) => app.go({ view: VIEWS[key - 1].id })],
   [["s"], "next colour scale", (app) => following(app, "scale")],
   [["c"], "next colour map", (app) => following(app, "colours")],
   [["h"], "hide or show the sink", (app) => app.state.set({ sink: !app.state.sink })],
