@@ -32,6 +32,7 @@ Blocks = Mapping[str, bytes]
 WIDGET_BYTES = 64e6  # largest data of a widget
 FRAME_BYTES = 18e6  # largest data of a page in a frame; as text, a third longer, it is saved in the notebook
 FRAME_HEIGHT = 640  # pixels
+LINE = 20  # pixels of a token in a small output with lines
 ESTIMATED_ROWS = 256  # rows for estimating statistics of long inputs, so that a cell is fast
 
 _shown: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # the last widget of each object
@@ -46,10 +47,11 @@ class Small:
     row: int | None = None  # the query that it begins with
     unnamed: bool = False  # its layer has no number
 
-    @property
-    def height(self) -> int:
-        """Of its frame, in pixels, where a frame cannot be as high as what is in it."""
-        return 130 + (380 if len(self.heads) == 1 else 275 * -(-len(self.heads) // 3))
+    def height(self, tokens: int) -> int:
+        """Of its frame, in pixels, since a frame does not grow with what is in it; about 800 pixels wide."""
+        if self.kind == "lines":
+            return 300 + LINE * tokens
+        return 110 + (400 if len(self.heads) == 1 else 280 * -(-len(self.heads) // 3))
 
 
 class Inline:
@@ -114,7 +116,8 @@ def _rich(shown: Any, page: Inline, *, kernel: bool) -> tuple[Bundle, Bundle]:
         rich, metadata = _widget(shown, facts, blocks)._repr_mimebundle_()
         return {**rich, **_still(page, f"Run the cell for the interactive view; {write}.")}, metadata
     if blocks is not None:
-        height = FRAME_HEIGHT if page.small is None else page.small.height
+        tokens = max(max(layer.record.shape[2:]) for layer in _layers(page.inputs))
+        height = FRAME_HEIGHT if page.small is None else page.small.height(tokens)
         return _frame("".join(page_of(facts, blocks.items())), page.title, height), {}
     if not widgets and sum(map(_least_bytes, _layers(page.inputs))) <= WIDGET_BYTES:
         ways = f'<code>pip install "headwise[notebook]"</code> enables the interactive view; {write}'

@@ -1,5 +1,6 @@
 // Some heads side by side, in a small output of a notebook: all maps show the same cell, and share one colour scale.
 
+import HEAD from "./head.css" with { type: "text" };
 import CSS from "./maps.css" with { type: "text" };
 import { HeatMap } from "../map/heatmap.js";
 import { ColourBar } from "../map/legend.js";
@@ -9,7 +10,7 @@ import { say } from "../words.js";
 export class MapsView {
   static id = "maps";
   static title = "Maps";
-  static css = CSS;
+  static css = HEAD + CSS; // maps and colour bars look as in the Head view
   static why = () => null;
 
   constructor(app) {
