@@ -339,7 +339,8 @@ def _found(choice: Any, tokens: list[Tokens] | None, name: str) -> Choice:
     if not _texts(choice):
         return choice
     parts = [choice] if isinstance(choice, str) else list(choice)
-    found = [[place_of(each, one, name) for each in parts] for one in tokens or [None]]
+    of_each: Sequence[Tokens | None] = tokens or [None]
+    found = [[place_of(each, one, name) for each in parts] for one in of_each]
     if any(places != found[0] for places in found):
         raise ArgumentError(
             f"{name}: {brief(choice)} is at other positions in other examples: {brief(found)}. Give numbers, or watch "

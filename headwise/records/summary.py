@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from headwise.records.seen import Seen
+    from headwise.text.tokens import Tokens
 
 SHOWN = 48  # rows of a table in a terminal
 SHOWN_IN_A_NOTEBOOK = 480  # where the table scrolls
@@ -223,7 +224,7 @@ def rows_of(seen: Seen, record: AttentionRecord, row: Place | None = None, *, ca
 def _only_row(seen: Seen, record: AttentionRecord, row: Place, called: str) -> Tensor:
     """Which queries are meant: bool [B, 1, Q]."""
     batch, _, q_len, _ = record.shape
-    tokens = seen.axes(record)[0] or [None] * batch
+    tokens: Sequence[Tokens | None] = seen.axes(record)[0] or [None] * batch
     places = [positions(place_of(row, one, called), q_len, called)[0] for one in tokens]
     return (torch.arange(q_len) == torch.tensor(places)[:, None])[:, None].to(record.q.device)
 

@@ -13,7 +13,7 @@ from headwise.call import Scores, as_written
 from headwise.native.attend import look, refuse
 from headwise.records.statistics.part import Part, Unit, on_all_threads, units
 from headwise.records.statistics.statistic import Statistic, tensors_of
-from headwise.tables import Heading, Table
+from headwise.tables import Cell, Heading, Table
 
 
 class Statistics(SimpleNamespace):
@@ -32,7 +32,7 @@ class Statistics(SimpleNamespace):
         return "\n".join(["Statistics, each a tensor", *lines] if lines else ["Statistics(nothing)"])
 
     def _repr_html_(self) -> str:
-        rows = [[[(name, "bold")], shape, mean] for name, shape, mean in self._lines()]
+        rows: list[list[Cell]] = [[[(name, "bold")], shape, mean] for name, shape, mean in self._lines()]
         headings = [Heading("statistic", "left"), *map(Heading, ("shape", "mean"))]
         return Table(headings, [rows])._repr_html_()
 
