@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import html
 import io
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from headwise.language import said
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -86,7 +89,7 @@ class Table:
         for heading in self.headings:
             left = heading.side == "left"
             table.add_column(
-                heading.text, justify=heading.side, no_wrap=not left, overflow="fold" if left else "ellipsis"
+                said(heading.text), justify=heading.side, no_wrap=not left, overflow="fold" if left else "ellipsis"
             )
         for group in self.groups:
             for row in group:
@@ -134,3 +137,9 @@ class Printed:
 
     def _repr_html_(self) -> str:
         return f'<pre style="font-size: 12px; overflow-x: auto">{html.escape(str(self))}</pre>'
+
+
+def padded(text: str, columns: int) -> str:
+    """The text with blanks behind it, so that it fills these columns of a terminal; Chinese letters take two."""
+    wide = sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+    return text + " " * (columns - wide)

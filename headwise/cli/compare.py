@@ -10,6 +10,7 @@ import click
 from headwise.cli.files import check_writable
 from headwise.cli.output import STDOUT, json_option, print_report, progress_bar, write_json
 from headwise.doctor.targets.places import place_of
+from headwise.language import said
 
 if TYPE_CHECKING:
     from torch import nn
@@ -88,6 +89,6 @@ def build(target: Target) -> nn.Module:
     from headwise.doctor.comparing.side import LONGEST
     from headwise.doctor.limits import time_limit
 
-    click.echo(f"headwise: importing {target.place} (this executes its code)", err=True)
+    click.echo(said(f"headwise: importing {target.place} (this executes its code)"), err=True)
     with time_limit(LONGEST):
         return target.build()

@@ -14,6 +14,7 @@ from headwise.cli.layers import choose_layers, parse_layers
 from headwise.cli.places import parse_place, parse_places
 from headwise.errors import ArgumentError
 from headwise.files import check_there
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.records import Seen
@@ -107,8 +108,8 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
         warnings.simplefilter("default", UserWarning)
         getattr(headwise.plot, kind)(seen, **given, out=out)
     for warning in caught:
-        click.echo(f"headwise: {warning.message}", err=True)
-    click.echo(f"Wrote {out} ({size(out.stat().st_size)}).")
+        click.echo(said(f"headwise: {warning.message}"), err=True)
+    click.echo(said(f"Wrote {out} ({size(out.stat().st_size)})."))
 
 
 def _find_tokens(seen: Seen, given: dict[str, Any]) -> None:

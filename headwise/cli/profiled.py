@@ -12,6 +12,7 @@ import click
 from headwise.cli.files import check_writable, size
 from headwise.errors import ArgumentError, brief
 from headwise.files import check_there
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.capture.pretrained import Pretrained
@@ -86,8 +87,10 @@ def view_profile(
     if open_page:
         webbrowser.open(target.resolve().as_uri())
     click.echo(
-        f"Wrote {target} ({size(target.stat().st_size)}; {sum(1 for _ in profile.heads())} heads over "
-        f"{profile.tokens:,} tokens): open it in a browser; it needs no network."
+        said(
+            f"Wrote {target} ({size(target.stat().st_size)}; {sum(1 for _ in profile.heads())} heads over "
+            f"{profile.tokens:,} tokens): open it in a browser; it needs no network."
+        )
     )
 
 

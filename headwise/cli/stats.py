@@ -18,6 +18,7 @@ from headwise.cli.output import progress_bar
 from headwise.cli.places import parse_place
 from headwise.errors import ArgumentError, FileError
 from headwise.files import check_there, replacing
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.records.summary import HeadSummary
@@ -64,7 +65,7 @@ def stats(
     for option, write in (("--csv", _write_csv), ("--json", _write_json)):
         if (target := files[option]) is not None:
             _replace(target, option, functools.partial(write, rows))
-            click.echo(f"Wrote {target} ({len(rows)} rows).")
+            click.echo(said(f"Wrote {target} ({len(rows)} rows)."))
 
 
 def _check_files(path: Path, files: Mapping[str, Path | None]) -> None:

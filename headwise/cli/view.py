@@ -14,10 +14,12 @@ import click
 from headwise.cli.files import NamedText, check_writable, read_texts, size, tell_cut
 from headwise.cli.layers import LayerRange, choose_layers, parse_layers
 from headwise.cli.live import is_bert, live_bert, live_causal, read_prompt, title_of
+from headwise.cli.loading import plural
 from headwise.cli.looking import look, run_among
 from headwise.cli.output import Say, working
 from headwise.cli.profiled import profile_among, view_profile
 from headwise.errors import ArgumentError, brief
+from headwise.language import said
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -127,8 +129,10 @@ def view(
     if open_page:
         webbrowser.open(target.resolve().as_uri())
     click.echo(
-        f"Wrote {target} ({size(target.stat().st_size)}{_counts(found.inputs) if records or run else ''}): "
-        "open it in a browser; it needs no network."
+        said(
+            f"Wrote {target} ({size(target.stat().st_size)}{_counts(found.inputs) if records or run else ''}): "
+            "open it in a browser; it needs no network."
+        )
     )
 
 
@@ -252,5 +256,5 @@ def _counts(inputs: Sequence[Input]) -> str:
     """The counts of inputs, layers and tokens, printed after the size of the page."""
     layers = sum(len(stack.layers) for stack in inputs[0].stacks)
     lengths = [len(stack.cols.tokens.labels) for each in inputs for stack in each.stacks]
-    several = f"{len(inputs)} inputs, " if len(inputs) > 1 else ""
-    return f"; {several}{layers} layer{'s' if layers > 1 else ''}, up to {max(lengths)} tokens"
+    several = said(f"{len(inputs)} inputs, ") if len(inputs) > 1 else ""
+    return said("; ") + several + said(f"{plural(layers, 'layer')}, up to {max(lengths)} tokens")

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from headwise.cli.files import check_writable, size
 from headwise.cli.masks import parse_mask
 from headwise.errors import ArgumentError
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.masks import Mask
@@ -118,7 +119,7 @@ def worksheet(
         sheet.show()
     if out is not None:
         sheet.write(out)
-        click.echo(f"Wrote {out} ({size(out.stat().st_size)}, {len(sheet)} steps).")
+        click.echo(said(f"Wrote {out} ({size(out.stat().st_size)}, {len(sheet)} steps)."))
 
 
 def _of_records(path: Path, asked: dict[str, Any]) -> Worksheet:

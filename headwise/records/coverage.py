@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from headwise.language import said
 from headwise.tables import Heading, Table
 
 if TYPE_CHECKING:
@@ -80,15 +81,15 @@ class Coverage:
         rows = [
             # The status is in colour.
             (
-                [(site.status, _STYLES[site.status])],
+                [(said(site.status), _STYLES[site.status])],
                 str(site.calls),
                 site.name,
-                f"{site.how} ({site.where})" if site.where else site.how,
+                f"{said(site.how)} ({site.where})" if site.where else said(site.how),
             )
             for site in self.sites
         ]
-        notes = [f"note: {note}" for note in self.notes]
+        notes = [said(f"note: {note}") for note in self.notes]
         if not rows:
-            return Table((), (), notes=["no place that computes attention was found", *notes])
+            return Table((), (), notes=[said("no place that computes attention was found"), *notes])
         headings = [Heading("status"), Heading("calls"), Heading("name", "left"), Heading("how", "left")]
         return Table(headings, [rows], notes=notes)

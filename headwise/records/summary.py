@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError
+from headwise.language import said
 from headwise.records import names as paths
 from headwise.records.names import name_of
 from headwise.records.record import AttentionRecord, positions
@@ -249,19 +250,13 @@ def head_table(
     """The rows as a table, with the columns of these headings (None = all); of more than `most` rows the first ones."""
     shown = [each for each in columns().values() if (each.heading if headings is None else each.heading in headings)]
     if not rows:
-        return Table((), (), notes=["no attention was seen, so there is nothing to summarise"])
+        return Table((), (), notes=[said("no attention was seen, so there is nothing to summarise")])
     calls, kinds = any(row.call for row in rows), len({row.kind for row in rows}) > 1
     if caption is None:
-        said = (
-            f"{each.heading} in {each.unit}"
-            if each.unit in ("nats", "tokens")
-            else f"{each.heading}: {each.sentence[:1].lower()}{each.sentence[1:].rstrip('.')}"
-            for each in shown
-        )
-        caption = " · ".join([*said, "pair: query → key"])
+        caption = " · ".join([*map(_explained, shown), said("pair: query → key")])
     if title is None:
         layers = dict.fromkeys((row.index, row.layer) for row in rows)
-        title = "\n".join(f"layer {line}" for line in paths.legend(list(layers)))
+        title = "\n".join(said(f"layer {line}") for line in paths.legend(list(layers)))
 
     def cells(row: HeadSummary, *, first: bool) -> list[Cell]:
         """`first`: whether the row is the first of its layer and call."""
@@ -286,8 +281,18 @@ def head_table(
         groups=[[cells(row, first=not place) for place, row in enumerate(group)] for _, group in groups],
         title=title,
         caption=caption,
-        notes=[] if len(rows[:most]) == len(rows) else [f"… and {len(rows[most:]):,} more rows; to_pandas() has all"],
+        notes=[]
+        if len(rows[:most]) == len(rows)
+        else [said(f"… and {len(rows[most:]):,} more rows; to_pandas() has all")],
     )
+
+
+def _explained(column: Column) -> str:
+    """A column in a few words, for the caption."""
+    heading, sentence = said(column.heading), said(column.sentence)
+    if column.unit in ("nats", "tokens"):
+        return said(f"{heading} in {column.unit}")
+    return f"{heading}: {sentence[:1].lower()}{sentence[1:].rstrip('.。')}"
 
 
 def _number(value: float, how: str) -> str:

@@ -58,9 +58,17 @@ class Inline:
     """What `headwise.view` and `headwise.show` return in a notebook, displayed as the last expression of a cell."""
 
     def __init__(
-        self, inputs: Sequence[Input], title: str, *, write: str, save: str = "seen", small: Small | None = None
+        self,
+        inputs: Sequence[Input],
+        title: str,
+        *,
+        write: str,
+        save: str = "seen",
+        small: Small | None = None,
+        language: str | None = None,
     ) -> None:
         self.inputs, self.title, self.write, self.save, self.small = inputs, title, write, save, small
+        self.language = language
 
     def __repr__(self) -> str:
         what = "page" if self.small is None else f"{self.small.kind} of {_counted(self.small.heads)}"
@@ -131,7 +139,8 @@ def _carried(page: Inline, size: float) -> tuple[dict[str, Any], Blocks | None]:
     inputs, small = page.inputs, page.small
     if sum(map(_least_bytes, _layers(inputs))) > size:  # skip encoding
         return {}, None
-    facts = {**facts_of(inputs, title=page.title, rows=ESTIMATED_ROWS), "source": "embedded", "tolerance": TOLERANCE}
+    told = facts_of(inputs, title=page.title, rows=ESTIMATED_ROWS, language=page.language)
+    facts = {**told, "source": "embedded", "tolerance": TOLERANCE}
     facts["small"] = small and asdict(small)
     blocks, total = {}, 0
     for name, data in blocks_of(inputs, facts):

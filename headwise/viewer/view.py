@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from headwise.errors import ArgumentError
+from headwise.language import LANGUAGES, known
 from headwise.viewer.inputs import Images, Many, inputs_of, title_of
 from headwise.viewer.notebook import Inline, in_notebook
 from headwise.viewer.page import write_page
@@ -20,6 +22,7 @@ def view(
     title: str | None = None,
     images: Images = None,
     generated: int | Sequence[int | None] | None = None,
+    language: str | None = None,
 ) -> Path | Inline:
     """Show an interactive page of every layer and head: in a notebook below the cell, else in one offline file.
 
@@ -41,6 +44,7 @@ def view(
             or [H, W] (uint8, or floats from 0 to 1), a PIL image; or a list with one for each input.
         generated: if the model generated a part, the number of tokens in the prompt; or a list with one number for each
             input.
+        language: that of the page, "en" or "zh"; None = that of each reader's browser. The page has a switch.
 
     Returns:
         The path of the file; in a notebook without `out`, an object that displays the page as the last expression of
@@ -48,16 +52,18 @@ def view(
 
     Raises:
         RecordError: no attention was recorded, or the page cannot show a record within its tolerance.
-        ArgumentError: an image or a number does not fit.
+        ArgumentError: an image or a number does not fit, or headwise does not speak the language.
         DtypeError: `seen` has another type.
         FileError: the file cannot be written. No partial file is left behind.
     """
+    if language is not None and known(language) is None:
+        raise ArgumentError(f"view: language must be one of {', '.join(LANGUAGES)}. Received: language={language!r}")
     inputs = inputs_of(seen, images=images, generated=generated)
     title = title_of(inputs) if title is None else title
     if out is None and in_notebook():
-        return Inline(inputs, title, write='headwise.view(…, "page.html")')
+        return Inline(inputs, title, write='headwise.view(…, "page.html")', language=language)
     path = PAGE if out is None else Path(out)
-    write_page(path, inputs, title=title)
+    write_page(path, inputs, title=title, language=language)
     if out is None:
         print(f"headwise: wrote {path}: open it in a browser; it needs no network", file=sys.stderr)
     return path

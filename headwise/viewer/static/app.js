@@ -129,9 +129,9 @@ export class App {
     if (this.able?.source !== this.source) {
       const stacks = this.source.inputs.flatMap((input) => input.stacks);
       const can = (View) => stacks.some((stack) => !View.why(Object.create(this, { stack: { value: stack } })));
-      this.able = { source: this.source, views: VIEWS.filter(can) };
+      this.able = { source: this.source, views: this.Views.filter(can) };
     }
-    return VIEWS.filter((View) => View.id === this.state.view || this.able.views.includes(View));
+    return this.Views.filter((View) => View.id === this.state.view || this.able.views.includes(View));
   }
 
   // The class of the chosen view, and the view itself; null if it has nothing to show.
