@@ -20,7 +20,7 @@ from headwise.doctor.reading.creation import origin
 
 FINDINGS = ("unused-parameter",)
 
-_DRAWS = 4
+_DRAWS = 8
 _TABLES = re.compile(r"embed|table|pos(ition)?(_|\.|$)|rel(ative)?_|bias|bucket|experts?|token", re.IGNORECASE)
 
 
@@ -80,8 +80,9 @@ def _alive(patient: Patient, inputs: Inputs, name: str, shape: torch.Size) -> Te
         other = Probe(patient)
         draw = torch.Generator().manual_seed(seed)
         with torch.no_grad():
-            for x in other.module.parameters():
-                x.add_(torch.randn(x.shape, generator=draw).to(x.dtype) * max(0.1, float(x.abs().amax())))
+            for x in other.module.parameters():  # large numbers on which units act, and small ones for a flat softmax
+                size = max(0.1, float(x.abs().amax()) if x.numel() else 0.0) * (1 + 2 * (seed % 2))
+                x.add_(torch.randn(x.shape, generator=draw).to(x.dtype) * size)
         found |= (gradients_of(other, inputs, trainable(other)) or {}).get(name, found)
     return found
 

@@ -270,7 +270,7 @@ def _learned(site: Site) -> bool:
 
 
 def _gained(site: Site) -> bool:
-    """Whether learned numbers, one per feature, multiply queries and keys before their product: the scale is learned."""
+    """Whether learned numbers, one per feature, multiply queries and keys: so the scale is learned."""
     return all(
         any(
             step.order < site.product.order
