@@ -1,4 +1,4 @@
-"""What popular packages do on purpose, each in a small module: how they are called is found, and no check calls it wrong."""
+"""Habits of popular packages, each in a small module: how it is called is found, and no check calls it wrong."""
 
 from __future__ import annotations
 
@@ -216,9 +216,9 @@ class Kernel(Attention):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (self.split(f(x)) for f in (self.q, self.k, self.v))
-        q, k = q.relu() + 0.003, (k - self.maximum(k)).exp() + 0.003
+        q, k = q.sigmoid(), (k - self.maximum(k)).exp() + 1e-3
         weights = (q @ k.mT).tril()
-        return self.out(self.merge(weights / (weights.sum(-1, keepdim=True) + 0.003) @ v))
+        return self.out(self.merge(weights / (weights.sum(-1, keepdim=True) + 1e-3) @ v))
 
 
 class LeakyKernel(Kernel):
