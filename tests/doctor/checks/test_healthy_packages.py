@@ -168,8 +168,7 @@ class Cells(Cross):
     def forward(
         self, query: Tensor, key: Tensor, attn_mask: Tensor | None = None, key_padding_mask: Tensor | None = None
     ) -> Tensor:
-        real = None if key_padding_mask is None else ~key_padding_mask[:, None]
-        return self.attend(query, key, self.both(attn_mask if real is None else real, None))
+        return self.attend(query, key, self.both(attn_mask, None if key_padding_mask is None else ~key_padding_mask))
 
 
 def test_a_mask_of_queries_and_keys_is_not_that_of_the_queries() -> None:
@@ -239,12 +238,12 @@ class OneQuery(Attention):
     """A learned query pools all tokens, as in VideoPrism."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(heads=1)
         self.query = nn.Parameter(torch.randn(1, 1, 16))
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (self.split(y) for y in (self.q(self.query.expand(len(x), -1, -1)), self.k(x), self.v(x)))
-        q = q * (1 + torch.arange(4) / 4)
+        q = q * (1 + torch.arange(16) / 4)
         return self.out(self.merge(self.score(q, k).softmax(-1) @ v))
 
 
