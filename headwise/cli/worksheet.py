@@ -11,7 +11,6 @@ from click.core import ParameterSource
 from headwise.cli.files import check_writable, size
 from headwise.cli.masks import parse_mask
 from headwise.errors import ArgumentError
-from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.masks import Mask

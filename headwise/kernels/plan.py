@@ -16,7 +16,7 @@ from headwise.kernels.kernel import Blocks, Cost, Kernel, machine, matrix_flops,
 from headwise.kernels.speeds import Machine
 from headwise.language import said
 from headwise.masks import Mask
-from headwise.tables import padded
+from headwise.tables import Printed, padded
 
 # Of two that cost the same, the first is taken.
 KERNELS: dict[str, Kernel] = {
@@ -132,8 +132,8 @@ class Verdict:
     cost: Cost | None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Plan:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Plan(Printed):
     """How a call would run. `print` it; or read `kernel`, `cost`, `dense_flops` and `verdicts`."""
 
     call: AttentionCall
@@ -206,8 +206,6 @@ class Plan:
                     )
                 )
         return "\n".join(f"{padded(said(name), 16)}{said(text)}".rstrip() for name, text in lines)
-
-    __repr__ = __str__
 
     def _speed(self) -> str:
         product = self.machine.product

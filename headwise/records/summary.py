@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,20 +16,24 @@ from headwise.errors import ArgumentError
 from headwise.language import said
 from headwise.records import names as paths
 from headwise.records.names import name_of
-from headwise.records.record import AttentionRecord
+from headwise.records.record import AttentionRecord, positions
 from headwise.records.statistics import Column, Statistics, columns
 from headwise.tables import Cell, Heading, Table
+from headwise.text.places import Place, place_of
 
 if TYPE_CHECKING:
     import pandas
     from rich.console import RenderableType
 
     from headwise.records.seen import Seen
+    from headwise.text.tokens import Tokens
 
-SHOWN = 48  # rows of a table in a notebook or a terminal
+SHOWN = 48  # rows of a table in a terminal
+SHOWN_IN_A_NOTEBOOK = 480  # where the table scrolls
+BEGUN = 8  # rows of a `repr`
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadSummary:
     """One head of one call: means over the examples and over the queries that attend to anything.
 
@@ -56,6 +61,11 @@ class HeadSummary:
             raise AttributeError(f"a HeadSummary has no {name!r}") from None
         return found
 
+    def __repr__(self) -> str:
+        pair = f", {self.looks_label} → {self.looked_at_label} {self.weight:.2f}" if self.weight > 0 else ""
+        numbers = ", ".join(f"{name} {x:.3g}" for name, x in self.numbers.items())
+        return f"HeadSummary({self.layer}, head {self.head}{pair}; {numbers})"
+
     @staticmethod
     def fields() -> list[str]:
         """The names of all values of a row, the numbers among them, in order."""
@@ -67,7 +77,7 @@ class HeadSummary:
         return {name: getattr(self, name) for name in self.fields()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """One row for each layer and head. `print` it, or show it in a notebook."""
 
@@ -78,6 +88,21 @@ class Summary:
 
     def __iter__(self) -> Iterator[HeadSummary]:
         return iter(self.rows)
+
+    def __repr__(self) -> str:
+        """The first rows; `print` writes more."""
+        if not self.rows:
+            return "Summary(no heads)"
+        layers = len({row.layer for row in self.rows})
+        many = len(self.rows) > BEGUN
+        table = head_table(self.rows, title="", caption="", most=BEGUN)
+        lines = [f"Summary of {len(self.rows):,} heads in {layers:,} layer{'s' * (layers > 1)}"]
+        one_group = [[row for group in table.groups for row in group]]  # without blank lines
+        lines += str(dataclasses.replace(table, groups=one_group, notes=())).splitlines()
+        return "\n".join([*lines, *(["… print(summary) shows more, summary.to_pandas() has all"] if many else [])])
+
+    def _repr_html_(self) -> str:
+        return head_table(self.rows, most=SHOWN_IN_A_NOTEBOOK)._repr_html_()
 
     def __str__(self) -> str:
         return str(head_table(self.rows, most=SHOWN))
@@ -158,18 +183,23 @@ def _meaningless(column: Column, kind: str) -> bool:
     return kind == "cross" and column.within_sequence
 
 
-def rows_of(seen: Seen, record: AttentionRecord) -> list[HeadSummary]:
-    """The rows of one record of `seen`, one for each head."""
+def rows_of(seen: Seen, record: AttentionRecord, row: Place | None = None, *, called: str = "row") -> list[HeadSummary]:
+    """The rows of one record of `seen`, one for each head.
+
+    `row`: look at this query of each example only, a number or the text of a token; messages call it `called`.
+    """
     layer, (_, heads, q_len, k_len) = name_of(record), record.shape
     call, kind = (record.site.call, record.site.kind) if record.site else (0, "self")
     shown = [column.name for column in columns().values() if column.heading]
     found = ask(record, kind)
+    if row is not None:
+        found.lse = found.lse.where(_only_row(seen, record, row, called), math.nan)
     empty = not (q_len and k_len)
     means = {} if empty else {name: mean.tolist() for name, mean in numbers(found, kind, (0, 2)).items()}
     rows = []
     for head in range(heads):
         # The strongest pair, among the queries of all examples.
-        weights = found.top.weights[:, head, :, :1].flatten()
+        weights = found.top.weights[:, head, :, 0].where(~found.lse[:, head].isnan(), -1.0).flatten()
         weight, place = (math.nan, 0) if empty else (float(weights.max()), int(weights.argmax()))
         b, q = divmod(place, q_len or 1)
         k = 0 if empty else int(found.top.keys[b, head, q, 0])
@@ -190,6 +220,14 @@ def rows_of(seen: Seen, record: AttentionRecord) -> list[HeadSummary]:
             )
         )
     return rows
+
+
+def _only_row(seen: Seen, record: AttentionRecord, row: Place, called: str) -> Tensor:
+    """Which queries are meant: bool [B, 1, Q]."""
+    batch, _, q_len, _ = record.shape
+    tokens: Sequence[Tokens | None] = seen.axes(record)[0] or [None] * batch
+    places = [positions(place_of(row, one, called), q_len, called)[0] for one in tokens]
+    return (torch.arange(q_len) == torch.tensor(places)[:, None])[:, None].to(record.q.device)
 
 
 def _label(labels: Sequence[str] | None, place: int) -> str:

@@ -34,8 +34,13 @@ def report(diagnosis: Diagnosis) -> RenderableType:
 
 def as_text(diagnosis: Diagnosis, width: int = 100) -> str:
     """The same without colours or links."""
+    return plain(report(diagnosis), width)
+
+
+def plain(found: RenderableType, width: int = 100) -> str:
+    """What rich prints, as plain text."""
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None, legacy_windows=False, emoji=False).print(report(diagnosis))
+    Console(file=out, width=width, color_system=None, legacy_windows=False, emoji=False).print(found)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 

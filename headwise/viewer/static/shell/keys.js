@@ -122,7 +122,7 @@ function turn(app, field, on, count) {
 // The number keys are those of the tabs that are there.
 function chooseView(app, key) {
   const View = app.shownViews[key - 1];
-  if (View) app.state.set({ view: View.id });
+  if (View) app.go({ view: View.id });
 }
 
 function following(app, field) {
