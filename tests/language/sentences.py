@@ -104,7 +104,10 @@ def is_sentence(text: str) -> bool:
         "\n"
     ):
         return False
-    return not re.fullmatch(r"[\w./-]+( #\d+)+|(not )?(bold|dim|italic|underline|black)\b.*", text)
+    # "t5-scaled: beside a T5 bias" is the name of a case.
+    return not re.fullmatch(
+        r"[a-z0-9]+(-[a-z0-9]+)+: .*|[\w./-]+( #\d+)+|(not )?(bold|dim|italic|underline|black)\b.*", text
+    )
 
 
 def _given(tree: ast.AST) -> Iterator[str]:

@@ -30,7 +30,7 @@ def test_sheets_are_named_in_chinese_and_formulas_refer_to_them(tmp_path: Path) 
 
 def _sheets_of(value: object) -> list[str]:
     text = getattr(value, "text", value)  # an array formula is an object
-    return [part for part in str(text).split("'")[1::2]] if str(text).startswith("=") else []
+    return str(text).split("'")[1::2] if str(text).startswith("=") else []
 
 
 @pytest.mark.parametrize("kind", ["multi-head", "latent", "mla", "bert"])
