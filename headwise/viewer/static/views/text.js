@@ -16,7 +16,7 @@ import { textPicture } from "./text/picture.js";
 import { say } from "../words.js";
 
 const LINES = 80; // lines between more tokens are unreadable
-const CALM = 0.1; // the weight at the ramp's end is at least this, so that small weights stay pale
+const CALM = 0.5; // the weight at the ramp's end is at least this, so that small weights stay pale
 const SHORT = 80; // texts of up to this many tokens are written larger
 const LEVELS = [["tokens", "tokens"], ["words", "words"], ["sentences", "sentences"]];
 const FORMS = [["text", "text", "Running text"], ["lines", "lines", "Lines between two columns"]];
