@@ -20,10 +20,14 @@ from headwise import masks
 from headwise.records import AttentionRecord, Seen, Site
 from headwise.text import Tokens
 from headwise.viewer import facts, inputs_of, write_page
+from tests.libreoffice import libreoffice
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext
     from playwright.sync_api import Page as Tab
+
+
+__all__ = ["libreoffice"]
 
 
 def record(

@@ -1,5 +1,6 @@
 // The state of the page. Every view reads and sets it, and is told what changed; a page stores it in the address.
 
+import { LANGUAGES } from "./words.js";
 import { read, written as writtenEdits } from "./data/edits.js";
 
 const FIELDS = {
@@ -19,6 +20,7 @@ const FIELDS = {
   sink: ["sink", false], // hide the sink's columns
   threshold: ["threshold", 0], // smaller weights are not drawn
   theme: ["theme", "auto"],
+  language: ["lang", null], // null: that of the writer of the file, or of the browser
   stat: ["stat", null],
   sort: ["sort", "layers"],
   level: ["level", "tokens"],
@@ -27,7 +29,6 @@ const FIELDS = {
   other: ["other", null], // the head on the right of Compare: {input, stack, layer, head}
   compare: ["compare", "side"],
   flow: ["flow", "rollout"],
-  form: ["form", "text"], // of the Text view
   overlay: ["overlay", "cells"], // of the Image view
   bands: ["bands", "each"], // of the Flow view: one colour scale for each layer
   strip: ["strip", true], // the heads at the side
@@ -41,12 +42,12 @@ export const CHOICES = {
   scale: ["linear", "root", "log", "row"],
   colours: ["ember", "viridis", "cividis", "grey"],
   theme: ["auto", "light", "dark"],
+  language: Object.keys(LANGUAGES),
   sort: ["layers", "down", "up"],
   level: ["tokens", "words", "sentences"],
   direction: ["gives", "gets"],
   compare: ["side", "difference"],
   flow: ["rollout", "relevance"],
-  form: ["text", "lines"],
   overlay: ["cells", "smooth"],
   bands: ["each", "alike"],
 };

@@ -1,6 +1,7 @@
 // Export: the view as a picture, and the Python code for a similar figure.
 
 import { button } from "./controls.js";
+import { download } from "./download.js";
 import { element } from "./element.js";
 import { SvgContext } from "../map/svg.js";
 import { say } from "../words.js";
@@ -36,10 +37,8 @@ export class Saving {
     try {
       const picture = await app.view.picture();
       if (!picture) return app.say(say("There is nothing to save yet."));
-      const address = URL.createObjectURL(await made(picture, app.style.paper));
       const name = `${this.name()}.${ending}`;
-      element("a", { href: address, download: name }).click();
-      setTimeout(() => URL.revokeObjectURL(address), 60_000);
+      download(await made(picture, app.style.paper), name);
       app.say(say("Saved as {name}.", { name }));
     } catch (error) {
       app.fail(error);
