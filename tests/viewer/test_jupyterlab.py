@@ -66,9 +66,7 @@ CELLS = {
 
 
 @pytest.fixture(scope="module", params=["Light", "Dark"])
-def notebook(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, chromium: Browser
-) -> Iterator[Page]:
+def notebook(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Page]:
     """The notebook, run from above to below in JupyterLab."""
     folder = tmp_path_factory.mktemp("lab")
     book = nbformat.v4.new_notebook(
@@ -104,11 +102,7 @@ class server:  # noqa: N801 (used as a function)
         own |= {"JUPYTERLAB_SETTINGS_DIR": str(self.folder / "settings"), "IPYTHONDIR": str(self.folder / "ipython")}
         own |= {"JUPYTER_PATH": str(Path(sys.prefix) / "share" / "jupyter"), "JUPYTER_ALLOW_INSECURE_WRITES": "1"}
         options = ["--no-browser", "--allow-root", "--ServerApp.port=0", f"--IdentityProvider.token={TOKEN}"]
-        options += [
-            f"--ServerApp.root_dir={self.folder}",
-            "--LabApp.news_url=None",
-            "--LabApp.check_for_updates_class=",
-        ]
+        options += [f"--ServerApp.root_dir={self.folder}", "--LabApp.news_url=None", "--LabApp.check_for_updates_class="]
         options.pop()
         assert LAB is not None
         with (self.folder / "log").open("w", encoding="utf-8") as log:
