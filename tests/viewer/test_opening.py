@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,7 @@ import torch
 
 from headwise.records import Seen
 from headwise.viewer import inputs_of, write_page
+from headwise.viewer.notebook import Inline, Small
 
 from .browser import check_with_axe, kept_address
 from .test_pairs import ANIMAL, IT, LENGTH, WORDS, even, looking, scored
@@ -194,3 +197,14 @@ def test_narrow_pages_show_the_map_first(tab: Page, page: str) -> None:
 def test_axe_finds_nothing(axe_tab: Page, page: str) -> None:
     opened(axe_tab, page)
     check_with_axe(axe_tab)
+
+
+@pytest.mark.parametrize(("small", "selected"), [(None, OPENS), (Small("map", (0,)), PLAIN)], ids=["page", "map"])
+def test_an_output_of_a_notebook(tab: Page, tmp_path: Path, small: Small | None, selected: dict[str, Any]) -> None:
+    bundle, _ = Inline(inputs_of(seen()), "A page", write="", small=small)._repr_mimebundle_()
+    source = re.search(r'srcdoc="(.*?)"', bundle["text/html"], re.DOTALL)
+    assert source is not None
+    (tmp_path / "page.html").write_text(html.unescape(source[1]), "utf-8")
+    opened(tab, (tmp_path / "page.html").as_uri())
+    assert state(tab) == selected
+    assert tab.locator(".opening").count() == (small is None)

@@ -45,7 +45,7 @@ export class App {
       scale: this.source.inputs[0].stacks[0].cols.length > MANY ? "root" : "linear",
       stat: source.statistics[0]?.key ?? null,
       strip: !host.clientWidth || host.clientWidth > NARROW,
-    }, openingOf(this.source));
+    }, this.small ? null : openingOf(this.source));
     this.address = page && location.protocol !== "about:";
     this.element = element;
     this.found = null; // the matches of the search: { rows: Set, cols: Set, query }
