@@ -2,14 +2,14 @@
 
 A readable pair is a token that looks at another word: no special token, no punctuation, not itself, not the sink. Pairs
 are compared by A log(A / u), the part of a weight A in the divergence from what one would expect, u: an even share of
-the query's keys or, if that is more, the mean weight that the key gets from all queries, or that all queries give at
-this distance. So the pairs of a head that always looks at the token before, or at one token, count little.
+the query's keys or, if that is more, the mean weight that the key gets from other queries, or that other queries give
+at this distance. So the pairs of a head that always looks at the token before, or at one token, count little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,13 +20,14 @@ from headwise.viewer.inputs import Stack
 from headwise.viewer.threads import on_threads
 
 CELLS = 1e7  # weights that are looked at; of longer inputs evenly spread rows
-LEAST, TIMES_EVEN = 0.15, 3  # of a pair: its weight, and how many times an even share that is
+# Of a pair: its weight, and how many times an even share and what one would expect that is.
+LEAST, TIMES_EVEN, TIMES_USUAL = 0.15, 3, 1.5
 KEPT = 4  # pairs of a stack, each of another head
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A query and a key of one head. `layer`: an index into the layers of the stack; `keys`: how many the query sees."""
+    """A query and a key of one head. `layer`: an index into the stack's layers; `keys`: how many the query may see."""
 
     layer: int
     head: int
@@ -47,19 +48,18 @@ def pairs_of(stacks: Sequence[Stack]) -> list[list[Pair]]:
     found = on_threads(lambda record: _strongest(record, examples[record], cells), examples)
     known = dict(zip(examples, found, strict=True))
     return [
-        _distinct([(score, Pair(place, *pair))
-                   for place, layer in enumerate(stack.layers)
-                   for score, *pair in known[layer.record][layer.example]])
+        _distinct(
+            (score, replace(pair, layer=place))
+            for place, layer in enumerate(stack.layers)
+            for score, pair in known[layer.record][layer.example]
+        )
         for stack in stacks
-    ]  # fmt: skip
-
-
-Found = tuple[float, int, int, int, float, int]  # its score, and the pair but for its layer
+    ]
 
 
 def _strongest(
     record: AttentionRecord, examples: Mapping[int, tuple[Stack, _Readable]], cells: float
-) -> dict[int, list[Found]]:
+) -> dict[int, list[tuple[float, Pair]]]:
     """The strongest pair of each head, for each example."""
     batch, heads, q_len, k_len = record.shape
     step = max(1, -(-q_len // max(1, int(cells / (batch * heads * k_len)))))
@@ -73,34 +73,41 @@ def _strongest(
         }
 
 
-def _in_example(weights: Tensor, allowed: Tensor, rows: Sequence[int], stack: Stack, readable: Tensor) -> list[Found]:
-    """weights, allowed: [H, R, K] of these rows; readable: [R, K]."""
+def _in_example(
+    weights: Tensor, allowed: Tensor, rows: Sequence[int], stack: Stack, readable: Tensor
+) -> list[tuple[float, Pair]]:
+    """weights, allowed: [H, R, K] of these rows; readable: [R, K]. The pairs do not know their layer, 0."""
     if stack.kind == "self":
         seen = allowed.any(0).any(0)
         readable[:, int(seen.int().argmax())] = False  # the sink: the first key that any query may attend to
     keys = allowed.sum(-1, keepdim=True).clamp(min=1)  # [H, R, 1]
-    usual = weights.sum(1, keepdim=True) / allowed.sum(1, keepdim=True).clamp(min=1)  # [H, 1, K]
-    usual = usual.maximum(1 / keys).maximum(_usual_at_distance(weights, allowed, rows))
+    of_key = _mean_of_others(weights, weights.sum(1, keepdim=True), allowed.sum(1, keepdim=True))
+    usual = of_key.maximum(_usual_at_distance(weights, allowed, rows)).maximum(1 / keys)
     scores = weights * (weights / usual).log()
-    strong = readable & (weights >= LEAST) & (weights * keys >= TIMES_EVEN)
+    strong = readable & (weights >= LEAST) & (weights * keys >= TIMES_EVEN) & (weights >= TIMES_USUAL * usual)
     best, places = scores.where(strong, scores.new_tensor(-torch.inf)).flatten(1).max(1)
-    found: list[Found] = []
+    found = []
     for head, (score, place) in enumerate(zip(best.tolist(), places.tolist(), strict=True)):
         row, col = divmod(place, weights.shape[2])
         if score > 0:
-            found.append((score, head, rows[row], col, float(weights[head, row, col]), int(keys[head, row])))
+            pair = Pair(0, head, rows[row], col, float(weights[head, row, col]), int(keys[head, row]))
+            found.append((score, pair))
     return found
 
 
 def _usual_at_distance(weights: Tensor, allowed: Tensor, rows: Sequence[int]) -> Tensor:
-    """For each cell the mean weight of all cells as far from their queries, [H, R, K]."""
+    """For each cell the mean weight of the other cells as far from their queries, [H, R, K]."""
     heads, _, k_len = weights.shape
     far = torch.arange(k_len) - torch.tensor(rows)[:, None] + max(rows)
     at = far.flatten().to(weights.device)
     sums = weights.new_zeros(2, heads, int(far.max()) + 1)
     sums[0].index_add_(1, at, weights.flatten(1))
     sums[1].index_add_(1, at, allowed.flatten(1).float())
-    return (sums[0] / sums[1].clamp(min=1))[:, at].view_as(weights)
+    return _mean_of_others(weights, *(each[:, at].view_as(weights) for each in sums))
+
+
+def _mean_of_others(weights: Tensor, sums: Tensor, counts: Tensor) -> Tensor:
+    return (sums - weights) / (counts - 1).clamp(min=1)
 
 
 class _Readable:
@@ -128,7 +135,7 @@ def _are_readable(tokens: Tokens) -> Tensor:
     return torch.tensor([is_name and not special for is_name, special in zip(readable, tokens.special, strict=True)])
 
 
-def _distinct(found: Collection[tuple[float, Pair]]) -> list[Pair]:
+def _distinct(found: Iterable[tuple[float, Pair]]) -> list[Pair]:
     """The first few, each of other tokens."""
     kept: list[Pair] = []
     for _, pair in sorted(found, key=lambda each: -each[0]):

@@ -327,6 +327,6 @@ def tab(context: BrowserContext) -> Iterator[Tab]:
 
 @pytest.fixture(autouse=True)
 def _plain_opening(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages open at the first head with nothing pinned, as most tests expect; those marked `opening` see the opening."""
+    """Pages open on the first head with nothing pinned, as most tests expect, unless a test is marked `opening`."""
     if not request.node.get_closest_marker("opening"):
         monkeypatch.setattr(facts, "pairs_of", lambda stacks: [[] for _ in stacks])

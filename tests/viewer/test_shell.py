@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 WORDS = ["[CLS]", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
-# Those of a text; the Image view is for images.
-VIEWS = {"model": "Model", "head": "Head", "lines": "Lines", "text": "Text", "neuron": "Neuron", "surface": "3-D"}
-VIEWS |= {"compare": "Compare", "flow": "Flow"}
+TITLES = {"model": "Model", "head": "Head", "lines": "Lines", "text": "Text", "neuron": "Neuron", "surface": "3-D"}
+TITLES |= {"compare": "Compare", "flow": "Flow", "image": "Image"}
+VIEWS = list(TITLES)
+TABS = VIEWS[:-1]  # of a text: it has no image
 
 
 def seen_of(*records: AttentionRecord, words: list[str] | None = WORDS) -> Seen:
@@ -178,7 +179,7 @@ def test_a_weight_that_is_late_never_stands_for_another(tab: Page, tmp_path: Pat
 
 def test_the_other_keys(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, seen_of(record(), record()), "row=1&col=2")
-    for number, view in enumerate(VIEWS, 1):
+    for number, view in enumerate(TABS, 1):
         tab.keyboard.press(str(number))
         wait(tab, view=view)
     tab.keyboard.press("2")
@@ -243,7 +244,7 @@ def test_the_table_of_keys_lists_those_of_the_view_too(tab: Page, tmp_path: Path
 def test_tabs_as_the_pattern_for_tabs_has_them(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, seen_of(record()), "view=model")
     tabs = tab.get_by_role("tab")
-    assert [each.inner_text() for each in tabs.all()] == list(VIEWS.values())
+    assert tabs.all_inner_texts() == [TITLES[view] for view in TABS]
     tabs.nth(0).focus()
     for key, view in [
         ("ArrowRight", "head"),
@@ -255,7 +256,7 @@ def test_tabs_as_the_pattern_for_tabs_has_them(tab: Page, tmp_path: Path) -> Non
         tab.keyboard.press(key)
         wait(tab, view=view)
         chosen = tab.get_by_role("tab", selected=True)
-        assert chosen.inner_text() == VIEWS[view]
+        assert chosen.inner_text() == TITLES[view]
         assert tab.evaluate("headwise.app.root.activeElement.id") == f"tab-{view}"
         panel = tab.get_by_role("tabpanel")
         assert panel.get_attribute("aria-labelledby") == f"tab-{view}"
@@ -617,7 +618,7 @@ def test_numbers_that_cannot_be_read_are_a_sentence(change: Any, name: str, tab:
     alert = tab.get_by_role("alert")
     alert.get_by_text("damaged").wait_for()
     assert "Write it again" in alert.inner_text()
-    assert tab.get_by_role("tab").count() == len(VIEWS)  # all the rest is there
+    assert tab.get_by_role("tab").count() == len(TABS)  # all the rest is there
     alert.get_by_role("button", name="Dismiss").click()
     assert alert.inner_text() == ""
 

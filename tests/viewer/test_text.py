@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
+CALM = 0.25  # the weight at the ramp's end is at least this
+
 
 def show(tab: Page, folder: Path, seen: Any, address: str = "", **given: Any) -> None:
     path = folder / "page.html"
@@ -52,7 +54,7 @@ def check(tab: Page, told: list[tuple[int, float]], expected: torch.Tensor, bloc
     """That the caption lists the largest weights, and the colours are those of all weights."""
     check_largest(told, expected)
     shown = [max(step, 0) for step in steps(tab, block)]
-    np.testing.assert_allclose(shown, 63 * expected / expected.max(), atol=2)
+    np.testing.assert_allclose(shown, 63 * expected / max(expected.max(), CALM), atol=2)
 
 
 # ---- what a token gives and gets
@@ -194,7 +196,8 @@ def test_the_sink_is_hidden_and_said_to_be(tab: Page, tmp_path: Path) -> None:
     assert 0 not in [place for place, _ in found]
     np.testing.assert_allclose(weights_in(found), weights[1:].sort(descending=True).values[:5], atol=WITHIN)
     assert steps(tab)[0] == -3
-    assert steps(tab)[found[0][0]] == 63  # colours are of what is left, weights as they were
+    top = max(found[0][1], CALM)  # colours are of what is left, weights as they were
+    assert steps(tab)[found[0][0]] == pytest.approx(63 * found[0][1] / top, abs=1)
     hidden = re.search(r"w0 0 ([\d.]+) is hidden as the sink", caption(tab))
     assert hidden is not None
     assert float(hidden[1]) == pytest.approx(weights[0].item(), abs=WITHIN)
@@ -368,7 +371,8 @@ def test_a_long_text_recolours_only_what_changes(tab: Page, tmp_path: Path) -> N
     seen = record(length, heads=1, mask=masks.window(40, 0))
     show(tab, tmp_path, seen_of(seen, tokens=tokens_of(pieces)), "row=2000&scale=linear")
     told(tab, 2000)
-    assert tab.locator(".running .paragraph").count() >= length / 400
+    assert tab.locator(".running .paragraph").count() == 3  # cut with a sign, so that a browser can skip parts
+    assert tab.locator(".running .paragraph.continued").count() == 2
     tab.evaluate(
         """() => {
             window.changed = 0;
@@ -403,9 +407,10 @@ def test_the_picture_has_the_text_and_its_colours(tab: Page, tmp_path: Path) -> 
     texts = ["".join(each.itertext()) for each in image.iter("{http://www.w3.org/2000/svg}text")]
     for word in ("[CLS]", "cats", "&", "<b>"):
         assert word in texts
+    code = str(max(steps(tab)))
     assert texts.count("دخلنا") == 2, "letters that join are shaped together, once for each token's colour"
     fills = {each.get("fill") for each in image.iter("{http://www.w3.org/2000/svg}rect")}
-    strongest = tab.evaluate("headwise.app.view.palette[63].fill.match(/\\d+/g).map(Number)")
+    strongest = tab.evaluate("headwise.app.view.palette[CODE].fill.match(/\\d+/g).map(Number)".replace("CODE", code))
     assert "#{:02x}{:02x}{:02x}".format(*strongest) in fills
     with tab.expect_download() as download:
         tab.get_by_role("button", name="Save PNG").click()

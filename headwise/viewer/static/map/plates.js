@@ -5,8 +5,9 @@
 // exact one is filled in from the top, strip by strip.
 
 import { firstAllowed } from "../data/sink.js";
-import { divergingRamp, picture } from "./colour.js";
+import { divergingRamp } from "./colour.js";
 import { isNearlyEven, reachOf } from "./even.js";
+import { paint, sizeOf } from "./painting.js";
 
 const KEPT = 2 ** 21; // a rectangle of at most this many cells is kept cell by cell
 const COARSE = 128; // minimum rows of a coarse picture
@@ -168,7 +169,7 @@ export class Plates {
     }
     plate.past = past;
     if (this.reach !== before) this.stale();
-    if (!plate.stale) this.paint(plate, from, past);
+    if (!plate.stale) paint(this, plate, from, past);
     this.before = [];
     this.changed();
   }
@@ -221,7 +222,7 @@ export class Plates {
   zoomTo(zoom) {
     this.zoom = zoom;
     for (const plate of this.known()) {
-      const { height, width } = this.sizeOf(plate);
+      const { height, width } = sizeOf(plate, this.zoom);
       if (plate.canvas?.height !== height || plate.canvas.width !== width) plate.stale = true;
     }
   }
@@ -253,72 +254,16 @@ export class Plates {
   list() {
     for (const plate of this.known()) {
       if (!plate.stale) continue;
-      const { height, width } = this.sizeOf(plate);
+      const { height, width } = sizeOf(plate, this.zoom);
       plate.canvas = new OffscreenCanvas(width, height);
       plate.stale = false;
-      this.paint(plate, 0, plate.past);
+      paint(this, plate, 0, plate.past);
     }
     return this.before.length ? this.before : this.known();
   }
 
   stale() {
     for (const plate of this.known()) plate.stale = true;
-  }
-
-  // A pixel for every weight, or for every device pixel if that has several weights.
-  sizeOf({ block, height, width, cols }) {
-    const pixels = (count, cells, zoom) => (zoom * cells < count ? Math.max(1, Math.round(zoom * cells)) : count);
-    return {
-      height: pixels(height, height * block, this.zoom[0]),
-      width: pixels(width, cols[1] - cols[0], this.zoom[1]),
-    };
-  }
-
-  // Draw rows `from` to `past` of a plate onto its picture.
-  paint(plate, from, past) {
-    const { canvas } = plate;
-    const lines = canvas.height / plate.height;
-    const [first, last] = [Math.floor(from * lines), Math.min(canvas.height, Math.ceil(past * lines))];
-    const { scale, table } = this.style;
-    const { reach } = this;
-    const signed = this.what.signed || reach !== null;
-    const weights = this.pooled(plate, first, last);
-    const top = reach ?? (scale === "row" && !signed ? 1 : this.top);
-    const colours = signed ? this.diverging : table;
-    const of = reach !== null ? "linear" : scale === "row" ? "linear" : scale; // weights are already divided by the largest of their row
-    const image = picture(weights, last - first, canvas.width, top, of, colours, signed);
-    canvas.getContext("2d").putImageData(image, 0, first);
-  }
-
-  // The values of rows `first` to `last` of the picture: weights, shares of the row's largest, or even shares above 1;
-  // without the sink, and 0 for what is below the threshold.
-  pooled(plate, first, last) {
-    const { canvas, height, width, weights, tops, keys } = plate;
-    const hidden = this.hiddenIn(plate);
-    const { scale, threshold } = this.style;
-    const isEven = this.reach !== null;
-    const signed = this.what.signed || isEven;
-    const shares = scale === "row" && !signed;
-    const plain = canvas.height === height && canvas.width === width;
-    if (plain && !shares && !isEven && hidden < 0 && !threshold) return weights.subarray(first * width, last * width);
-
-    const out = new Float32Array((last - first) * canvas.width).fill(NaN);
-    const place = Int32Array.from({ length: width }, (_, x) => Math.floor((x * canvas.width) / width));
-    for (let y = Math.ceil((first * height) / canvas.height); y < height; y++) {
-      const line = Math.floor((y * canvas.height) / height);
-      if (line >= last) break;
-      const start = (line - first) * canvas.width;
-      const share = shares ? (tops[y] > 0 ? 1 / tops[y] : 0) : isEven ? keys[y] : 1;
-      const zero = isEven ? 1 : 0;
-      for (let x = 0, at = y * width; x < width; x++, at++) {
-        if (x === hidden) continue;
-        const weight = weights[at] < threshold && !this.what.signed ? 0 : weights[at] * share - zero;
-        const bin = start + place[x];
-        const held = out[bin];
-        if (held !== held || (signed ? Math.abs(weight) > Math.abs(held) : weight > held)) out[bin] = weight;
-      }
-    }
-    return out;
   }
 
   // The weight of one cell (NaN: masked); undefined if only that of a block is known.

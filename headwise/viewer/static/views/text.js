@@ -14,7 +14,8 @@ import { RunningText, codesOf, paletteOf } from "./text/running.js";
 import { textPicture } from "./text/picture.js";
 import { say } from "../words.js";
 
-const CALM = 0.1; // the weight at the ramp's end is at least this, so that small weights stay pale
+// The weight at the ramp's end is at least this, so that a text of small weights stays pale.
+const CALM = { linear: 0.25, root: 1, log: 1 };
 const SHORT = 80; // texts of up to this many tokens are written larger
 const ARROWS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
 
@@ -147,7 +148,7 @@ export class TextView {
     const [askedSide] = asking.sides;
     const pinned = asking.pinned !== null;
     const most = weights ? largest(weights.map((weight, place) => (place === sunk ? 0 : weight))) : 0;
-    const top = most && Math.max(CALM, most);
+    const top = most && Math.max(CALM[scale] ?? CALM.linear, most);
     const codes = weights && codesOf(weights, top, scale, sunk, threshold);
     for (const { side, running } of this.blocks) {
       const groups = side === "cols" ? cols : rows;
