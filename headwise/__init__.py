@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from headwise.records.record import AttentionRecord
     from headwise.records.seen import Seen
     from headwise.records.storage import load
+    from headwise.viewer.show import show
     from headwise.viewer.view import view
 
 # Public names that are modules.
@@ -84,6 +85,7 @@ _WHERE = {
     "Seen": "headwise.records.seen",
     "load": "headwise.records.storage",
     "Bert": "headwise.models.bert",
+    "show": "headwise.viewer.show",
     "view": "headwise.viewer.view",
 }
 
@@ -109,6 +111,7 @@ __all__ = [
     "nn",
     "plan",
     "plot",
+    "show",
     "tasks",
     "testing",
     "view",

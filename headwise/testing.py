@@ -8,7 +8,7 @@ def test_my_attention():
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +28,7 @@ def assert_healthy(
     ignore: Iterable[str] = (),
     risks: bool = False,
     spec: Spec | None = None,
-    example: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+    example: object = None,
     timeout: float | None = 60.0,
 ) -> Diagnosis:
     """Diagnose a module and fail with the doctor's report if it has a bug. Returns the diagnosis.
@@ -38,7 +38,8 @@ def assert_healthy(
         ignore: names of findings that are intended, such as "weights-averaged"; docs/doctor.md lists them.
         risks: also fail for a risk.
         spec: facts about the module, stated by hand where the doctor cannot find them out.
-        example: (args, kwargs) of a real call of `module`, for arguments that the doctor cannot invent.
+        example: the arguments of a real call of `module`, where the doctor cannot invent them: (args, kwargs), a tuple
+            of arguments, a dict, or one tensor.
         timeout: seconds after which a module is reported as hanging; None: no limit.
 
     Raises:

@@ -52,7 +52,7 @@ def watch(
         model: any module, or a Keras model or layer, on whatever backend (`headwise.keras.watching` says what is seen
             of it). Its modules' paths are the names of the records.
         only: which layers to keep, as in `Seen.only`: numbers in the order in which layers are first seen (-1 = the
-            last), paths or parts of them ("layer.3", "encoder"), patterns ("*.self_attn", "*.layer.[0-3]"), or several
+            last), paths or parts of them ("layer.3", "encoder"), patterns (`*.self_attn`, `*.layer.[0-3]`), or several
             of these. None = all. For -2 the last two layers so far are kept: how many there will be is not known
             before the model has run. `seen.coverage()` notes what matches no layer.
         values: keep the values and find the output projections: norm-based weights need them.

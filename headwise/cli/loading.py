@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwise.cli.layers import LayerRange
+from headwise.language import said
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,11 +60,11 @@ def tell_missing(pretrained: Pretrained) -> None:
     if missing := pretrained.missing:
         shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
         click.echo(
-            f"headwise: the checkpoint lacks {plural(len(missing), 'weight')}, initialised randomly: {shown}",
+            said(f"headwise: the checkpoint lacks {plural(len(missing), 'weight')}, initialised randomly: {shown}"),
             err=True,
         )
 
 
 def plural(count: int, word: str) -> str:
     """`1 layer`, `2 layers`."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+    return said(f"{count} {word}" if count == 1 else f"{count} {word}s")

@@ -14,10 +14,12 @@ import click
 from headwise.cli.files import NamedText, check_writable, read_texts, size, tell_cut
 from headwise.cli.layers import LayerRange, choose_layers, parse_layers
 from headwise.cli.live import is_bert, live_bert, live_causal, read_prompt, title_of
+from headwise.cli.loading import plural
 from headwise.cli.looking import look, run_among
 from headwise.cli.output import Say, working
 from headwise.cli.profiled import profile_among, view_profile
 from headwise.errors import ArgumentError, brief
+from headwise.language import said
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +45,7 @@ class _Found:
     live: Live | None = None  # the model, for a page on which prompts are typed
 
 
-@click.command()
+@click.command(short_help="Show all heads of a model on a text, in an interactive page.")
 @click.argument("texts", nargs=-1, metavar="[RUN] [TEXT | RECORDS.hw]...")
 @click.option(
     "--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="A UTF-8 text file to read."
@@ -127,8 +129,10 @@ def view(
     if open_page:
         webbrowser.open(target.resolve().as_uri())
     click.echo(
-        f"Wrote {target} ({size(target.stat().st_size)}{_counts(found.inputs) if records or run else ''}): "
-        "open it in a browser; it needs no network."
+        said(
+            f"Wrote {target} ({size(target.stat().st_size)}{_counts(found.inputs) if records or run else ''}): "
+            "open it in a browser; it needs no network."
+        )
     )
 
 
@@ -139,7 +143,7 @@ def _serve_live(live: Live, prompt: str, port: int | None, open_page: bool) -> N
 
 
 def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> list[Path]:
-    """The files of records among the arguments. If there is one, ArgumentError for any other input."""
+    """The files of records among the arguments, each once. If there is one, ArgumentError for any other input."""
     records = [Path(text) for text in texts if text.endswith(RECORDS)]
     if not records:
         return []
@@ -150,7 +154,13 @@ def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> 
         )
     if model is not None:
         raise ArgumentError(f"{records[0]} is a file of records, which needs no model. Leave --model out")
-    return list(dict.fromkeys(records))
+    files_of: dict[Path, list[Path]] = {}
+    for path in records:
+        files_of.setdefault(path.resolve(), []).append(path)
+    for same in files_of.values():
+        if len(same) > 1:
+            click.echo(f"headwise: {same[0]} was given {len(same)} times; it is shown once", err=True)
+    return [same[0] for same in files_of.values()]
 
 
 def _check_options(records: Sequence[Path], out: Path | None, *, serve: bool, port: int | None) -> None:
@@ -246,5 +256,5 @@ def _counts(inputs: Sequence[Input]) -> str:
     """The counts of inputs, layers and tokens, printed after the size of the page."""
     layers = sum(len(stack.layers) for stack in inputs[0].stacks)
     lengths = [len(stack.cols.tokens.labels) for each in inputs for stack in each.stacks]
-    several = f"{len(inputs)} inputs, " if len(inputs) > 1 else ""
-    return f"; {several}{layers} layer{'s' if layers > 1 else ''}, up to {max(lengths)} tokens"
+    several = said(f"{len(inputs)} inputs, ") if len(inputs) > 1 else ""
+    return said("; ") + several + said(f"{plural(layers, 'layer')}, up to {max(lengths)} tokens")

@@ -43,7 +43,7 @@ _MASKS = {
 _OF_RECORDS = ("layer", "head", "row", "col", "call", "example")
 
 
-@click.command()
+@click.command(short_help="Show one attention computation step by step, as a workbook.")
 @click.argument("records", type=click.Path(path_type=Path), required=False)
 @click.option("--layer", metavar="N", help="With RECORDS: the layer: its number, its name, or a part of its name.")
 @click.option("--head", type=int, metavar="N", help="With RECORDS: the head. Default: 0.")
@@ -55,10 +55,14 @@ _OF_RECORDS = ("layer", "head", "row", "col", "call", "example")
 @click.option("--tokens", metavar="TEXT", default=TOKENS, help="The text; each word is one token.")
 @click.option("--memory", metavar="TEXT", help="A second text for cross-attention: it gives the keys and values.")
 @click.option("--mask", metavar="MASK", help="none, causal, window:LEFT,RIGHT, prefix:N or lengths:N (N real tokens).")
-@click.option("--heads", type=click.IntRange(1, 8), help="Number of heads. Default: 2.")
-@click.option("--kv-heads", type=click.IntRange(1, 8), help="Number of key and value heads. Default: as --heads.")
+@click.option("--heads", type=click.IntRange(1, 8), metavar="N", help="Number of heads. Default: 2.")
+@click.option(
+    "--kv-heads", type=click.IntRange(1, 8), metavar="N", help="Number of key and value heads. Default: as --heads."
+)
 @click.option("--positions", type=click.Choice(SCHEMES), help="The position scheme. Default: none.")
-@click.option("--latents", type=click.IntRange(1, 16), help="With --kind latent: number of latents. Default: 2.")
+@click.option(
+    "--latents", type=click.IntRange(1, 16), metavar="N", help="With --kind latent: number of latents. Default: 2."
+)
 @click.option("--model", metavar="PATH", help="With --kind bert: the checkpoint of a small BERT. Default: made up.")
 @click.option("--seed", type=int, metavar="N", help="Seed of the made-up numbers. Default: 0.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="PATH", help="The file to write: .xlsx, .html or .md.")
@@ -114,7 +118,7 @@ def worksheet(
         sheet.show()
     if out is not None:
         sheet.write(out)
-        click.echo(f"Wrote {out} ({size(out.stat().st_size)}, {len(sheet)} steps).")
+        click.echo(said(f"Wrote {out} ({size(out.stat().st_size)}, {len(sheet)} steps)."))
 
 
 def _of_records(path: Path, asked: dict[str, Any]) -> Worksheet:

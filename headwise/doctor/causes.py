@@ -6,9 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from headwise.doctor.catalogue import CATALOGUE
-from headwise.doctor.finding import Finding
-
-_ORDER = {"bug": 0, "risk": 1, "note": 2}
+from headwise.doctor.finding import ORDER, Finding
 
 
 def settled(causes: list[Finding], symptoms: list[Finding]) -> Iterator[Finding]:
@@ -17,10 +15,10 @@ def settled(causes: list[Finding], symptoms: list[Finding]) -> Iterator[Finding]
     explained = {symptom for name in bugs for symptom in EXPLAINS.get(name, ())}
     named: dict[str, int] = {}  # the worst that is known of each cause
     for x in causes:
-        named[x.name] = min(_ORDER[x.severity], named.get(x.name, 9))
-    kept = causes + [x for x in symptoms if x.name not in explained and _ORDER[x.severity] < named.get(x.name, 9)]
+        named[x.name] = min(ORDER[x.severity], named.get(x.name, 9))
+    kept = causes + [x for x in symptoms if x.name not in explained and ORDER[x.severity] < named.get(x.name, 9)]
     seen: set[tuple[object, ...]] = set()
-    for finding in sorted(kept, key=lambda x: _ORDER[x.severity]):
+    for finding in sorted(kept, key=lambda x: ORDER[x.severity]):
         key = (finding.name, finding.where)
         if key in seen:
             continue
@@ -37,7 +35,7 @@ def proved(findings: list[Finding], fitted: list[Finding]) -> list[Finding]:
     for x in findings:
         same = by_name.get(x.name)
         if same is not None and _proof(same):
-            graver = min(x, same, key=lambda each: _ORDER[each.severity]).severity
+            graver = min(x, same, key=lambda each: ORDER[each.severity]).severity
             x = dataclasses.replace(
                 x, severity=graver, evidence=f"{x.evidence}; {_proof(same)}", where=x.where or same.where
             )

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from headwise.doctor import checks
+from headwise.doctor.calling.example import as_example
 from headwise.doctor.calling.first_call import first_call
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.trial import Raises
@@ -25,19 +26,17 @@ from headwise.doctor.causes import proved, settled, unnamed
 from headwise.doctor.explain import evidence, understood
 from headwise.doctor.finding import Diagnosis, Finding
 from headwise.doctor.foreign import as_module
-from headwise.doctor.limits import TookTooLong, crashes, hangs, last_line, no_memory, out_of_memory, time_limit
-from headwise.doctor.patient import Example, NotApplicable, NotChecked, Patient
+from headwise.doctor.limits import LONG, TookTooLong, crashes, hangs, last_line, no_memory, out_of_memory, time_limit
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.errors import DoctorError, DtypeError, shortened
 from headwise.registry import framework_of
-
-_LONG = 512  # tokens: of so many a large memory says nothing
 
 
 def diagnose(
     module: nn.Module,
     *,
     spec: Spec | None = None,
-    example: Example | None = None,
+    example: object = None,
     timeout: float | None = 60.0,
     make: Callable[..., object] | None = None,
 ) -> Diagnosis:
@@ -52,19 +51,21 @@ def diagnose(
             its operations; the report says so. One that has no weights yet is built by trial, with new layers of
             `make` or of its own config.
         spec: facts about the module, stated by hand where the doctor cannot find them out.
-        example: (args, kwargs) of a real call of `module`, for arguments that the doctor cannot invent.
+        example: the arguments of a real call of `module`, where the doctor cannot invent them: (args, kwargs), a tuple
+            of arguments, a dict, or one tensor.
         timeout: seconds after which a module that has not finished is reported as hanging (main thread only);
             None: no limit.
         make: builds the module again with some constructor arguments changed; some checks need it.
 
     Raises:
-        DtypeError: `module` is not an nn.Module.
+        DtypeError: `module` is not an nn.Module, or `example` has none of these forms.
     """
     if not isinstance(module, nn.Module) and framework_of(module) is None:
         raise DtypeError(
             f"diagnose: module must be an nn.Module. Received: module of type {type(module).__name__}. Pass an "
             "instance, as in diagnose(MyAttention(64, heads=8))"
         )
+    call = as_example(example)
     begun = time.monotonic()
     causes: list[Finding] = []
     symptoms: list[Finding] = []
@@ -75,10 +76,10 @@ def diagnose(
     try:
         # _quiet imports torch's compiler: that is not the module's time.
         with _quiet(), clock.running(), time_limit(timeout):
-            looked_at = as_module(module, make=make, first=lambda x: first_call(x, spec=spec, example=example))
+            looked_at = as_module(module, make=make, first=lambda x: first_call(x, spec=spec, example=call))
             assert looked_at is not None
             clock.kind = type(looked_at)
-            patient = Patient(looked_at, spec=spec, example=example, make=make)
+            patient = Patient(looked_at, spec=spec, example=call, make=make)
             _ = patient.interface
             for name, check in (checks.READ | checks.PROBED).items():
                 found, reason = _made(check.check, patient)
@@ -99,8 +100,8 @@ def diagnose(
         else:
             causes.append(hangs(error.seconds, error.where))
     except (NoOutput, Raises) as error:  # (it is a RuntimeError)
-        if isinstance(error, NoOutput) and patient is not None and patient.is_library:
-            not_examined = str(error)  # released code returns something, in a layout that is not known here
+        if isinstance(error, NoOutput) and patient is not None and not patient.reports("output-shape: no output"):
+            not_examined = str(error)
         else:
             causes.append(
                 Finding(
@@ -117,7 +118,7 @@ def diagnose(
         if not out_of_memory(error):
             raise
         known = None if patient is None else patient.__dict__.get("interface")
-        if known is not None and (known.length or 0) > _LONG:
+        if known is not None and (known.length or 0) > LONG:
             unchecked["the rest"] = f"memory ran out with {known.length} tokens; fewer were not seen to work"
         else:
             causes.append(no_memory(error))

@@ -14,6 +14,7 @@ import math
 import os
 import re
 import signal
+import sys
 import sysconfig
 import threading
 import time
@@ -67,6 +68,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     begun = time.monotonic()
     over = _Over()
     armed = True
+    limited = sys._getframe(2)  # the frame of the `with`: behind that of this generator and that of contextlib
     outer = signal.getsignal(signal.SIGALRM)
     outer_rest, outer_again = signal.getitimer(signal.ITIMER_REAL)
 
@@ -77,7 +79,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
             if callable(outer):
                 outer(number, frame)
             return
-        over.where = over.where or _where(frame)
+        over.where = over.where or _where(frame, limited)
         raise over
 
     signal.signal(signal.SIGALRM, expire)
@@ -158,8 +160,9 @@ def last_line(error: BaseException) -> Where | None:
     return None if last is None else line_of(last.tb_frame.f_code.co_filename, last.tb_lineno)
 
 
-def _where(frame: FrameType | None) -> Where | None:
-    while frame is not None:
+def _where(frame: FrameType | None, limited: FrameType) -> Where | None:
+    """The innermost line of the user's code that runs inside of `limited`; what is outside only called the doctor."""
+    while frame is not None and frame is not limited:
         if is_users(frame.f_code.co_filename):
             return line_of(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
@@ -253,6 +256,9 @@ def size(count: float) -> str:
 
 def _bytes(tensor: Tensor) -> int:
     return 0 if is_lazy(tensor) else tensor.numel() * tensor.element_size()  # the size of a lazy one is not known yet
+
+
+LONG = 512  # tokens: that so many take much memory says nothing about a module
 
 
 def out_of_memory(error: BaseException | None) -> bool:

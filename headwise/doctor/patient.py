@@ -15,14 +15,16 @@ import torch
 from torch import nn
 
 from headwise.doctor.calling import token_ids
-from headwise.doctor.calling.copying import copied
+from headwise.doctor.calling.copying import at_rest
+from headwise.doctor.calling.example import Example
 from headwise.doctor.calling.interface import Interface, discover
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.finding import Where
+from headwise.doctor.finding import ORDER, Severity, Where
 from headwise.doctor.foreign import as_module
 from headwise.doctor.limits import out_of_memory
 from headwise.doctor.not_checked import NotApplicable as NotApplicable
 from headwise.doctor.not_checked import NotChecked as NotChecked
+from headwise.doctor.released import GRAVEST
 from headwise.doctor.source import source_of
 from headwise.errors import DoctorError, shortened
 
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from headwise.doctor.fitting.fit import Fit
     from headwise.doctor.probing.reached import Reached
     from headwise.doctor.reading.anatomy import Anatomy
-
-Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def _at_home(module: nn.Module) -> nn.Module:
@@ -63,7 +63,7 @@ class Patient:
         make: Callable[..., object] | None = None,
     ) -> None:
         self.original = module
-        self.module = _at_home(copied(module)).eval()
+        self.module = _at_home(at_rest(module))
         self.spec = spec or Spec()
         self.example = example
         self.make = make
@@ -154,8 +154,18 @@ class Patient:
 
     @functools.cached_property
     def is_library(self) -> bool:
-        """Whether the class is in an installed package: its behaviour is then a convention that checkpoints rely on."""
+        """Whether the class is in an installed package; `severity` and `reports` say what follows from it."""
         return self.where is not None and bool(re.search(r"[/\\](site|dist)-packages[/\\]", self.where.file))
+
+    def severity(self, case: str, usual: Severity) -> Severity:
+        """The severity of a finding in a case of `released.GRAVEST`: in released code no more than stands there."""
+        gravest = GRAVEST[case]
+        assert gravest is not None, f"ask Patient.reports about {case}"
+        return max(usual, gravest, key=lambda x: ORDER[x]) if self.is_library else usual
+
+    def reports(self, case: str) -> bool:
+        """Whether a case of `released.GRAVEST` is looked for here."""
+        return not self.is_library or GRAVEST[case] is not None
 
     def see(self) -> Anatomy:
         """The anatomy; raises NotChecked if there is none."""

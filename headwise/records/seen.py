@@ -15,6 +15,7 @@ from headwise.records.computed import ComputedRecord
 from headwise.records.coverage import Coverage
 from headwise.records.record import AttentionRecord, Choice
 from headwise.registry import Bundle
+from headwise.text.places import Place, place_of
 from headwise.text.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Seen:
         seen[3], seen["encoder.layer.3"]  the record of one: by number, path, or a part or pattern of the path
         seen[2:5], seen[["0", "*.11"]]    some of the layers, a Seen again
         seen[3, 7, :, 0]                  weights [B, heads, rows, cols]: layer, heads, rows, cols
+        seen[3, 7, "it", "animal"]        the same, of tokens by their text; "it:2" is the second "it"
         seen.call(1)                      the second forward pass, where there were several
 
     `headwise.records.names.choose` says how layers are chosen. RecordError, with the names that there are, for a layer
@@ -142,9 +144,7 @@ class Seen:
             raise RecordError(f"there is no call {number}: {there}")
         return self._copy([record for record in self.records if id(record) in chosen])
 
-    def _weights(
-        self, layer: Any, heads: Choice = None, rows: Choice = None, cols: Choice = None, *more: Any
-    ) -> Tensor:
+    def _weights(self, layer: Any, heads: Choice = None, rows: Any = None, cols: Any = None, *more: Any) -> Tensor:
         if more or isinstance(heads, str):
             index = (layer, heads, rows, cols, *more)
             raise ArgumentError(
@@ -156,6 +156,8 @@ class Seen:
             raise ArgumentError(
                 f"weights are those of one layer: expected its number or name. Received: layer={layer!r}"
             )
+        of_rows, of_cols = self.axes(record) if _texts(rows) or _texts(cols) else (None, None)
+        rows, cols = _found(rows, of_rows, "rows"), _found(cols, of_cols, "cols")
         return record.weights(rows=rows, cols=cols, heads=heads)
 
     def _calls(self) -> dict[str, list[AttentionRecord]]:
@@ -299,13 +301,18 @@ class Seen:
 
     def statistics(self, *which: str, **options: Any) -> dict[str, Statistics]:
         """`record.statistics(*which, **options)` of every layer, by its name."""
-        return {name: self[name].statistics(*which, **options) for name in self.layers}
+        from headwise.records.statistics.compute import OfLayers
 
-    def summary(self) -> Summary:
-        """A table with one row for each head: how wide it looks, how far, and at what. See also `to_pandas`."""
+        return OfLayers({name: self[name].statistics(*which, **options) for name in self.layers})
+
+    def summary(self, row: Place | None = None) -> Summary:
+        """A table with one row for each head: how wide it looks, how far, and at what. See also `to_pandas`.
+
+        `row`: of one query only, its number or text: `seen.summary("it")` says what each head looks at from "it".
+        """
         from headwise.records.summary import Summary, rows_of
 
-        return Summary(tuple(row for record in self.records for row in rows_of(self, record)))
+        return Summary(tuple(head for record in self.records for head in rows_of(self, record, row)))
 
     def to_pandas(self) -> pandas.DataFrame:
         """The rows of `summary()` as a frame. Needs pandas: pip install "headwise[pandas]"."""
@@ -320,6 +327,26 @@ class Seen:
         from headwise.records.saving import save
 
         save(self, path)
+
+
+def _texts(choice: Any) -> bool:
+    """Whether a choice of rows or columns names tokens by their text."""
+    return isinstance(choice, str) or (isinstance(choice, (list, tuple)) and any(isinstance(x, str) for x in choice))
+
+
+def _found(choice: Any, tokens: list[Tokens] | None, name: str) -> Choice:
+    """A choice of rows or columns with the positions of its texts. ArgumentError if they differ between examples."""
+    if not _texts(choice):
+        return choice
+    parts = [choice] if isinstance(choice, str) else list(choice)
+    of_each: Sequence[Tokens | None] = tokens or [None]
+    found = [[place_of(each, one, name) for each in parts] for one in of_each]
+    if any(places != found[0] for places in found):
+        raise ArgumentError(
+            f"{name}: {brief(choice)} is at other positions in other examples: {brief(found)}. Give numbers, or watch "
+            "one example at a time"
+        )
+    return found[0]
 
 
 def _call_numbers(records: Sequence[AttentionRecord]) -> list[int]:

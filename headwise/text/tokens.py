@@ -12,8 +12,10 @@ from headwise.text import groups
 if TYPE_CHECKING:
     from headwise.text.patches import Patches
 
+LABELS = 16  # of a `repr`
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Tokens:
     """One tokenized text. Every tuple has one entry per token.
 
@@ -45,6 +47,11 @@ class Tokens:
             raise ArgumentError(f"tokens: expected tuples of one length. Received: lengths {sorted(counts)}")
         if self.patches is not None and len(self.patches) not in counts:
             raise ArgumentError(f"tokens: expected {len(self.patches)}, one a patch. Received: {len(self.ids)}")
+
+    def __repr__(self) -> str:
+        begin = " ".join(self.labels[:LABELS]) + (" …" if len(self.labels) > LABELS else "")
+        cut = f", {self.cut} cut" if self.cut else ""
+        return f"Tokens({len(self.labels)}{cut}: {begin})"
 
     def take(self, places: Sequence[int]) -> Tokens:
         """Some of the tokens; `cut` grows by the number of the others."""

@@ -12,6 +12,7 @@ import torch
 
 from headwise.analyses.gradient_relevance import relevance_by_layer
 from headwise.errors import RecordError
+from headwise.language import asked
 from headwise.records import AttentionRecord
 from headwise.text import Tokens
 from headwise.text.groups import Groups
@@ -24,7 +25,13 @@ QUICK_CELLS = 1e8  # weights that are processed in about half a second
 
 
 def facts_of(
-    inputs: Sequence[Input], *, title: str, made: str | None = None, quick: bool = False, rows: int | None = None
+    inputs: Sequence[Input],
+    *,
+    title: str,
+    made: str | None = None,
+    quick: bool = False,
+    rows: int | None = None,
+    language: str | None = None,
 ) -> dict[str, Any]:
     """The facts of a page that asks a server; `write_page` adds what a page knows of the numbers in it.
 
@@ -34,6 +41,8 @@ def facts_of(
         made: the Python code that produces `seen`, such as 'headwise.load("run.hw")'; None = unknown.
         quick: leave out (None) statistics and relevance that would take long; the page then asks for them.
         rows: estimate statistics that would take long from this many rows; None = never estimate.
+        language: that of the page, "en" or "zh"; None = the one that `headwise.language.speak` or --lang named, or
+            else that of each reader's browser.
     """
     stacks = [stack for each in inputs for stack in each.stacks]
     records = {layer.record for stack in stacks for layer in stack.layers}
@@ -61,6 +70,7 @@ def facts_of(
     found = iter(told)
     return {
         "title": title,
+        "language": language or asked(),
         "made": made,
         "tolerance": 0,
         "source": "server",

@@ -19,6 +19,7 @@ from headwise.text import Tokens
 from headwise.viewer.images import Image, data_uri
 
 BEGINNING = 60  # characters of a text that serve as its name
+LONGEST = 120  # characters of a title that names its inputs
 
 Shown = Seen | AttentionRecord
 Many = Shown | Sequence[Shown] | Mapping[str, Shown]
@@ -231,6 +232,12 @@ def _numbers(first: int, count: int) -> Tokens:
     labels = tuple(str(first + i) for i in range(count))
     no = (False,) * count
     return Tokens((-1,) * count, labels, ((0, 0),) * count, no, "", 0, no)
+
+
+def title_of(inputs: Sequence[Input]) -> str:
+    """The default title of a page."""
+    names = " · ".join(each.name for each in inputs)
+    return names if len(names) <= LONGEST else f"{names[:LONGEST]}…"
 
 
 def one_each(name: str, given: Any, count: int) -> list[Any]:

@@ -27,7 +27,7 @@ KEPT = 4  # pairs of a stack, each of another head
 
 @dataclass(frozen=True)
 class Pair:
-    """A query and a key of one head. `layer`: an index into the stack's layers; `keys`: how many the query may see."""
+    """A query and a key of one head. `layer` counts the layers of the stack; `keys`: those that the query sees."""
 
     layer: int
     head: int

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from headwise.errors import WorksheetError
+from headwise.language import said
 from headwise.worksheet.description import LETTERS, ONE, Axis, Kind, Matrix, Step
 from headwise.worksheet.formulas import Array, Formula
 from headwise.worksheet.names import check_name
@@ -46,7 +47,7 @@ class Builder:
     def part(self, title: str, prefix: str) -> Iterator[None]:
         """Within the context, steps belong to a part of the module, and names begin with `prefix`."""
         outer = self._part, self._prefix
-        self._part = f"{outer[0]}, {title}" if outer[0] else title
+        self._part = f"{outer[0]}, {said(title)}" if outer[0] else said(title)
         self._prefix = f"{outer[1]}{prefix}_"
         yield
         self._part, self._prefix = outer
@@ -90,7 +91,7 @@ class Builder:
     def step(self, title: str, sentence: str, symbols: str, *grid: Sequence[Matrix]) -> None:
         """Add a step that shows the matrices just made; `grid` is their arrangement on a page, in rows."""
         rows = tuple(tuple(row) for row in grid if row)
-        self.steps.append(Step(title, sentence, symbols, rows, self._part))
+        self.steps.append(Step(said(title), said(sentence), said(symbols), rows, self._part))
         if len(self.steps) > MOST_STEPS:
             raise WorksheetError(f"the module needs more than {MOST_STEPS} steps. Use one of its layers. {FITS}")
 
@@ -105,7 +106,7 @@ class Builder:
                     sizes[axis.letter].append(len(axis))
         assert sizes.keys() <= LETTERS.keys(), f"letters without a meaning: {sizes.keys() - LETTERS.keys()}"
         dimensions = tuple((letter, ", ".join(map(str, sizes[letter]))) for letter in LETTERS if letter in sizes)
-        return Worksheet(title, about, tuple(self.steps), output, tuple(self.notes), dimensions)
+        return Worksheet(title, said(about), tuple(self.steps), output, tuple(map(said, self.notes)), dimensions)
 
     def _computed(self, name: str, rows: Axis, cols: Axis, formula: Formula, kind: Kind, digits: int) -> Matrix:
         self._check_size(name, rows, cols)

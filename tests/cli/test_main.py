@@ -39,7 +39,7 @@ VERBS = {
     "serve": "models --backend --precision --workers --threads --max-batch --max-delay-ms --max-queue "
     "--max-tokens --host --max-body --timeout --port --grpc-port --tensorflow-port --token-file --tls-cert "
     "--tls-key --drain --debug",
-    "stats": "path --layers --csv --json --verify --debug",
+    "stats": "path --layers --row --csv --json --verify --debug",
     "view": "texts --file --model --layers --out --serve --port --open --debug",
     "watch": "texts --file --model --out --layers --only --max-length --generate --values --dtype --statistics-only "
     "--lines --chunk --debug",

@@ -228,3 +228,10 @@ def test_bad_input_gets_one_line_and_leaves_nothing_behind(
     refused(run("view", *shlex.split(arguments)), *expected)
     assert contents(tmp_path) == before
     assert served == []
+
+
+def test_a_file_that_is_given_several_times_is_shown_once(run: Run, records: Path, tmp_path: Path) -> None:
+    result = run("view", "run.hw", "./run.hw", records)
+    assert result.code == 0
+    assert "headwise: run.hw was given 3 times; it is shown once" in result.err
+    assert len(facts(tmp_path / "attention.html")["inputs"]) == 2  # the two examples of the file's batch

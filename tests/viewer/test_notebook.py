@@ -259,7 +259,7 @@ def test_what_is_too_large_for_a_frame_is_a_picture(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(notebook, "FRAME_BYTES", 100)
     text = still(bundle(small())["text/html"])[1]
     assert 'pip install "headwise[notebook]"' in text
-    assert "headwise.view(record)" in text
+    assert 'headwise.view(record, "page.html")' in text
     monkeypatch.setattr(notebook, "WIDGET_BYTES", 100)  # which would not help either
     assert "headwise view run.hw --serve" in still(bundle(small())["text/html"])[1]
 

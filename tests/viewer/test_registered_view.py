@@ -70,7 +70,7 @@ def test_a_view_is_one_file_and_one_entry(tab: Page, page_with_toy: Path) -> Non
     tab.locator(".toy", has_text="head 0").wait_for()
     assert kept_address(tab) == "view=toy"
     tab.keyboard.press("?")
-    keys = " ".join(tab.get_by_role("dialog", name="Keys").inner_text().split())
+    keys = " ".join(tab.get_by_role("dialog", name="Keyboard").inner_text().split())
     assert "1 … 9 choose a view" in keys
     assert keys.endswith("In Toy y the other head")
     tab.keyboard.press("Escape")

@@ -225,7 +225,7 @@ def test_keys_of_other_keyboards(tab: Page, tmp_path: Path) -> None:
 def test_the_table_of_keys_lists_those_of_the_view_too(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, seen_of(record()), "view=model")
     tab.keyboard.press("?")
-    dialog = tab.get_by_role("dialog", name="Keys")
+    dialog = tab.get_by_role("dialog", name="Keyboard")
     text = re.sub(r"\s+", " ", dialog.inner_text())
     assert "[ ] previous layer, next layer" in text
     assert "In Model ↑ ↓ ← → next head in this direction Enter open this head" in text

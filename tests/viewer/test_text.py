@@ -407,10 +407,11 @@ def test_the_picture_has_the_text_and_its_colours(tab: Page, tmp_path: Path) -> 
     texts = ["".join(each.itertext()) for each in image.iter("{http://www.w3.org/2000/svg}text")]
     for word in ("[CLS]", "cats", "&", "<b>"):
         assert word in texts
-    code = str(max(steps(tab)))
     assert texts.count("دخلنا") == 2, "letters that join are shaped together, once for each token's colour"
     fills = {each.get("fill") for each in image.iter("{http://www.w3.org/2000/svg}rect")}
-    strongest = tab.evaluate("headwise.app.view.palette[CODE].fill.match(/\\d+/g).map(Number)".replace("CODE", code))
+    strongest = tab.evaluate(
+        "(code) => headwise.app.view.palette[code].fill.match(/\\d+/g).map(Number)", max(steps(tab))
+    )
     assert "#{:02x}{:02x}{:02x}".format(*strongest) in fills
     with tab.expect_download() as download:
         tab.get_by_role("button", name="Save PNG").click()

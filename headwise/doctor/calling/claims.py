@@ -173,6 +173,8 @@ def _about(name: str, text: str, sole: bool, others: Sequence[str]) -> list[str]
             continue
         if (not named and begins.search(said)) or _INVERTS.match(line):
             continue  # about another argument, or about its opposite
+        if "#" in line and _of_another_mask(lines, i, name):
+            continue
         block = [said]
         if named and ("#" not in line):
             depth = len(line) - len(line.lstrip())
@@ -187,6 +189,28 @@ def _about(name: str, text: str, sole: bool, others: Sequence[str]) -> list[str]
                 block.append(after.strip())
         found.append(_own_part(" ".join(block).strip(), name, begins))
     return found
+
+
+def _of_another_mask(lines: Sequence[str], i: int, name: str) -> bool:
+    """Whether the statement that ends with a comment, or stands below it, makes a mask of another name without this
+    one: `index_mask = scores.new_ones(...)  # True = masked`.
+    """
+    codes = [line.split("#", 1)[0] for line in lines]
+    last = next((at for at in range(i, len(lines)) if codes[at].strip()), i)
+    start, depth = last, 0
+    for start in range(last, -1, -1):
+        depth += sum(map(codes[start].count, ")]}")) - sum(map(codes[start].count, "([{"))
+        if depth <= 0:
+            break
+    made = re.match(r"\s*(\w*mask\w*)\s*=(?!=)", codes[start])
+    if made is None or made[1] == name:
+        return False
+    end, depth = start, 0
+    for end in range(start, len(lines)):
+        depth += sum(map(codes[end].count, "([{")) - sum(map(codes[end].count, ")]}"))
+        if depth <= 0:
+            break
+    return not re.search(rf"\b{re.escape(name)}\b", " ".join(codes[start : end + 1]))
 
 
 def _own_part(said: str, name: str, begins: re.Pattern[str]) -> str:
@@ -232,6 +256,9 @@ _TRIANGLE = (
 )
 
 
+_OPTION = re.compile(r"\s*(?:el)?if (not )?self\.(\w+)(?: is True| == True)?:")
+
+
 def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: str) -> str:
     """Why a module should be causal by itself, or "".
 
@@ -269,13 +296,12 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: s
         for sentence in re.split(r"(?<=[.;:])\s", " ".join(first.split())):
             if re.search(_CAUSAL, sentence, re.I) and not re.search(_UNLESS, sentence, re.I):
                 return f'docstring "{shortened(sentence, 80)}"'
-    before = ""
-    for line in text.splitlines():
-        option = re.match(r"\s*(?:el)?if (not )?self\.(\w+):", before)
-        before = line
-        if option and bool(getattr(module, option[2], not option[1])) == bool(option[1]):
-            continue  # an option that is off
+    lines = text.splitlines()
+    for before, line, after in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
         code, _, comment = line.partition("#")
+        options = [_OPTION.match(x) for x in ((before,) if code.strip() else (before, after))]  # a comment is above
+        if any(x and bool(getattr(module, x[2], not x[1])) == bool(x[1]) for x in options):
+            continue  # an option that is off
         if re.search(_CAUSAL, comment, re.I) and not re.search(_UNLESS, comment, re.I):
             return f'comment "{shortened(comment.strip(), 80)}"'
         if re.search(_TRIANGLE, code) and not ("tril" in code and "triu" in code):  # both: a window on both sides

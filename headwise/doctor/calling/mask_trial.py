@@ -91,8 +91,10 @@ class MaskTrial:
 
     def _of_what_is_not_given(self, p: Parameter) -> bool:
         """Whether it masks a memory that this way of calling leaves out."""
-        left_out = self.way.takes == "self" and any(x.role == "memory" for x in self.trial.parameters)
-        return left_out and names.about_memory(p.name) is True
+        if self.way.takes != "self":
+            return False
+        memories = [x.name for x in self.trial.parameters if x.role == "memory"]
+        return any(names.about_memory(p.name) or p.name.startswith(f"{name}_") for name in memories)
 
     def _memory_is_optional(self) -> bool:
         given = {name for role, name in self.way.slots if role != "query"}

@@ -86,6 +86,7 @@ _FLAG = re.compile(
     r"^(is|use|need|return|output|with|do|should|enable|training|train|average|deterministic|verbose|debug|self_attn)(_|$)"
 )
 _PARTS = (  # of names that are not in the vocabulary
+    (re.compile(r"^(num|n)_"), "other"),  # a count
     (re.compile(r"(^|_)(past|cache)(_|$)"), "cache"),
     (re.compile(r"(^|_)(query|queries)(_|$)"), "query"),
     (re.compile(r"(^|_)keys?(_|$)"), "key"),

@@ -11,6 +11,7 @@ from headwise.doctor.calling import names
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
 from headwise.doctor.calling.way import Inputs, Way, noise
 
+_MANY = 3 * KEYS
 _EXACT = 1e-6  # a smaller relative change of the output counts as none
 
 
@@ -18,6 +19,8 @@ def settle(trial: Trial, way: Way) -> Way:
     """The way to call, with the order of batch and length, and of keys and values, determined."""
     if way.takes == "qkv":
         way = _values(trial, way)
+    elif way.takes == "memory" and trial.passes_itself(way) and not _depends_on_memory(trial, way):
+        way = dataclasses.replace(way, takes="self", slots=tuple(("query", name) for _, name in reversed(way.slots)))
     if way.layout not in ("BNM", "NBM"):
         return way
     other = dataclasses.replace(way, layout="NBM" if way.batch_first else "BNM", output_at=None, weights_at=None)
@@ -32,10 +35,18 @@ def settle(trial: Trial, way: Way) -> Way:
         return way
     # A change in one example stays in that example; a change at one token of a sequence affects other tokens.
     if moved.shape == inputs.query.shape[:2] and bool(moved[1:, :1].any()) and not bool(moved[:, 1:].any()):
-        got = trial.attempt(other, 3, *way.lengths)
-        if not isinstance(got, str):
-            return got[0]
+        for lengths in (way.lengths, *trial.lengths("fixed", way.takes == "self")):
+            got = trial.attempt(other, 3, *lengths)
+            if not isinstance(got, str):
+                return got[0]
     return way
+
+
+def _depends_on_memory(trial: Trial, way: Way) -> bool:
+    inputs = trial.inputs(way, *trial.sizes(way))
+    assert inputs.key is not None
+    base = trial.run(way, inputs).output
+    return bool(_moved(trial, way, base, dataclasses.replace(inputs, key=inputs.key.flip(-1))).any())
 
 
 def _other(x: Tensor) -> Tensor:
@@ -105,7 +116,8 @@ def lengths(trial: Trial, way: Way) -> tuple[int | None, bool]:
 
     own = way.takes == "self"
     if works(QUERIES, QUERIES if own else KEYS):
-        return None, False
+        # Few tokens may be padded to one block each: many more keys than queries show whether they must be as many.
+        return None, not own and works(_MANY, _MANY) and not works(QUERIES, _MANY)
     if works(QUERIES, QUERIES):
         return None, not own
     found = way.lengths[0]

@@ -33,7 +33,7 @@ from headwise.doctor.calling.way import (
     noise,
 )
 from headwise.doctor.finding import Where
-from headwise.doctor.limits import last_line, out_of_memory
+from headwise.doctor.limits import LONG, last_line, out_of_memory
 from headwise.errors import DoctorError, shortened
 
 
@@ -126,8 +126,8 @@ class Trial:
         except OutputProblem as problem:
             said = f"forward returned {problem}, and nothing in it is an output for {batch} × {queries} inputs"
         except Exception as error:
-            if out_of_memory(error):
-                raise  # the next call would need as much memory
+            if out_of_memory(error) and self.example is None and max(queries, keys) <= LONG:
+                raise  # the next call would need as much memory (with an example, it is the guess that is wrong)
             said, raised = f"{type(error).__name__}: {str(error).strip() or 'no message'}", error
         else:
             at = way.sizes(inputs)
@@ -180,18 +180,19 @@ class Trial:
             plain = ["B1NM", *plain]
         rows = ["BNM"] if self._example_rows() is None else ["B1NM", "BNM"]
         # A number of keys that differs from the number of queries comes first: it tells which argument is which.
-        for layouts, several, lengths in (
+        ways = (
             *((plain, whole, "differ"), (["BM"], whole, "one"), (rows, whole, "alike")),
             *((others, whole, "any"), (rows, whole, "fixed")),
             *((rows, partial, "differ"), (rows, partial, "alike")),
             (MAPS, [o for o in whole if o.takes == "self"], "map"),
-        ):
+        )
+        for layouts, several, lengths in ways:
             for layout, option, with_optional in itertools.product(layouts, several, (False, True)):
+                if self.calls > _ATTEMPTS:
+                    break
                 found = self._try(option, layout, batch, with_optional, lengths)
                 if found is not None:
                     return found
-                if self.calls > _ATTEMPTS:
-                    raise self._failure()
         replayed = self._replay()
         if replayed is not None:
             return replayed
@@ -282,7 +283,7 @@ class Trial:
             return None
         others = _combinations([self._makers(p) for p in needed])[:80]
         widths = self._widths(option.takes)[: None if layout in ("BNM", "B1NM") else 4]
-        lengths = self._lengths(which, option.takes == "self")
+        lengths = self.lengths(which, option.takes == "self")
         heads = sizes.heads(self.module) or 4
         fixed = tuple((name, arguments.constant(value)) for name, value in self.spec.arguments.items())
         hinted: set[tuple[int, int, int]] = set()
@@ -318,9 +319,11 @@ class Trial:
         wider = dataclasses.replace(way, heads=way.heads * 2, widths=tuple(2 * w for w in way.widths))  # type: ignore[arg-type]
         return projects and not isinstance(self.attempt(wider, batch, QUERIES, QUERIES), str)
 
-    def _lengths(self, which: str, own: bool) -> list[tuple[int, int]]:
+    def lengths(self, which: str, own: bool) -> list[tuple[int, int]]:
         """Numbers of queries and keys to try."""
-        fixed = [(n, n) for n in sizes.lengths(self.module)[:4] if n != QUERIES]
+        x = self._example_input()
+        likely = [*([] if x is None else [x.shape[1]]), *sizes.lengths(self.module)[:4]]
+        fixed = [(n, n) for n in dict.fromkeys(likely) if n != QUERIES]
         if own:
             squares = [(n * n, n * n) for n in self._sides()] if which == "map" else []
             own_ = {"differ": [(QUERIES, QUERIES)], "any": [(QUERIES, QUERIES)], "fixed": fixed, "map": squares}
@@ -375,6 +378,11 @@ class Trial:
     def example_of(self, name: str) -> Any:
         """What the example passes for an argument, or None."""
         return self._example().get(name)
+
+    def passes_itself(self, way: Way) -> bool:
+        """Whether the example passes the queries as the memory, too: the layer then attends to its own input."""
+        given = [self._example().get(name) for _, name in way.slots]
+        return isinstance(given[0], Tensor) and all(x is given[0] for x in given)
 
     def _example(self) -> dict[str, Any]:
         args, kwargs = self.example or ((), {})

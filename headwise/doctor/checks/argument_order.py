@@ -57,7 +57,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         ]
         yield Finding(
             "argument-order",
-            "risk" if patient.is_library else "bug",  # released weights rely on it: two streams may exchange keys
+            patient.severity("argument-order: of the inputs", "bug"),
             f"of its inputs ({', '.join(called)}) the module computes its {', its '.join(wrong)}",
             "pass query, key and value in the order of the signature, or by name",
             patient.where,

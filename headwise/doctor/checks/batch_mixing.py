@@ -32,7 +32,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         reached = int((change > REACHED).sum())
         yield Finding(
             "batch-mixing",
-            "risk" if patient.is_library else "bug",  # a maximum over the whole batch, in a paper's own code
+            patient.severity("batch-mixing: in the outputs", "bug"),
             f"after a change of example 1 alone, {reached} of the {change.numel()} rows of examples 0 and 2 changed, "
             f"by up to {float(change.amax()):.2g} of the output's size",
             "keep the batch dimension separate: split heads with view(B, N, H, D).transpose(1, 2), and do not reduce "

@@ -35,7 +35,7 @@ def check(patient: Patient) -> Iterator[Finding]:
                 continue
             yield Finding(
                 "wrong-scale",
-                "note" if patient.is_library else "bug",
+                patient.severity("wrong-scale: of a bias", "bug"),
                 f"{bias.words} is added to the products of queries and keys, and multiplied by {factor:.4f}, "
                 "their scale, with them; it should be added to the scaled scores as it is",
                 "scale q kᵀ first, then add the bias: softmax(q @ k.mT * scale + bias)",

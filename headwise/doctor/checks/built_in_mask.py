@@ -237,9 +237,11 @@ def _window(patient: Patient) -> Iterator[Finding]:
             continue  # not a band
         if left >= length - 1:
             continue
-        released = patient.is_library and {left, right} <= {0, size - 1, size}  # weights rely on either usual reading
         for finding in _judged(site.where_masked(site.steps_before), source, name, size, left, right):
-            yield dataclasses.replace(finding, severity="note") if released else finding
+            if {left, right} <= {0, size - 1, size}:
+                severity = patient.severity("window-off-by-one: the other reading", finding.severity)
+                finding = dataclasses.replace(finding, severity=severity)
+            yield finding
     if squares and all(_is(allowed, 0) for _, allowed in squares) and len(squares) == len(sites):
         yield from _not_applied(patient, source, name, size, squares[0][0])
     elif not squares:
@@ -275,7 +277,9 @@ def _not_applied(patient: Patient, source: str, name: str, size: int, site: Site
     """A module that masks the future by itself, and with it should mask what is outside of its window."""
     switches = [k for k in _places(patient.module) if _SWITCH.search(k[0])]
     by_layer = any(re.search(r"layer_(types?|idx|index)|max_window_layers", k) for k, _, _ in _places(patient.module))
-    if not _STRONG.search(name) or patient.is_library or any(value is False for _, value, _ in switches):
+    if not _STRONG.search(name) or any(value is False for _, value, _ in switches):
+        return
+    if not patient.reports("window-ignored: in every layer"):
         return
     if any(hasattr(part.__dict__.get("config"), "_attn_implementation") for part in patient.module.modules()):
         return  # the model around it makes the mask

@@ -37,7 +37,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     of_memory = [name for name in masks if about_memory(probe.interface, name)]
     for name in masks:
         about = about_memory(probe.interface, name)
-        if about or (about is None and not of_memory):
+        if about or (about is None and (not of_memory or _of_both(probe, name))):
             continue
         others = _open(probe, of_memory, inputs)
         for value in _values(probe.interface.masks, name, inputs.query.shape[1]):
@@ -54,6 +54,12 @@ def check(patient: Patient) -> Iterator[Finding]:
                     numbers={"hidden": hidden, "seen": seen},
                 )
                 break
+
+
+def _of_both(probe: Probe, name: str) -> bool:
+    """Whether it is known to mask cells [Q, K] of as many keys as the memory has."""
+    mask = next((m for m in probe.interface.masks if m.parameter == name), None)
+    return mask is not None and mask.works and mask.what == "cells" and not mask.own and probe.rectangular
 
 
 def _memory(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> tuple[float, float]:

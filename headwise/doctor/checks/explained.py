@@ -34,8 +34,10 @@ def check(patient: Patient) -> Iterator[Finding]:
         if deviation.name in patient.excused:
             continue
         told = deviation.told(fit.numbers)
-        severity: Severity = "note" if deviation.convention and patient.is_library else "bug"
-        if severity == "bug" and (deviation.convention or (fit.alternatives and len(fit.deviations) > 1)):
+        severity: Severity = "bug"
+        if deviation.convention:
+            severity = patient.severity("wrong-variant: a convention", "risk")
+        elif fit.alternatives and len(fit.deviations) > 1:
             severity = "risk"
         if deviation.name == "wrong-scale" and fit.projections.kind == "none" and severity == "bug":
             severity = "risk"  # Luong's dot-product attention is not scaled

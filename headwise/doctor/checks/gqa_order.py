@@ -36,7 +36,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         tiled = got == [h % groups for h in range(count)]
         yield Finding(
             "gqa-order",
-            "note" if patient.is_library else "bug" if tiled else "risk",
+            patient.severity("gqa-order: tiled", "bug" if tiled else "risk"),
             f"the {count} query heads use the key heads {', '.join(map(str, got))}"
             + (" (tiled)" if tiled else "")
             + f"; expected {', '.join(map(str, expected))}: each key head serves {count // groups} neighbouring query "

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headwise.doctor.calling.interface import Inputs
-from headwise.doctor.finding import Finding
+from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe, gap, gradients, quiet, weighting
 
@@ -105,9 +105,12 @@ def _along(patient: Patient, probe: Probe, inputs: Inputs, names: list[str]) -> 
             if estimated
             else ""
         )
+        severity: Severity = "risk" if estimated else "bug"
+        if _own_backward(out):
+            severity = patient.severity("gradient-wrong: a custom backward", severity)
         yield Finding(
             "gradient-wrong",
-            "risk" if estimated or (patient.is_library and _own_backward(out)) else "bug",
+            severity,
             f"along a random direction of {what} the output changes by {measured:.4g} per step, in float64; its "
             f"gradient gives {said:.4g}{surrogate}",
             "look for a detach(), .data or torch.no_grad on part of the path, or a custom backward",

@@ -86,7 +86,8 @@ def _large(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:
         out = probe.attempt(scaled(inputs, factor))
         if isinstance(out, Tensor) and not out.isfinite().all():
             fix = "subtract the row's maximum before exp, as torch.softmax does"
-            yield _unstable("risk" if patient.is_library else "bug", factor, out, "in float32", fix)
+            severity = patient.severity("softmax-unstable: in float32", "bug")
+            yield _unstable(severity, factor, out, "in float32", fix)
             return
 
 

@@ -33,7 +33,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         if others and all(_without(x) for x in others):
             yield Finding(
                 "padding-attended",
-                "risk" if patient.is_library else "bug",
+                patient.severity("padding-attended: of blocks", "bug"),
                 f"with 5 tokens a query gives up to {given:.2g} of its weight to keys that come from no token, and "
                 f"with {length} tokens none: the padding to whole blocks is attended to",
                 "mask the keys that were padded: their scores are -inf before the softmax",
@@ -56,7 +56,7 @@ def _before_the_first(patient: Patient) -> Iterator[Finding]:
         if bool(some.any()) and not bool(some.all()) and bool((scores == scores[0]).all()):
             yield Finding(
                 "padding-attended",
-                "risk" if patient.is_library else "bug",
+                patient.severity("padding-attended: of blocks", "bug"),
                 f"with {_LENGTHS[-1]} tokens {int(some.sum())} of {len(some)} rows of weights give up to "
                 f"{float(given.amax()):.2g} of their weight to keys of zeros that come from no token, and the others "
                 "none: what was padded, such as the block before the first one, is attended to",

@@ -37,7 +37,7 @@ _UP_TO = r"(?:(?!\b(?:top|last|upper|higher|rest|others|remaining|additional|abo
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    if patient.is_library:
+    if not patient.reports("window-ignored: in some layers"):
         raise NotApplicable("a library's config is its convention")
     said = sizes.find(patient.module, _SIZES)
     if not said or patient.interface.takes != "self" or patient.interface.length:

@@ -37,7 +37,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if interface.batched and not interface.batch_first and said and not re.search(r"batch_first|seq\w* first", text):
         yield Finding(
             "batch-mixing",
-            "risk" if patient.is_library else "bug",  # what its model passes is right, and the text is not
+            patient.severity("batch-mixing: said to be batch first", "bug"),
             f"{said.group(0).strip()!r} says that the batch comes first, but the module attends along the first "
             "dimension, so it mixes the examples of a batch",
             "pass batch_first=True to the layers it is built of, or transpose",
@@ -50,7 +50,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         if wrong:
             yield from _placed(patient, site, wrong)
         elif not _both_ways(site, sites):
-            yield from _axis(site, released=patient.is_library)
+            yield from _axis(patient, site)
 
 
 def _both_ways(site: Site, sites: Sequence[Site]) -> bool:
@@ -97,7 +97,7 @@ def _listed(placement: Placement) -> str:
     return f"positions {', '.join(map(str, placement.tokens[:12]))}"
 
 
-def _axis(site: Site, *, released: bool) -> Iterator[Finding]:
+def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
     layout, met = site.layout, site.contraction
     if layout.mixed or site.softmax.scores.shape[site.softmax.dims[0] if site.softmax.dims else 0] < 2:
         return
@@ -129,7 +129,7 @@ def _axis(site: Site, *, released: bool) -> Iterator[Finding]:
     sums = float(site.softmax.weights.sum(site.softmax.dims).mean()) if site.softmax.dims else 1.0
     yield Finding(
         "softmax-axis",
-        "risk" if released and over == "the queries" else "bug",  # keys choose among queries, as in slots and groups
+        patient.severity("softmax-axis: over the queries", "bug") if over == "the queries" else "bug",
         f"the softmax is taken over axis {dims} of scores {shape}, which is {over}; the keys are on another axis, so "
         "the weights of a query over its keys do not sum to 1",
         "take the softmax over the axis of the keys, softmax(dim=-1) for scores [B, H, Q, K]",

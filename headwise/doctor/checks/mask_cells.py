@@ -156,7 +156,9 @@ def _allowed(mask: MaskInput, batch: int, queries: int, keys: int) -> Tensor:
 
 def _may_hold_0_and_1(patient: Patient, mask: MaskInput) -> bool:
     """Whether nothing says that a mask [B, K] or [B, Q, K] is to be added: others pass 0 and 1 in these shapes."""
-    if mask.form != "additive" or not mask.works or patient.is_library or mask.claimed == "additive":
+    if mask.form != "additive" or not mask.works or mask.claimed == "additive":
+        return False
+    if not patient.reports("mask-added: passed as 0 and 1"):
         return False
     stated = patient.spec.padding if patient.interface.roles.get(mask.parameter) == "padding" else patient.spec.mask
     shapes = {m.shape for m in patient.interface.masks if m.parameter == mask.parameter and m.works}

@@ -48,7 +48,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         ):
             severity = _replaced(patient, inputs, mask)
             unless = "" if severity == "bug" else ", unless its causal mask is switched off"
-            severity = "risk" if severity == "bug" and _by_starts(patient) else severity
+            if _by_starts(patient):
+                severity = patient.severity("mask-ignored: beside starts of sequences", severity)
             patient.excused |= {"mask-ignored"} if severity != "bug" else set()
             yield _finding(
                 f"{mask.parameter} changes nothing: a mask that hides a key gives the same output as one that hides "
@@ -61,8 +62,8 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _by_starts(patient: Patient) -> bool:
-    """Whether a library's module requires the starts of its sequences: its model then passes no mask."""
-    return patient.is_library and any(STARTS.match(name.lower()) for name, _ in patient.interface.way.extras)
+    """Whether it requires the starts of its sequences."""
+    return any(STARTS.match(name.lower()) for name, _ in patient.interface.way.extras)
 
 
 def _one_each(masks: tuple[MaskInput, ...]) -> list[MaskInput]:

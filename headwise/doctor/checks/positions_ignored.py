@@ -34,6 +34,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     has = _positions(patient)
     if not has:
         raise NotApplicable("it has no positions of its own")
+    if "positions-ignored" in patient.excused:
+        raise NotApplicable("its table runs over another axis, which is told")
     if _biased_mask(patient):
         raise NotApplicable("the mask that it is given carries a bias, which may be its positions")
     if patient.interface.takes != "self" or patient.interface.length:

@@ -130,7 +130,7 @@ def _order(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor] | N
     parts = ", ".join(f"{_WORDS[name]} from {first[name]}" for name in shared)
     yield Finding(
         "qkv-order",
-        "note" if patient.is_library else "bug",
+        patient.severity("qkv-order: of a fused projection", "bug"),
         f"the fused projection {seed.name} is split in the order {', '.join(order)}: features of the {parts}; expected "
         f"{', '.join(shared)}, as in checkpoints and other code",
         f"split it in the order {', '.join(shared)}",

@@ -50,7 +50,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         if pairs:
             yield Finding(
                 "shift-mask",
-                "risk" if patient.is_library or not re.search("mask", text_of(patient.module)) else "bug",
+                patient.severity(
+                    "shift-mask: between borders", "bug" if re.search("mask", text_of(patient.module)) else "risk"
+                ),
                 f"in a map of {side} x {side} with windows of {window} that are shifted by {shift}, {pairs} pairs of "
                 f"tokens at opposite borders attend to one another: they are {window + 1} or more places apart",
                 "mask the pairs of different regions: number the regions of the padded and shifted map, cut the "

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.interface import Inputs
-from headwise.doctor.finding import Finding
+from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.probe import REACHED, Probe, gap
@@ -157,9 +157,12 @@ def _unused(
     matrix = any(wanted[name].ndim >= 2 and min(wanted[name].shape[-2:]) > 1 for name in names)
     library = type(probe.module.get_submodule(holder)).__module__.startswith("torch.")  # a norm that is left over
     several = not library and any(wanted[name].numel() > 1 and not name.endswith("bias") for name in names)
+    severity: Severity = "bug" if is_read or ((matrix or several) and not optional) else "risk"
+    if not is_read and not matrix:
+        severity = patient.severity("unused-parameter: of a vector", severity)
     return Finding(
         "unused-parameter",
-        "bug" if is_read or ((matrix or (several and not patient.is_library)) and not optional) else "risk",
+        severity,
         evidence,
         "use it where it belongs (is another one used in its place?), or remove it",
         where=origin(probe.module, names[0]),

@@ -93,7 +93,7 @@ def _judge(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> Ite
             yield from () if found is None else (found,)
             return
     if _close(factor, expected):
-        if patient.spec.scale is None and _is_t5(patient, site) and not patient.is_library:
+        if patient.spec.scale is None and _is_t5(patient, site) and patient.reports("t5-scaled: beside a T5 bias"):
             yield Finding(
                 "t5-scaled",
                 "bug" if _says_t5(patient) else "risk",  # others use its bias with scaled scores
@@ -104,7 +104,7 @@ def _judge(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> Ite
                 numbers={"scale": factor, "expected": 1.0},
             )
         return
-    if _close(factor, 1.0) and (_is_t5(patient, site) or _says_t5(patient) or patient.is_library):
+    if _close(factor, 1.0) and (_is_t5(patient, site) or _says_t5(patient) or not patient.reports("wrong-scale: none")):
         patient.excused.add("wrong-scale")
         return
     numbers = {"scale": factor, "expected": expected, "head_width": float(width)}
@@ -161,7 +161,7 @@ def _cooled(patient: Patient, site: Site, factor: float, expected: float, latent
         return None
     return Finding(
         "wrong-scale",
-        "note" if patient.is_library else "bug" if latent.kept else "risk",
+        patient.severity("wrong-scale: without YaRN's temperature", "bug" if latent.kept else "risk"),
         f"the scores are multiplied by {factor:.4f}, {words} the temperature of mscale_all_dim that its configuration "
         f"states; expected {latent.all_dim:.4f}^2 / sqrt({site.q.shape[-1]}) = {right:.4f}"
         + ("" if latent.kept else ", if the configuration written in its code is used"),
@@ -186,7 +186,7 @@ def _severity(patient: Patient, site: Site, factor: float, known: str | None) ->
     if known is None:
         return (None if _normed(site) else "risk"), "which is not a power of any width here"
     if _normed(site):
-        return "risk", f"{known}; queries or keys are normalised".removeprefix("; ")
+        return "note" if _gained(site) else "risk", f"{known}; queries or keys are normalised".removeprefix("; ")
     if _close(factor, 1.0):
         # Luong's dot-product attention is not scaled, nor is attention over images with convolutional projections
         # (Zhang et al. 2018).
@@ -196,7 +196,7 @@ def _severity(patient: Patient, site: Site, factor: float, known: str | None) ->
         plain = not _has_projections(site) and "scaled" not in (type(patient.module).__name__ + text).lower()
         if convolved or plain:
             return "risk", known
-    return "risk" if patient.is_library else "bug", known  # released weights were trained with their scale
+    return patient.severity("wrong-scale: of the scores", "bug"), known
 
 
 def _falls_with_the_layer(patient: Patient, site: Site, factor: float) -> bool:
@@ -267,6 +267,21 @@ def _learned(site: Site) -> bool:
             if any(shape[-1:] in ((), (1,)) for shape in others):
                 return True
     return False
+
+
+def _gained(site: Site) -> bool:
+    """Whether learned numbers, one per feature, multiply queries and keys: so the scale is learned."""
+    return all(
+        any(
+            step.order < site.product.order
+            and step.name == "mul"
+            and step.names
+            and {seed.number for seed in site.projections[name]} & set(marks.seed_of(step.source).unique().tolist())
+            and any(isinstance(x, Tensor) and x.shape[-1:] == site.q.shape[-1:] for x in step.arguments)
+            for step in site.trace.steps
+        )
+        for name in ("q", "k")
+    )
 
 
 def _is_stated(patient: Patient, factor: float) -> bool:

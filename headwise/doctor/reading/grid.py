@@ -59,9 +59,12 @@ def read_grid(product: Seed, sources: Tensor, q: Side, k: Side, *, queries_left:
 
 
 def _as_met(columns: Tensor, names: Tensor, place: Tensor) -> Tensor:
-    """The order of the keys in the product: cached keys may come before new ones."""
+    """The order of the keys in the product: cached keys may come before new ones. In a product of blocks several keys
+    have the same place, which then says nothing.
+    """
     first = torch.stack([place[names == x].min() for x in columns])
-    return first.argsort(stable=True)
+    alone = len(first.unique()) == len(first)
+    return first.argsort(stable=True) if alone else torch.arange(len(first))
 
 
 def _learned(example: Tensor, feature: Tensor) -> Tensor:

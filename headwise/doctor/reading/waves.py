@@ -24,7 +24,7 @@ def may_be_rope(function: Callable[[], object], tokens: Iterable[Tensor | None])
     seen = _Waves([x for x in tokens if x is not None])
     with torch.no_grad(), seen:
         function()
-    return seen.onto_projected or not seen.elsewhere
+    return seen.onto_projected or (bool(seen.waves) and not seen.elsewhere)
 
 
 class _Waves(TorchDispatchMode):
@@ -59,7 +59,7 @@ class _Waves(TorchDispatchMode):
             if name in _PRODUCTS or any(x in self.projected for x in live):
                 self.projected |= places
         elif name in ("cos", "sin", "polar") or (wave and name not in _PRODUCTS):
-            self.waves |= places
+            self.waves |= {_memory(x) for x in made if x.numel()}  # of heads too narrow for it nothing is rotated
         return out
 
 

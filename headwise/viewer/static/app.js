@@ -19,7 +19,7 @@ import { State } from "./state.js";
 import { Strip } from "./shell/strip.js";
 import { Tabs } from "./shell/tabs.js";
 import { Thumbs } from "./shell/thumbs.js";
-import { VIEWS } from "./views.js";
+import { SMALL, VIEWS } from "./views.js";
 import { say } from "./words.js";
 
 const NARROW = 640; // pixels; below, the heads are folded first (as in page.css)
@@ -37,7 +37,10 @@ export class App {
     this.closing = new AbortController(); // its signal removes listeners outside of the host
     const { signal } = this.closing;
     this.source = this.watch(source);
+    this.small = source.small; // the heads that a small output shows, and how; null = the whole page
+    this.Views = this.small ? SMALL : VIEWS;
     this.state = new State({
+      ...(this.small ? beginning(this.small) : {}),
       ...(first ? Live.first(first) : {}),
       scale: this.source.inputs[0].stacks[0].cols.length > MANY ? "root" : "linear",
       stat: source.statistics[0]?.key ?? null,
@@ -47,7 +50,7 @@ export class App {
     this.element = element;
     this.found = null; // the matches of the search: { rows: Set, cols: Set, query }
     this.root = host.attachShadow({ mode: "open" });
-    this.root.adoptedStyleSheets = [CSS, ...VIEWS.map((View) => View.css ?? ""), Live.css].map((text) => {
+    this.root.adoptedStyleSheets = [CSS, ...this.Views.map((View) => View.css ?? ""), Live.css].map((text) => {
       const sheet = new CSSStyleSheet();
       sheet.replaceSync(text);
       return sheet;
@@ -126,14 +129,14 @@ export class App {
     if (this.able?.source !== this.source) {
       const stacks = this.source.inputs.flatMap((input) => input.stacks);
       const can = (View) => stacks.some((stack) => !View.why(Object.create(this, { stack: { value: stack } })));
-      this.able = { source: this.source, views: VIEWS.filter(can) };
+      this.able = { source: this.source, views: this.Views.filter(can) };
     }
-    return VIEWS.filter((View) => View.id === this.state.view || this.able.views.includes(View));
+    return this.Views.filter((View) => View.id === this.state.view || this.able.views.includes(View));
   }
 
   // The class of the chosen view, and the view itself; null if it has nothing to show.
   get View() {
-    return VIEWS.find(({ id }) => id === this.state.view);
+    return this.Views.find(({ id }) => id === this.state.view);
   }
 
   get view() {
@@ -153,7 +156,8 @@ export class App {
   }
 
   plainHeadName(layer, head) {
-    return `${this.layerName(layer)} · ${say("head {n}", { n: head })}`;
+    const name = say("head {n}", { n: head });
+    return this.small?.unnamed ? name : `${this.layerName(layer)} · ${name}`;
   }
 
   digits(weight) {
@@ -183,7 +187,7 @@ export class App {
   within(said) {
     const below = (number, count) => (number !== null && number < count ? number : null);
     const found = { ...said };
-    if (!VIEWS.some(({ id }) => id === said.view)) delete found.view; // the view stays
+    if (!this.Views.some(({ id }) => id === said.view)) delete found.view; // the view stays
     found.input = below(said.input, this.source.inputs.length) ?? 0;
     const { stacks } = this.source.inputs[found.input];
     found.stack = below(said.stack, stacks.length) ?? 0;
@@ -210,7 +214,7 @@ export class App {
   // ---- the frame
 
   build(page) {
-    this.views = VIEWS.map((View) => ({ View, view: null }));
+    this.views = this.Views.map((View) => ({ View, view: null }));
     this.thumbs = new Thumbs(this);
     this.header = new Header(this);
     this.search = new Search(this);
@@ -230,8 +234,10 @@ export class App {
     const aside = some(live?.predictions.element);
     const body = element("div", { className: "body" }, this.strip.element, stage, ...aside);
     const main = element(page ? "main" : "div", { className: "main" }, this.tabs.element, body);
-    const parts = [this.progress, this.header.element, ...some(live?.prompt.element), main, this.footer.element, this.keys.help];
-    this.frame = element("div", { className: "app" }, ...parts);
+    const whole = [this.header.element, ...some(live?.prompt.element), main];
+    const parts = [this.progress, ...(this.small ? [this.panel] : whole), this.footer.element, this.keys.help];
+    this.frame = element("div", { className: this.small ? "app small" : "app" }, ...parts);
+    this.host.toggleAttribute("data-small", Boolean(this.small));
     this.root.append(this.frame);
   }
 
@@ -338,6 +344,12 @@ export class App {
       }
     }, KEEP_MS);
   }
+}
+
+// The state that a small output begins with.
+function beginning({ kind, heads: [head, ...others], row }) {
+  const also = others.map((other) => [0, other]);
+  return { view: kind === "lines" ? "lines" : "maps", head, heads: also, pinRow: row };
 }
 
 const sameTokens = (one, other) => one === other || one.labels.join("\0") === other.labels.join("\0");

@@ -5,7 +5,7 @@ import { liveSource } from "./data/live.js";
 import { embeddedSource, serverSource } from "./data/source.js";
 import { Live } from "./shell/live/live.js";
 import { State } from "./state.js";
-import { say, speak } from "./words.js";
+import { say, speak, untranslated } from "./words.js";
 
 const again = () => say("Write it again with headwise view.");
 const place = document.getElementById("page");
@@ -31,7 +31,13 @@ async function open() {
   const follow = () => (document.documentElement.style.colorScheme = app.state.theme === "auto" ? "" : app.state.theme);
   app.state.on(follow); // for scroll bars and overscroll, which are outside of the host
   follow();
-  window.headwise = { source, app, state: app.state }; // for tests and the console
+  // Another language: every sentence is made anew, and the address holds the rest.
+  app.state.on((changed) => {
+    if (!changed.has("language")) return;
+    history.replaceState(null, "", `#${app.state.write()}`);
+    location.reload();
+  });
+  window.headwise = { source, app, state: app.state, untranslated }; // for tests and the console
 }
 
 // The run of the prompt and the edits in the address, if there are any. If it is refused, the page itself says why.

@@ -1,7 +1,7 @@
 // The entry point of the page of a profile: what every head did over a corpus.
 
 import { ProfileApp } from "./profile/app.js";
-import { say, speak } from "./words.js";
+import { say, speak, untranslated } from "./words.js";
 
 const place = document.getElementById("page");
 
@@ -13,7 +13,7 @@ try {
   document.documentElement.lang = speak([asked, facts.language, ...navigator.languages].filter(Boolean));
   const host = document.createElement("div");
   place.replaceChildren(host);
-  window.headwise = { app: new ProfileApp(host, facts) }; // for tests and the console
+  window.headwise = { app: new ProfileApp(host, facts), untranslated }; // for tests and the console
 } catch (error) {
   const sentence = document.createElement("p");
   sentence.setAttribute("role", "alert");

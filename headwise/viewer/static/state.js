@@ -1,5 +1,6 @@
 // The state of the page. Every view reads and sets it, and is told what changed; a page stores it in the address.
 
+import { LANGUAGES } from "./words.js";
 import { read, written as writtenEdits } from "./data/edits.js";
 
 const FIELDS = {
@@ -19,6 +20,7 @@ const FIELDS = {
   sink: ["sink", false], // hide the sink's columns
   threshold: ["threshold", 0], // smaller weights are not drawn
   theme: ["theme", "auto"],
+  language: ["lang", null], // null: that of the writer of the file, or of the browser
   stat: ["stat", null],
   sort: ["sort", "layers"],
   level: ["level", "tokens"],
@@ -40,6 +42,7 @@ export const CHOICES = {
   scale: ["linear", "root", "log", "row"],
   colours: ["ember", "viridis", "cividis", "grey"],
   theme: ["auto", "light", "dark"],
+  language: Object.keys(LANGUAGES),
   sort: ["layers", "down", "up"],
   level: ["tokens", "words", "sentences"],
   direction: ["gives", "gets"],

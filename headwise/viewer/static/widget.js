@@ -35,6 +35,7 @@ function start(model, host) {
     const facts = JSON.parse(model.get("facts"));
     speak([facts.language, ...navigator.languages].filter(Boolean)); // the writer of the output, then the browser
     const source = embeddedSource(facts, blocksOf(model));
+    host.style.height = source.small ? "auto" : HEIGHT;
     const app = new App(host, source);
     const theme = themeAround(host);
     if (theme) app.state.set({ theme });

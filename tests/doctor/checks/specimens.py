@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor.calling.example import Example
 from headwise.doctor.finding import Finding
-from headwise.doctor.patient import Example, Patient
+from headwise.doctor.patient import Patient
 
 
 class Attention(nn.Module):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.doctor.patient import Example, NotApplicable
+from headwise.doctor.calling.example import Example
+from headwise.doctor.patient import NotApplicable
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 
 

@@ -81,8 +81,8 @@ function sourceOf(facts, cells, answersOf) {
     return stack;
   };
   const inputs = facts.inputs.map(({ name, stacks }, input) => ({ name, stacks: stacks.map(stackOf(input)) }));
-  const { title, made, tolerance, statistics, source: kind, live = null } = facts;
-  return { title, made, tolerance, statistics, kind, live, inputs };
+  const { title, made, tolerance, statistics, source: kind, live = null, small = null } = facts;
+  return { title, made, tolerance, statistics, kind, live, small, inputs };
 }
 
 // ---- in the page itself

@@ -2,14 +2,14 @@
 
 import PAGE from "../page.css" with { type: "text" };
 import STYLE from "./profile.css" with { type: "text" };
-import { button } from "../shell/controls.js";
+import { button, languageSwitch } from "../shell/controls.js";
 import { element, icon } from "../shell/element.js";
 import { Cards } from "./cards.js";
 import { HeadPage } from "./head.js";
 import { themeSaid } from "../shell/header.js";
 import { say } from "../words.js";
 
-const FIRST = { head: null, sort: "place", order: "down", layer: "", kind: "", token: "", theme: "auto" };
+const FIRST = { head: null, sort: "place", order: "down", layer: "", kind: "", token: "", theme: "auto", lang: "" };
 
 export class ProfileApp {
   constructor(host, facts) {
@@ -49,7 +49,7 @@ export class ProfileApp {
       {},
       element("h1", { textContent: facts.title, dir: "auto" }),
       element("p", { className: "facts", textContent: said.join(" · ") }),
-      element("span", { className: "corner" }, this.theme),
+      element("span", { className: "corner" }, languageSwitch((lang) => this.speak(lang)), this.theme),
     );
   }
 
@@ -117,6 +117,12 @@ export class ProfileApp {
     else if (event.key === "ArrowRight" && this.state.head) this.page.step(1);
     else return;
     event.preventDefault();
+  }
+
+  // Another language: every sentence is made anew.
+  speak(lang) {
+    this.set({ lang });
+    location.reload();
   }
 
   // ---- the theme

@@ -2,7 +2,7 @@
 // choice calls `choose(value)` and does not mark itself: the changed state does.
 
 import { element, icon } from "./element.js";
-import { say } from "../words.js";
+import { LANGUAGES, otherLanguage, say } from "../words.js";
 
 // The colour scales: options for `choices`. The last one scales by rows, so it is only for maps.
 export const SCALE_CHOICES = [
@@ -81,5 +81,13 @@ export function button(content, title, act) {
   if (text) made.append(element("span", { textContent: text }));
   else made.ariaLabel = title;
   made.addEventListener("click", act);
+  return made;
+}
+
+// A button with the name of the other language, which those who read it know.
+export function languageSwitch(choose) {
+  const language = otherLanguage();
+  const made = element("button", { type: "button", className: "plain language", lang: language }, element("span", { textContent: LANGUAGES[language] }));
+  made.addEventListener("click", () => choose(language));
   return made;
 }

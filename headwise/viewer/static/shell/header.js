@@ -1,6 +1,6 @@
 // The top of the page: its title, the input and layers shown, the theme, and help.
 
-import { button, choices, picker } from "./controls.js";
+import { button, choices, languageSwitch, picker } from "./controls.js";
 import { element, icon } from "./element.js";
 import { say } from "../words.js";
 
@@ -19,7 +19,8 @@ export class Header {
     const help = button({ icon: "help" }, say("Help: the keys (?)"), () => app.keys.show());
     this.hints = button({ icon: "look" }, "", () => app.state.set({ hints: !app.state.hints }));
     const title = element("h1", { textContent: app.source.title, title: app.source.title, dir: "auto" });
-    const corner = element("span", { className: "corner" }, this.hints, this.theme, help);
+    const switched = app.address ? [languageSwitch((language) => app.state.set({ language }))] : [];
+    const corner = element("span", { className: "corner" }, ...switched, this.hints, this.theme, help);
     this.element = element("header", {}, title, this.facts, this.inputs, this.stacks, corner);
   }
 

@@ -46,7 +46,7 @@ export class Keys {
     this.acts = new Map([...MOVING, ...SHOWING, ...this.editing].flatMap(([keys, , act]) => keys.map((key) => [key, act])));
     place.addEventListener("keydown", (event) => this.press(event), { signal: app.closing.signal });
     this.table = element("div", { className: "tables" });
-    const title = element("h2", { textContent: say("Keys"), id: "help-title" });
+    const title = element("h2", { textContent: say("Keyboard"), id: "help-title" });
     const close = button({ icon: "close" }, say("Close"), () => this.help.close());
     const top = element("div", { className: "top" }, title, close);
     this.help = element("dialog", { className: "help" }, top, this.table);
@@ -122,7 +122,7 @@ function turn(app, field, on, count) {
 // The number keys are those of the tabs that are there.
 function chooseView(app, key) {
   const View = app.shownViews[key - 1];
-  if (View) app.state.set({ view: View.id });
+  if (View) app.go({ view: View.id });
 }
 
 function following(app, field) {

@@ -180,7 +180,7 @@ export class RunningText {
   }
 
   reveal() {
-    if (this.at !== null) this.spans[this.at].scrollIntoView({ block: "nearest" });
+    if (this.at !== null) this.spans[this.at].scrollIntoView({ block: "nearest", container: "nearest" });
   }
 
   // ---- actions of the reader
