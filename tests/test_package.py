@@ -52,7 +52,7 @@ PINNED = {
     ),
     "headwise.doctor": ("Comparison Diagnosis Finding Gradients Spec Where compare diagnose diagnose_model gradcheck"),
     "headwise.profiles": "CLASSES KINDS MEASURES Corpus Example Head Pair Profile load profile",
-    "headwise.worksheet": ("Axis Matrix Step Worksheet make write"),
+    "headwise.worksheet": ("Axis Matrix Step Worksheet make of_weight write"),
     "headwise.testing": ("assert_healthy"),
 }
 

@@ -43,8 +43,8 @@ VERBS = {
     "view": "texts --file --model --layers --out --serve --port --open --debug",
     "watch": "texts --file --model --out --layers --only --max-length --generate --values --dtype --statistics-only "
     "--lines --chunk --debug",
-    "worksheet": "--kind --tokens --memory --mask --heads --kv-heads --positions --latents --model --seed --out --show "
-    "--debug",
+    "worksheet": "records --layer --head --row --col --call --example "
+    "--kind --tokens --memory --mask --heads --kv-heads --positions --latents --model --seed --out --show --debug",
 }
 
 
