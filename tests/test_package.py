@@ -135,7 +135,20 @@ for name in sys.argv[2:]:
 
 
 LIGHT = (
-    *("attention", "masks", "plan", "Bert", "AttentionRecord", "load", "Seen", "watch", "view", "plot", "diagnose"),
+    *(
+        "attention",
+        "masks",
+        "plan",
+        "Bert",
+        "AttentionRecord",
+        "load",
+        "Seen",
+        "watch",
+        "view",
+        "show",
+        "plot",
+        "diagnose",
+    ),
     *("doctor", "tasks", "testing", "worksheet"),
 )
 
