@@ -213,8 +213,9 @@ def test_a_mistake_is_told_without_importing_anything_heavy(arguments: str, tmp_
     assert HEAVY.isdisjoint(imported.split())
 
 
-def test_help_groups_the_verbs_and_cuts_nothing(run: Run) -> None:
+def test_help_groups_the_verbs_and_cuts_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for width in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
         lines = run("--help").out.splitlines()
         assert max(map(len, lines)) <= width
         titles = [line for line in lines if line.endswith(":")]
