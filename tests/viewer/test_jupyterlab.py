@@ -122,7 +122,7 @@ class server:  # noqa: N801 (used as a function)
                     return address
             time.sleep(0.1)
         self.__exit__()
-        pytest.fail(f"JupyterLab does not start:\n{(self.folder / 'log').read_text(encoding='utf-8')[-2000:]}")
+        raise AssertionError(f"JupyterLab does not start:\n{(self.folder / 'log').read_text(encoding='utf-8')[-2000:]}")
 
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
