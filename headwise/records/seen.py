@@ -21,7 +21,7 @@ from headwise.text.tokens import Tokens
 if TYPE_CHECKING:
     import pandas
 
-    from headwise.records.statistics import Statistics
+    from headwise.records.statistics.compute import OfLayers
     from headwise.records.summary import Summary
 
 Layer = int | str
@@ -299,8 +299,8 @@ class Seen:
 
     # Numbers.
 
-    def statistics(self, *which: str, **options: Any) -> dict[str, Statistics]:
-        """`record.statistics(*which, **options)` of every layer, by its name."""
+    def statistics(self, *which: str, **options: Any) -> OfLayers:
+        """`record.statistics(*which, **options)` of every layer: a dict, by its name."""
         from headwise.records.statistics.compute import OfLayers
 
         return OfLayers({name: self[name].statistics(*which, **options) for name in self.layers})
