@@ -144,6 +144,10 @@ class Printed:
 
 
 def padded(text: str, columns: int) -> str:
-    """The text with blanks behind it, so that it fills these columns of a terminal; Chinese letters take two."""
-    wide = sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
-    return text + " " * (columns - wide)
+    """The text with blanks behind it, so that it fills these columns of a terminal."""
+    return text + " " * (columns - width(text))
+
+
+def width(text: str) -> int:
+    """The columns of a terminal that a text takes: two for each Chinese letter."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

@@ -88,8 +88,8 @@ def worksheet(
     if records is None and asked:
         raise ArgumentError(f"--{min(asked)}: only a weight of RECORDS has this option. Received: no RECORDS")
     if records is not None:
-        said = [name for name in ("kind", "tokens") if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
-        for name in [*said, *given]:
+        typed = [name for name in ("kind", "tokens") if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
+        for name in [*typed, *given]:
             raise ArgumentError(
                 f"--{name.replace('_', '-')}: only made-up numbers have this option. Received: RECORDS={records}"
             )

@@ -43,6 +43,7 @@ class Seen:
 
     _tokens: list[Tokens] | None = None
     _source_tokens: list[Tokens] | None = None
+    pixel_values: Tensor | None = None  #: the images that the model read, [B, C, H, W], as it read them; None = none
 
     def __init__(self, records: Sequence[AttentionRecord] = (), coverage: Coverage | None = None) -> None:
         self._records = list(records)
@@ -201,6 +202,7 @@ class Seen:
     def _copy(self, records: Sequence[AttentionRecord]) -> Seen:
         seen = Seen(records, self.coverage())
         seen._tokens, seen._source_tokens = self._tokens, self._source_tokens
+        seen.pixel_values = self.pixel_values
         return seen
 
     # Tokens of rows and columns.
@@ -209,17 +211,17 @@ class Seen:
     def tokens(self) -> list[Tokens] | None:
         """The tokens of each example; of an encoder-decoder, those of the decoder. None if they were not set.
 
-        Set it to anything that `headwise.text.as_tokens` takes: what a tokenizer returned, `Tokens`, `Patches`, names
-        for each example; for an encoder-decoder to `{"source": ..., "target": ...}`. RecordError if a record has
+        Set it to anything that `headwise.text.as_tokens` takes: what a tokenizer returned, `Tokens`, `Patches`, `Frames`,
+        names for each example; for an encoder-decoder to `{"source": ..., "target": ...}`. RecordError if a record has
         another number of rows or columns.
         """
         return self._tokens
 
     @tokens.setter
     def tokens(self, value: object) -> None:
-        from headwise.text import Patches, as_tokens
+        from headwise.text import Frames, Patches, as_tokens
 
-        if isinstance(value, Patches):  # every image of the batch is cut alike
+        if isinstance(value, (Patches, Frames)):  # every image or sound of the batch is cut alike
             value = [value] * max((record.shape[0] for record in self.records), default=1)
         sides = (
             value

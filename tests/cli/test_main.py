@@ -51,7 +51,7 @@ VERBS = {
 
 def test_the_verbs_and_their_options_are_pinned() -> None:
     assert command.commands.keys() == {*VERBS, "train"}
-    assert options(command) == "--version --debug"
+    assert options(command) == "--version --lang --debug"
     assert {name: sorted(options(command.commands[name]).split()) for name in VERBS} == {
         name: sorted(pinned.split()) for name, pinned in VERBS.items()
     }
