@@ -1,5 +1,5 @@
-"""What a model read, as far as its arguments tell: the pixels of an image, and names for its patches, or for the frames of
-a sound.
+"""What a model read, as far as its arguments tell: the pixels of an image, and names for its patches, or for the frames
+of a sound.
 
 The names are only given where they are certain: the patches come from the convolution that cuts the image, and their
 number, with the tokens before them, is that of every attention of the run.
@@ -152,4 +152,4 @@ def _by_name(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     try:
         return dict(inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments)
     except (TypeError, ValueError):
-        return {**dict(enumerate(args)), **kwargs}  # type: ignore[dict-item]
+        return {**{str(i): each for i, each in enumerate(args)}, **kwargs}

@@ -54,7 +54,7 @@ def stats(path: Path, layers: str | None, csv_path: Path | None, json_path: Path
             tell(number, len(chosen), "records")
 
     console = Console(highlight=False)
-    print_whole(console, head_table(rows))
+    print_whole(console, head_table(rows, unknown=seen.unknown_tokens()))
     print_unseen(console, seen.coverage())
     for option, write in (("--csv", _write_csv), ("--json", _write_json)):
         if (target := files[option]) is not None:
