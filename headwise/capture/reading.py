@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.records import AttentionRecord, Seen
-from headwise.text import Frames, Patches
+from headwise.text import Frames, Patches, Tokens
 
 SAMPLES = 16_000  # a second of sound, as speech models of transformers read it
 HOP = 160  # samples between two columns of a spectrogram: 10 ms
@@ -77,7 +77,9 @@ class Reading:
             yield one
         queries = {record.shape[2] for record in records if record.shape[2] != record.shape[3]}
         for count in sorted(queries):  # learned queries that pool the patches, or a decoder
-            yield {"source": one, "target": [[str(i) for i in range(count)]] * batch}
+            no = (False,) * count
+            numbers = Tokens((-1,) * count, tuple(map(str, range(count))), ((0, 0),) * count, no, "", 0, no)
+            yield {"source": one, "target": [numbers] * batch}
 
 
 def patches_of(model: nn.Module, pixels: Tensor, length: int) -> Patches | None:
