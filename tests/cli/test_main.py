@@ -41,7 +41,7 @@ VERBS = {
     "--max-tokens --host --max-body --timeout --port --grpc-port --tensorflow-port --token-file --tls-cert "
     "--tls-key --drain --debug",
     "stats": "path --layers --row --csv --json --verify --debug",
-    "view": "texts --file --model --layers --out --serve --port --open --debug",
+    "view": "texts --file --model --image --layers --out --serve --port --open --debug",
     "watch": "texts --file --model --out --layers --only --max-length --generate --values --dtype --statistics-only "
     "--lines --chunk --debug",
     "worksheet": "records --layer --head --row --col --call --example "
