@@ -1,8 +1,8 @@
 """What the site has beside the files of docs/, and where links lead that leave docs/.
 
-README, CHANGELOG, CONTRIBUTING, the examples and the notebooks are pages of the site, under the addresses of `PAGES`; a link
-to one of them in the Markdown, which GitHub follows in the repository, leads to that page. The reference is made of
-`reference.py` and the docstrings, the gallery of pages that headwise writes.
+README, CHANGELOG, CONTRIBUTING, the examples and the notebooks are pages of the site, under the addresses of `PAGES`. A
+link to one of them in the Markdown, which GitHub follows in the repository, leads to that page. The reference is made
+of `reference.py` and the docstrings, the gallery of pages that headwise writes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -26,7 +25,9 @@ import commands  # noqa: E402
 import notebooks  # noqa: E402
 import reference  # noqa: E402
 
-LIVE = Path(os.environ.get("HEADWISE_GALLERY", ROOT / "build" / "gallery"))  # where scripts/docs writes the pages of the gallery
+LIVE = Path(
+    os.environ.get("HEADWISE_GALLERY", ROOT / "build" / "gallery")
+)  # where scripts/docs writes the pages of the gallery
 EXECUTE = os.environ.get("HEADWISE_NOTEBOOKS") != "saved"
 EXAMPLES = sorted((ROOT / "examples").iterdir())
 
@@ -84,7 +85,11 @@ def _page_of(path: Path, page: str) -> dict[str, str | bytes]:
         return {page: f"# {path.name}\n\n```sh\npython examples/{path.name}\n```\n\n```python\n{source}```\n"}
     book = notebooks.execute(path) if EXECUTE else notebooks.read(path)
     text, beside = notebooks.page(book, path.stem)
-    return {page: text, f"examples/{path.name}": path.read_bytes(), **{f"examples/{name}": data for name, data in beside.items()}}
+    return {
+        page: text,
+        f"examples/{path.name}": path.read_bytes(),
+        **{f"examples/{name}": data for name, data in beside.items()},
+    }
 
 
 def _reference(group: reference.Group) -> str:
