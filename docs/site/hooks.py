@@ -85,6 +85,7 @@ def _page_of(path: Path, page: str) -> dict[str, str | bytes]:
         return {page: f"# {path.name}\n\n```sh\npython examples/{path.name}\n```\n\n```python\n{source}```\n"}
     book = notebooks.execute(path) if EXECUTE else notebooks.read(path)
     text, beside = notebooks.page(book, path.stem)
+    text += f'\n---\n\nThis page is a notebook: <a href="{path.name}" download>{path.name}</a>.\n'
     return {
         page: text,
         f"examples/{path.name}": path.read_bytes(),
@@ -101,6 +102,18 @@ def _reference(group: reference.Group) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _index() -> str:
+    """All groups with their names, each a link."""
+    rows = []
+    for group in reference.GROUPS:
+        names = dict.fromkeys(_first_names[reference.home(name)] for name in group.all_names())
+        own = [name for name in names if name in group.all_names()]
+        links = " · ".join(f"[{name.rpartition('.')[2]}][{name}]" for name in own)
+        rows.append(f"| [{group.title}]({group.slug}.md) | {links} |")
+    rows += ["| [The command](command.md) | `headwise …` |", "| [The pytest plugin](pytest.md) | `--attention` |"]
+    return "\n".join(["", "| to | |", "|---|---|", *rows, ""])
+
+
 _first_names: dict[str, str] = {}
 for _group in reference.GROUPS:
     for _name in _group.all_names():
@@ -110,6 +123,8 @@ for _group in reference.GROUPS:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links into the repository into links to pages, and marked pictures into live pages."""
     where = page.file.src_uri
+    if where == "reference/README.md":
+        markdown += _index()
     page.meta.setdefault("search", {"boost": _boost(where)})
     origin = _ORIGINS.get(where, f"docs/{where}")
 
