@@ -50,6 +50,9 @@ def test_every_public_name_is_in_the_reference(load) -> None:
     found = list(public_names())
     assert len(found) > 200
     assert [name for name in found if reference.home(name) not in shown] == []
+    assert (
+        reference.home("headwise.watch") == reference.home("headwise.capture.watch") == "headwise.capture.context.watch"
+    )
 
 
 def test_what_the_reference_shows_is_there_and_documented(load) -> None:

@@ -211,6 +211,8 @@ def home(name: str) -> str:
 
 @functools.cache
 def _imported(module: str) -> dict[str, str]:
-    """What a module imports from others, by the name that it has there; within functions and conditions too."""
-    nodes = [node for node in ast.walk(_tree(module)) if isinstance(node, ast.ImportFrom)]
+    """What a module imports from others, by the name that it has there; also for type checkers alone."""
+    body = _tree(module).body
+    inner = [node for branch in body if isinstance(branch, ast.If) for node in branch.body]
+    nodes = [node for node in [*inner, *body] if isinstance(node, ast.ImportFrom)]
     return {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
