@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headwise.doctor.calling.forward_arguments import Sizes
 from headwise.doctor.calling.interface import discover
 from headwise.doctor.diagnosis import diagnose
 from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.probing.decoding import _tail
 from tests.doctor.checks.specimens import Attention, Cross, found, one, seeded
 
 # How they are called.
@@ -369,3 +371,10 @@ class Drawn(Attention):
 def test_what_a_released_method_draws(released: bool, severity: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Patient, "is_library", released)
     assert one("determinism", seeded(Drawn)).severity == severity
+
+
+def test_a_step_gets_the_biases_of_all_keys() -> None:
+    """ALiBi's, which the model around BLOOM's attention makes."""
+    four, five = (Sizes(2, n, n, 16, torch.float32, torch.device("cpu")) for n in (4, 5))
+    assert _tail(lambda at: torch.zeros(8, 1, at.keys), four, five, 3, 4).shape == (8, 1, 4)
+    assert _tail(lambda at: torch.zeros(2, at.queries, 6), four, five, 3, 4).shape == (2, 1, 6)
