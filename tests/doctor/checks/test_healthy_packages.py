@@ -14,6 +14,7 @@ from headwise.doctor.calling.interface import discover
 from headwise.doctor.diagnosis import diagnose
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.decoding import _tail
+from headwise.errors import DoctorError
 from tests.doctor.checks.specimens import Attention, Cross, found, one, seeded
 
 # How they are called.
@@ -116,6 +117,21 @@ class Seventeen(Attention):
 
 def test_the_length_of_the_example() -> None:
     assert discover(seeded(Seventeen), example=((torch.randn(2, 17, 16),), {})).length == 17
+
+
+class OnlyOne(Attention):
+    """Packed documents: one row, and a memory that ends with it."""
+
+    def forward(self, x: Tensor, memory: Tensor, width: Tensor) -> Tensor:
+        assert len(x) == 1
+        assert width.shape == (1, 2, 3)
+        return self.attend(x, torch.cat([memory, x], 1), None)
+
+
+def test_a_call_of_one_example_alone_is_not_examined() -> None:
+    example = (torch.randn(1, 6, 16), torch.randn(1, 4, 16), torch.zeros(1, 2, 3)), {}
+    with pytest.raises(DoctorError, match="a second call, with three examples, raised AssertionError"):
+        discover(seeded(OnlyOne), example=example)
 
 
 class Hungry(Attention):
