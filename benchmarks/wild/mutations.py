@@ -455,5 +455,5 @@ def _(node: ast.AST, code: Code) -> Iterator[Edit]:
 
 @operator("softcap dropped")
 def _(node: ast.AST, code: Code) -> Iterator[Edit]:
-    if _called(node) == "tanh":
+    if _called(node) == "tanh" and re.search(r"scor|logit|attn|cap", ast.unparse(code.statement(node))):
         yield f"({ast.unparse(_operands(node)[0])})"
