@@ -61,7 +61,11 @@ class Table:
             for group in self.groups
             for row, cells in enumerate(group)
         )
-        above = f"<caption>{html.escape(self.title).replace(chr(10), '<br>')}</caption>" if self.title else ""
+        above = (
+            f"<caption style='text-align: left'>{html.escape(self.title).replace(chr(10), '<br>')}</caption>"
+            if self.title
+            else ""
+        )
         below = f'<div style="{_SMALL}">{html.escape(self.caption)}</div>' if self.caption else ""
         table = f'<table style="{_TABLE}">{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
         return f'<div style="max-height: 26em; overflow: auto">{table}</div>{below}{notes}'

@@ -1,5 +1,5 @@
-"""What a model read, as far as its arguments tell: the pixels of an image, and names for its patches, or for the frames of
-a sound.
+"""What a model read, as far as its arguments tell: the pixels of an image, and names for its patches, or for the frames
+of a sound.
 
 The names are only given where they are certain: the patches come from the convolution that cuts the image, and their
 number, with the tokens before them, is that of every attention of the run.
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.records import AttentionRecord, Seen
-from headwise.text import Frames, Patches
+from headwise.text import Frames, Patches, Tokens
 
 SAMPLES = 16_000  # a second of sound, as speech models of transformers read it
 HOP = 160  # samples between two columns of a spectrogram: 10 ms
@@ -77,7 +77,9 @@ class Reading:
             yield one
         queries = {record.shape[2] for record in records if record.shape[2] != record.shape[3]}
         for count in sorted(queries):  # learned queries that pool the patches, or a decoder
-            yield {"source": one, "target": [[str(i) for i in range(count)]] * batch}
+            no = (False,) * count
+            numbers = Tokens((-1,) * count, tuple(map(str, range(count))), ((0, 0),) * count, no, "", 0, no)
+            yield {"source": one, "target": [numbers] * batch}
 
 
 def patches_of(model: nn.Module, pixels: Tensor, length: int) -> Patches | None:
@@ -152,4 +154,4 @@ def _by_name(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     try:
         return dict(inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments)
     except (TypeError, ValueError):
-        return {**dict(enumerate(args)), **kwargs}  # type: ignore[dict-item]
+        return {**{str(i): each for i, each in enumerate(args)}, **kwargs}

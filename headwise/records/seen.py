@@ -21,7 +21,7 @@ from headwise.text.tokens import Tokens
 if TYPE_CHECKING:
     import pandas
 
-    from headwise.records.statistics import Statistics
+    from headwise.records.statistics.compute import OfLayers
     from headwise.records.summary import Summary
 
 Layer = int | str
@@ -211,9 +211,9 @@ class Seen:
     def tokens(self) -> list[Tokens] | None:
         """The tokens of each example; of an encoder-decoder, those of the decoder. None if they were not set.
 
-        Set it to anything that `headwise.text.as_tokens` takes: what a tokenizer returned, `Tokens`, `Patches`, `Frames`,
-        names for each example; for an encoder-decoder to `{"source": ..., "target": ...}`. RecordError if a record has
-        another number of rows or columns.
+        Set it to anything that `headwise.text.as_tokens` takes: what a tokenizer returned, `Tokens`, `Patches`,
+        `Frames`, names for each example; for an encoder-decoder to `{"source": ..., "target": ...}`. RecordError if a
+        record has another number of rows or columns.
         """
         return self._tokens
 
@@ -238,6 +238,11 @@ class Seen:
     def source_tokens(self) -> list[Tokens] | None:
         """The tokens that the encoder of an encoder-decoder read; None if they were not set."""
         return self._source_tokens
+
+    def unknown_tokens(self) -> tuple[int, int]:
+        """How many tokens of all examples the model does not know, in whose place it read [UNK], and of how many."""
+        named = [each for side in (self._source_tokens, self._tokens) for each in side or ()]
+        return sum(each.unknown_count for each in named), sum(len(each.labels) for each in named)
 
     def row_labels(self, record: AttentionRecord, b: int = 0) -> tuple[str, ...] | None:
         """The labels of the rows (queries) of example `b`; None if there are no tokens."""
@@ -301,8 +306,8 @@ class Seen:
 
     # Numbers.
 
-    def statistics(self, *which: str, **options: Any) -> dict[str, Statistics]:
-        """`record.statistics(*which, **options)` of every layer, by its name."""
+    def statistics(self, *which: str, **options: Any) -> OfLayers:
+        """`record.statistics(*which, **options)` of every layer: a dict, by its name."""
         from headwise.records.statistics.compute import OfLayers
 
         return OfLayers({name: self[name].statistics(*which, **options) for name in self.layers})
@@ -314,7 +319,9 @@ class Seen:
         """
         from headwise.records.summary import Summary, rows_of
 
-        return Summary(tuple(head for record in self.records for head in rows_of(self, record, row)))
+        unknown, tokens = self.unknown_tokens()
+        rows = tuple(head for record in self.records for head in rows_of(self, record, row))
+        return Summary(rows, tokens, unknown)
 
     def to_pandas(self) -> pandas.DataFrame:
         """The rows of `summary()` as a frame. Needs pandas: pip install "headwise[pandas]"."""

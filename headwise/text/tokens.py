@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
@@ -40,7 +40,7 @@ class Tokens:
     unknown: tuple[bool, ...] = ()  # the vocabulary lacks this text: the model reads [UNK]
     word_ids: tuple[int | None, ...] = ()  # the tokenizer's word of each; None = special. () = unknown
     patches: Patches | None = None  # for tokens of an image: their positions
-    seconds: float | None = None  # for tokens of a sound: how long each is
+    seconds: float | None = field(default=None, metadata={"since": 3})  # for tokens of a sound: how long each is
 
     def __post_init__(self) -> None:
         counts = {len(self.ids), len(self.labels), len(self.offsets), len(self.special)}

@@ -48,8 +48,8 @@ def picture(image: Image, processor: Normalisation = None) -> Picture:
     """The image as a data: URI.
 
     Args:
-        image: a PNG or JPEG file, a PIL image, or pixels [H, W], [H, W, 3] or [3, H, W]: uint8, or floats. Floats from 0
-            to 1 are shown as they are; others are what a model reads, from which the normalisation is removed.
+        image: a PNG or JPEG file, a PIL image, or pixels [H, W], [H, W, 3] or [3, H, W]: uint8, or floats. Floats from
+            0 to 1 are shown as they are; others are what a model reads, from which the normalisation is removed.
         processor: the image processor that normalised the pixels, or (mean, std), a number for each channel; None = not
             known: then the values are spread from black to white, and the page says so.
 
@@ -111,7 +111,7 @@ def _pixels(image: Any, processor: Normalisation) -> tuple[NDArray[np.uint8], st
 
 def _restored(pixels: NDArray[Any], processor: Normalisation) -> NDArray[Any]:
     """Without the normalisation of the processor, from 0 to 1."""
-    of_images = getattr(processor, "image_processor", processor)  # that of a processor of texts and images
+    of_images: Any = getattr(processor, "image_processor", processor)  # that of a processor of texts and images
     if isinstance(processor, (tuple, list)) and len(processor) == 2:
         mean, std = processor
     elif getattr(of_images, "image_mean", None) is not None and getattr(of_images, "image_std", None) is not None:

@@ -107,9 +107,9 @@ def _pictures(images: Images, processor: Normalisation, found: Sequence[Input]) 
         images = each_image(images)
         if isinstance(images, list) and len(images) < len(found) and len(found) % len(images or "?") == 0:
             raise ArgumentError(
-                f"images: expected one for each of the {len(found)} inputs. Received: {len(images)}. If the model attends "
-                "in windows, as Swin does, each window is an input: give the part of the image in each window, and set "
-                "seen.tokens = headwise.text.Patches(rows, cols, prefix=()) for the patches of a window"
+                f"images: expected one for each of the {len(found)} inputs. Received: {len(images)}. If the model "
+                "attends in windows, as Swin does, each window is an input: give the part of the image in each window, "
+                "and set seen.tokens = headwise.text.Patches(rows, cols, prefix=()) for the patches of a window"
             )
         given = one_each("images", images, len(found))
     return [None if image is None else picture(image, processor) for image in given]

@@ -276,7 +276,9 @@ def test_pictures_and_python(tab: Page, tmp_path: Path, monkeypatch: pytest.Monk
     with tab.expect_download() as download:
         tab.get_by_role("button", name="Save SVG").click()
     image = ElementTree.parse(download.value.path())
-    assert len(list(image.iter("{http://www.w3.org/2000/svg}image"))) == 3 + 2 * 3, "colour bar, image, overlay; image and overlay of each head"
+    assert len(list(image.iter("{http://www.w3.org/2000/svg}image"))) == 3 + 2 * 3, (
+        "colour bar, image, overlay; image and overlay of each head"
+    )
     said = ["".join(each.itertext()) for each in image.iter("{http://www.w3.org/2000/svg}text")]
     assert "gives most to" in said[0]
     for direction in ("gives", "gets"):
@@ -329,7 +331,7 @@ def test_the_rollout_lies_over_the_image(token: int, tab: Page, tmp_path: Path) 
     code = tab.evaluate("headwise.app.view.python()")
     names: dict[str, Any] = {"seen": seen}
     exec(code.replace('figure.savefig("attention.pdf")', ""), names)
-    np.testing.assert_allclose(names["patches"].ravel(), expected[1:], atol=WITHIN)
+    np.testing.assert_allclose(names["patches"].reshape(-1), expected[1:], atol=WITHIN)
 
 
 def test_cross_attention_has_no_rollout(tab: Page, tmp_path: Path) -> None:

@@ -189,7 +189,9 @@ def test_an_image_goes_to_the_axes_that_are_its_patches() -> None:
 
 
 def test_images_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"images: input has no tokens that are patches .* seen.tokens = headwise.text.Patches"):
+    with pytest.raises(
+        ArgumentError, match=r"images: input has no tokens that are patches .* seen.tokens = headwise.text.Patches"
+    ):
         inputs_of(record(), images=torch.zeros(4, 4))
     with pytest.raises(ArgumentError, match=r"images: expected one for each of the 2 inputs. Received: 3"):
         inputs_of(seen_image(2), images=[None] * 3)

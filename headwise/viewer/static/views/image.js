@@ -161,6 +161,7 @@ export class ImageView {
     this.asks.show();
     this.forms.show(this.app.state.overlay);
     this.over.show(this.rolls ? "rollout" : "heads");
+    for (const button of this.asks.directions.children) button.disabled = this.rolls; // a token is made of others
     const [, rolls] = this.over.children;
     rolls.disabled = this.whyNot !== null;
     rolls.title = this.whyNot ?? say(OVER[1][2]);
