@@ -60,7 +60,7 @@ def test_a_translation_has_the_values_of_its_sentence() -> None:
 
 
 def _fits(english: str, translated: str) -> bool:
-    """Whether the same values are in both; an ending of a plural may be left out: "{0} row{1}" is "{0} 行"."""
+    """Whether the same values are in both; what only marks a plural may be left out: "{0} row{1}" is "{0} 行"."""
     there, found = (set(re.findall(r"\{(\d+)", text)) for text in (english, translated))
-    endings = set(re.findall(r"[a-z]\{(\d+)\}", english))
+    endings = set(re.findall(r"(?:[a-z]|tokens )\{(\d+)\}", english))
     return found <= there and there - found <= endings
