@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 PINNED = {
     "headwise": (
         "AttentionRecord Bert Int8 Seen __version__ analyses attention capture diagnose doctor edit edits errors "
-        "experiments keras load masks models nn plan plot show tasks testing view watch worksheet"
+        "experiments keras language load masks models nn plan plot show tasks testing view watch worksheet"
     ),
     "headwise.masks": (
         "Extent Mask big_bird bits block_sparse causal dilated documents from_predicate from_tensor global_tokens "

@@ -34,6 +34,6 @@ export const untranslated = new Set();
 
 // A sentence in the reader's language, with {name} replaced by its value.
 export function say(english, values = {}) {
-  if (language !== "en" && !(english in table)) untranslated.add(english);
+  if (english && language !== "en" && !(english in table)) untranslated.add(english);
   return (table[english] ?? english).replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
 }
