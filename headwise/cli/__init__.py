@@ -123,7 +123,7 @@ def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     OPTION,
     metavar="LANGUAGE",
     expose_value=False,
-    help="Speak en or zh; also after the command. Default: HEADWISE_LANG, or that of the system.",
+    help="Speak en or zh; by default what the system speaks.",
 )
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 @click.pass_context
