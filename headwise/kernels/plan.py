@@ -176,7 +176,7 @@ class Plan(Printed):
             ("", f"{str(call.q.dtype).removeprefix('torch.')} on {call.q.device}" + _options(call)),
             ("mask", "none: every query sees every key" if call.mask is None else repr(call.mask)),
             ("kernel", self.kernel + how),
-            ("  flops", f"{_flops(cost.flops)}, {of_dense}"),
+            ("  flops", _flops(cost.flops) + said(", ") + said(of_dense)),
             ("  speed", self._speed()),
             ("  bytes", f"{_bytes(cost.bytes)} read and written"),
             ("  peak", f"{_bytes(cost.peak)} beyond the inputs"),

@@ -268,7 +268,7 @@ def head_table(
         caption = " · ".join([*map(_explained, shown), said("pair: query → key")])
     if title is None:
         layers = dict.fromkeys((row.index, row.layer) for row in rows)
-        title = "\n".join(said(f"layer {line}") for line in paths.legend(list(layers)))
+        title = "\n".join(said("layer ") + line for line in paths.legend(list(layers)))
 
     def cells(row: HeadSummary, *, first: bool) -> list[Cell]:
         """`first`: whether the row is the first of its layer and call."""
@@ -308,8 +308,8 @@ def _explained(column: Column) -> str:
     """A column in a few words, for the caption."""
     heading, sentence = said(column.heading), said(column.sentence)
     if column.unit in ("nats", "tokens"):
-        return said(f"{heading} in {column.unit}")
-    return f"{heading}: {sentence[:1].lower()}{sentence[1:].rstrip('.。')}"
+        return heading + said(f" in {column.unit}")
+    return f"{heading}{said(': ')}{sentence[:1].lower()}{sentence[1:].rstrip('.。')}"
 
 
 def unknown_said(unknown: int, tokens: int) -> str | None:
