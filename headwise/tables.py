@@ -61,7 +61,11 @@ class Table:
             for group in self.groups
             for row, cells in enumerate(group)
         )
-        above = f"<caption>{html.escape(self.title).replace(chr(10), '<br>')}</caption>" if self.title else ""
+        above = (
+            f"<caption style='text-align: left'>{html.escape(self.title).replace(chr(10), '<br>')}</caption>"
+            if self.title
+            else ""
+        )
         below = f'<div style="{_SMALL}">{html.escape(self.caption)}</div>' if self.caption else ""
         table = f'<table style="{_TABLE}">{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
         return f'<div style="max-height: 26em; overflow: auto">{table}</div>{below}{notes}'
@@ -140,6 +144,10 @@ class Printed:
 
 
 def padded(text: str, columns: int) -> str:
-    """The text with blanks behind it, so that it fills these columns of a terminal; Chinese letters take two."""
-    wide = sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
-    return text + " " * (columns - wide)
+    """The text with blanks behind it, so that it fills these columns of a terminal."""
+    return text + " " * (columns - width(text))
+
+
+def width(text: str) -> int:
+    """The columns of a terminal that a text takes: two for each Chinese letter."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

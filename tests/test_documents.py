@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -23,7 +24,7 @@ from headwise.export import FORMATS
 from headwise.language import entries_of
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
+DOCUMENTS = [path for pattern in ("*.md", "docs/**/*.md", "examples/*.md") for path in sorted(ROOT.glob(pattern))]
 # The Chinese of a document: its code is that of the English, and runs there.
 TRANSLATED = {ROOT / "docs" / path.name: path for path in sorted(ROOT.glob("docs/zh/*.md")) if path.stem != "glossary"}
 
@@ -99,6 +100,25 @@ def test_links_lead_to_files_that_are_there(document: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text(encoding="utf-8"))
     missing = [target for target in targets if "://" not in target and not (document.parent / target).exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_headings_that_are_there(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", document.read_text(encoding="utf-8"))
+    missing = [
+        f"{file}#{heading}"
+        for file, heading in targets
+        if heading not in headings(document.parent / file if file else document)
+    ]
+    assert missing == []
+
+
+@functools.cache
+def headings(document: Path) -> set[str]:
+    """The names that GitHub and the site give to the headings of a document."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 def test_both_readmes_show_the_same_code() -> None:

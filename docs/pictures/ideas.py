@@ -71,7 +71,9 @@ def tiles() -> Figure:
     figure = Figure(figsize=(9, 3.4), layout="constrained", dpi=DPI)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.6))
     ember = colours("ember")
-    left.pcolormesh(codes.numpy(), cmap=ListedColormap(["white", ember(0.25), ember(0.62)]), edgecolors=LINE, linewidth=0.4)
+    left.pcolormesh(
+        codes.numpy(), cmap=ListedColormap(["white", ember(0.25), ember(0.62)]), edgecolors=LINE, linewidth=0.4
+    )
     left.set(aspect="equal", xticks=[], yticks=[], xlabel="1,024 keys, in blocks of 64", ylabel="1,024 queries")
     left.invert_yaxis()
     left.set_title("window(128, 128) | global_tokens([0])", fontsize=9)
@@ -100,8 +102,12 @@ def records() -> Figure:
     ax = figure.subplots()
     ax.loglog(tokens, [heads * n * n * 4 for n in tokens], color=ORANGE, lw=2)
     ax.loglog(tokens, [2 * heads * n * dim * 4 for n in tokens], color=BLUE, lw=2)
-    ax.text(tokens[-1], heads * tokens[-1] ** 2 * 4, "  the weights: H · S² numbers", va="center", fontsize=8, color=ORANGE)
-    ax.text(tokens[-1], 2 * heads * tokens[-1] * dim * 4, "  the record: 2 · H · S · D", va="center", fontsize=8, color=BLUE)
+    ax.text(
+        tokens[-1], heads * tokens[-1] ** 2 * 4, "  the weights: H · S² numbers", va="center", fontsize=8, color=ORANGE
+    )
+    ax.text(
+        tokens[-1], 2 * heads * tokens[-1] * dim * 4, "  the record: 2 · H · S · D", va="center", fontsize=8, color=BLUE
+    )
     ax.set_xticks(tokens[::2], [f"{n:,}" for n in tokens[::2]])
     ax.minorticks_off()
     ax.set_yticks([1e7, 1e9, 1e11], ["10 MB", "1 GB", "100 GB"])
@@ -174,7 +180,9 @@ def doctor() -> Figure:
                 module(x)
             weights.append(seen[0].weights(heads=0)[0, 0])
     figure, axes = panels(2, (6, 3))
-    for ax, shown, title in zip(axes, weights, ("scores / √64, the model width: too even", "scores / √8, the head width"), strict=True):
+    for ax, shown, title in zip(
+        axes, weights, ("scores / √64, the model width: too even", "scores / √8, the head width"), strict=True
+    ):
         ax.imshow(shown, cmap=colours("ember"), vmin=0, vmax=float(weights[1].max()))
         ax.set_title(title, fontsize=9)
         ax.set(xticks=[], yticks=[], xlabel="keys", ylabel="queries")
@@ -198,7 +206,9 @@ def caches() -> Figure:
         ax.text(value, place, f"  {value:,} bytes", va="center", fontsize=8, color=INK)
     ax.set_xlim(0, max(kinds.values()) * 1.2)
     ax.set_xticks([])
-    ax.set_title("What a token takes in the cache of one layer, 32 query heads of 128, bfloat16", fontsize=9, loc="left")
+    ax.set_title(
+        "What a token takes in the cache of one layer, 32 query heads of 128, bfloat16", fontsize=9, loc="left"
+    )
     plain(ax)
     return figure
 
@@ -240,12 +250,26 @@ def panels(count: int, size: tuple[float, float], widths: tuple[float, ...] | No
     return figure, list(figure.subplots(1, count, width_ratios=widths))
 
 
-def numbers(ax: Axes, values: torch.Tensor, title: str, rows: list[str], columns: list[str], cmap: str | Colormap, most: float) -> None:
+def numbers(
+    ax: Axes, values: torch.Tensor, title: str, rows: list[str], columns: list[str], cmap: str | Colormap, most: float
+) -> None:
     """A matrix with its numbers in the cells."""
     low = -most if bool((values < 0).any()) else 0
     ax.imshow(values, cmap=cmap, vmin=low * 1.6, vmax=most * 1.6 if low else most * (1 if most == 1 else 2))
-    for (i, j), value in ((place, values[place]) for place in torch.cartesian_prod(*map(torch.arange, values.shape)).unbind(0) for place in [tuple(place.tolist())]):
-        ax.text(j, i, f"{value:.2f}".replace("-", "−"), ha="center", va="center", fontsize=7, color="white" if most == 1 and value > 0.5 else INK)
+    for (i, j), value in (
+        (place, values[place])
+        for place in torch.cartesian_prod(*map(torch.arange, values.shape)).unbind(0)
+        for place in [tuple(place.tolist())]
+    ):
+        ax.text(
+            j,
+            i,
+            f"{value:.2f}".replace("-", "−"),
+            ha="center",
+            va="center",
+            fontsize=7,
+            color="white" if most == 1 and value > 0.5 else INK,
+        )
     ax.set_xticks(range(len(columns)), columns, fontsize=7)
     ax.set_yticks(range(len(rows)), rows, fontsize=7)
     ax.tick_params(length=0)
@@ -253,7 +277,14 @@ def numbers(ax: Axes, values: torch.Tensor, title: str, rows: list[str], columns
 
 
 def squares(ax: Axes, allowed: torch.Tensor, title: str) -> None:
-    ax.pcolormesh(allowed.int(), cmap=ListedColormap(["white", colours("ember")(0.62)]), vmin=0, vmax=1, edgecolors=LINE, linewidth=0.5)
+    ax.pcolormesh(
+        allowed.int(),
+        cmap=ListedColormap(["white", colours("ember")(0.62)]),
+        vmin=0,
+        vmax=1,
+        edgecolors=LINE,
+        linewidth=0.5,
+    )
     ax.set(aspect="equal", xticks=[], yticks=[])
     ax.invert_yaxis()
     ax.set_title(title, fontsize=8, family="monospace" if "(" in title else None)
@@ -265,7 +296,15 @@ def between(figure: Figure, axes: list[Axes], signs: tuple[str, ...]) -> None:
     figure.set_layout_engine("none")
     for left, right, sign in zip(axes, axes[1:], signs, strict=False):
         a, b = left.get_position(), right.get_position()
-        figure.text((a.x1 + b.x0) / 2, (a.y0 + a.y1) / 2, sign, ha="center", va="center", fontsize=9 if len(sign) > 1 else 13, color=FAINT)
+        figure.text(
+            (a.x1 + b.x0) / 2,
+            (a.y0 + a.y1) / 2,
+            sign,
+            ha="center",
+            va="center",
+            fontsize=9 if len(sign) > 1 else 13,
+            color=FAINT,
+        )
 
 
 def plain(ax: Axes) -> None:

@@ -10,10 +10,11 @@ import click
 from headwise import pytest_plugin
 from headwise.cli import command
 
-COMMAND = "Every command prints this with `--help`. Exit codes: 0 success, 2 bad input, 130 interrupted; 1 where a command says so."
-PLUGIN = (
-    "pytest loads it by itself where headwise is installed. [The doctor](../doctor.md#in-a-test-suite) shows it at work."
+COMMAND = (
+    "Every command prints this with `--help`. Exit codes: 0 success, 2 bad input, 130 interrupted; 1 where a command "
+    "says so."
 )
+PLUGIN = "pytest loads it where headwise is installed. [The doctor](../doctor.md#in-a-test-suite) shows it at work."
 
 
 def command_page() -> str:
@@ -28,7 +29,11 @@ def plugin_page() -> str:
     fixture = pytest_plugin.assert_healthy.__doc__
     tables = [
         *("## Options", _table(("option", "what it does"), parser.options)),
-        *("## Settings", "In `pyproject.toml`, under `[tool.pytest.ini_options]`.", _table(("setting", "what it holds"), parser.settings)),
+        *(
+            "## Settings",
+            "In `pyproject.toml`, under `[tool.pytest.ini_options]`.",
+            _table(("setting", "what it holds"), parser.settings),
+        ),
         *("## Fixtures", f"`assert_healthy`: {fixture}"),
     ]
     return "\n\n".join(["# The pytest plugin", PLUGIN, _plain(pytest_plugin.__doc__ or ""), *tables]) + "\n"
@@ -45,16 +50,16 @@ def _sections(verb: click.Command, path: str) -> Iterator[str]:
     yield f"## {path}"
     yield "```text\n" + " ".join([path, *verb.collect_usage_pieces(context)]) + "\n```"
     yield _plain(verb.help or "")
-    options = [(p.get_help_record(context) or ("", "")) for p in verb.get_params(context) if isinstance(p, click.Option)]
+    options = [
+        (p.get_help_record(context) or ("", "")) for p in verb.get_params(context) if isinstance(p, click.Option)
+    ]
     yield _table(("option", "what it does"), [record for record in options if record[0]])
 
 
 def _plain(text: str) -> str:
     """A help text as Markdown: what `\\b` keeps as it is becomes a block of code."""
-    parts = []
-    for part in inspect.cleandoc(text).split("\n\n"):
-        parts.append("```text\n" + part.removeprefix("\b\n") + "\n```" if part.startswith("\b\n") else part)
-    return "\n\n".join(parts)
+    parts = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(f"```text\n{part[2:]}\n```" if part.startswith("\b\n") else part for part in parts)
 
 
 def _table(head: tuple[str, str], rows: list[tuple[str, str]]) -> str:
@@ -63,7 +68,14 @@ def _table(head: tuple[str, str], rows: list[tuple[str, str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_").replace("[", "\\[")
+    return (
+        text.replace("\\", "\\\\")
+        .replace("|", "\\|")
+        .replace("<", "&lt;")
+        .replace("*", "\\*")
+        .replace("_", "\\_")
+        .replace("[", "\\[")
+    )
 
 
 class _Parser:

@@ -1,4 +1,4 @@
-"""Writes the live pages of the gallery: `python docs/site/gallery.py FOLDER`. Each is what headwise writes for its readers."""
+"""Writes the live pages of the gallery: `python docs/site/gallery.py FOLDER`. Each is a page as headwise writes it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What the site has beside the files of docs/, and where links lead that leave docs/.
 
-README, CHANGELOG, CONTRIBUTING, the examples and the notebooks are pages of the site, under the addresses of `PAGES`; a link
-to one of them in the Markdown, which GitHub follows in the repository, leads to that page. The reference is made of
-`reference.py` and the docstrings, the gallery of pages that headwise writes.
+README, CHANGELOG, CONTRIBUTING, the examples and the notebooks are pages of the site, under the addresses of `PAGES`. A
+link to one of them in the Markdown, which GitHub follows in the repository, leads to that page. The reference is made
+of `reference.py` and the docstrings, the gallery of pages that headwise writes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -26,7 +25,9 @@ import commands  # noqa: E402
 import notebooks  # noqa: E402
 import reference  # noqa: E402
 
-LIVE = Path(os.environ.get("HEADWISE_GALLERY", ROOT / "build" / "gallery"))  # where scripts/docs writes the pages of the gallery
+LIVE = Path(
+    os.environ.get("HEADWISE_GALLERY", ROOT / "build" / "gallery")
+)  # where scripts/docs writes the pages of the gallery
 EXECUTE = os.environ.get("HEADWISE_NOTEBOOKS") != "saved"
 EXAMPLES = sorted((ROOT / "examples").iterdir())
 
@@ -84,7 +85,12 @@ def _page_of(path: Path, page: str) -> dict[str, str | bytes]:
         return {page: f"# {path.name}\n\n```sh\npython examples/{path.name}\n```\n\n```python\n{source}```\n"}
     book = notebooks.execute(path) if EXECUTE else notebooks.read(path)
     text, beside = notebooks.page(book, path.stem)
-    return {page: text, f"examples/{path.name}": path.read_bytes(), **{f"examples/{name}": data for name, data in beside.items()}}
+    text += f'\n---\n\nThis page is a notebook: <a href="{path.name}" download>{path.name}</a>.\n'
+    return {
+        page: text,
+        f"examples/{path.name}": path.read_bytes(),
+        **{f"examples/{name}": data for name, data in beside.items()},
+    }
 
 
 def _reference(group: reference.Group) -> str:
@@ -96,6 +102,18 @@ def _reference(group: reference.Group) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _index() -> str:
+    """All groups with their names, each a link."""
+    rows = []
+    for group in reference.GROUPS:
+        names = dict.fromkeys(_first_names[reference.home(name)] for name in group.all_names())
+        own = [name for name in names if name in group.all_names()]
+        links = " · ".join(f"[{name.rpartition('.')[2]}][{name}]" for name in own)
+        rows.append(f"| [{group.title}]({group.slug}.md) | {links} |")
+    rows += ["| [The command](command.md) | `headwise …` |", "| [The pytest plugin](pytest.md) | `--attention` |"]
+    return "\n".join(["", "| to | |", "|---|---|", *rows, ""])
+
+
 _first_names: dict[str, str] = {}
 for _group in reference.GROUPS:
     for _name in _group.all_names():
@@ -105,6 +123,8 @@ for _group in reference.GROUPS:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links into the repository into links to pages, and marked pictures into live pages."""
     where = page.file.src_uri
+    if where == "reference/README.md":
+        markdown += _index()
     page.meta.setdefault("search", {"boost": _boost(where)})
     origin = _ORIGINS.get(where, f"docs/{where}")
 

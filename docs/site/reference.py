@@ -1,12 +1,13 @@
 """The reference: its pages, by what one wants to do, and the public names on each. The texts are the docstrings.
 
-A page lists modules, which stand with all the names of their `__all__`, so that a new public name is there by itself. It is
-read from the sources: nothing is imported.
+A page lists modules, which stand with all the names of their `__all__`, so that a new public name is there by itself.
+It is read from the sources: nothing is imported.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Group:
-    """A page: its address, its title, what it is for, and what stands on it: names, and modules with all their names."""
+    """A page: its address, its title, what it is for, and what is on it: names, and modules with all their names."""
 
     slug: str
     title: str
@@ -48,7 +49,8 @@ GROUPS = (
     Group(
         "nn",
         "Build a model",
-        "Modules with projections, caches and position schemes. [Every kind of attention](../attention.md) says when to choose which.",
+        "Modules with projections, caches and position schemes. "
+        "[Every kind of attention](../attention.md) says when to choose which.",
         (),
         ("headwise.nn", "headwise.nn.positions"),
     ),
@@ -112,7 +114,8 @@ GROUPS = (
     Group(
         "doctor",
         "Check a module",
-        "Whether a module computes attention, and which mistake it has if not. [The doctor](../concepts/doctor.md) is the idea.",
+        "Whether a module computes attention, and which mistake it has if not. "
+        "[The doctor](../concepts/doctor.md) is the idea.",
         ("headwise.diagnose",),
         ("headwise.doctor", "headwise.testing"),
     ),
@@ -126,7 +129,8 @@ GROUPS = (
     Group(
         "ship",
         "Export and serve",
-        "What `headwise export` and `headwise serve` call. [Export](../export.md) and [serving](../serve.md) are the guides.",
+        "What `headwise export` and `headwise serve` call. "
+        "[Export](../export.md) and [serving](../serve.md) are the guides.",
         (
             "headwise.export.exporting.export",
             "headwise.export.exported.Exported",
@@ -142,12 +146,15 @@ GROUPS = (
         "The same in Keras",
         "Twins of the modules, on TensorFlow, JAX and PyTorch. [The guide](../keras.md).",
         (),
-        tuple(f"headwise.keras{part}" for part in ("", ".positions", ".kernels", ".convert", ".watching", ".callbacks")),
+        tuple(
+            f"headwise.keras{part}" for part in ("", ".positions", ".kernels", ".convert", ".watching", ".callbacks")
+        ),
     ),
     Group(
         "tiles",
         "Write a kernel",
-        "A mask as a list of tiles, which every kernel that skips work goes through. [Contributing](../contributing.md) says how.",
+        "A mask as a list of tiles, which kernels that skip work go through. "
+        "[Contributing](../../CONTRIBUTING.md#to-add-a-kernel) says how.",
         (),
         ("headwise.tiles",),
     ),
@@ -156,18 +163,20 @@ GROUPS = (
 
 
 def public(module: str) -> list[str]:
-    """The public names of a module: its `__all__`; where that is made by code or is not there, its own classes, and what
-    it imports under the same name for type checkers. Modules within it stand on their own."""
-    tree = ast.parse(_source(module).read_text(encoding="utf-8"))
+    """The public names of a module: its `__all__`; where that is made by code or is not there, its own classes, and
+    what it imports under the same name for type checkers. Modules within it stand on their own."""
+    tree = _tree(module)
     listed = _listed(tree)
     names = _defined(tree) if listed is None else listed
     parts = {name.name for node in tree.body if _imports_from(node, module) for name in node.names}
     return [name for name in names if name not in parts]
 
 
-def _source(module: str) -> Path:
+@functools.cache
+def _tree(module: str) -> ast.Module:
     path = ROOT.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(source.read_text(encoding="utf-8"))
 
 
 def _imports_from(node: ast.stmt, package: str) -> TypeGuard[ast.ImportFrom]:
@@ -196,9 +205,14 @@ def _defined(tree: ast.Module) -> list[str]:
 def home(name: str) -> str:
     """Where a public name is defined: the same for all names of one thing."""
     module, _, last = name.rpartition(".")
-    for node in ast.walk(ast.parse(_source(module).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            for alias in node.names:
-                if (alias.asname or alias.name) == last:
-                    return home(f"{node.module}.{alias.name}")
-    return name
+    origin = _imported(module).get(last)
+    return name if origin is None else home(origin)
+
+
+@functools.cache
+def _imported(module: str) -> dict[str, str]:
+    """What a module imports from others, by the name that it has there; also for type checkers alone."""
+    body = _tree(module).body
+    inner = [node for branch in body if isinstance(branch, ast.If) for node in branch.body]
+    nodes = [node for node in [*inner, *body] if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in nodes for alias in node.names}

@@ -13,7 +13,7 @@ from headwise.language import said
 if TYPE_CHECKING:
     from torch import nn
 
-    from headwise.capture.pretrained import Pretrained
+    from headwise.capture.pretrained import Pictured, Pretrained
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -55,7 +55,7 @@ def only_of(model: nn.Module, ranges: Sequence[LayerRange] | None, patterns: Seq
     return [*sorted(numbers), *patterns]
 
 
-def tell_missing(pretrained: Pretrained) -> None:
+def tell_missing(pretrained: Pretrained | Pictured) -> None:
     """Print which weights the checkpoint lacks."""
     if missing := pretrained.missing:
         shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import click
-from rich.cells import cell_len
 
 from headwise import language
 from headwise.errors import (
@@ -30,6 +29,7 @@ from headwise.errors import (
     brief,
 )
 from headwise.language import said
+from headwise.tables import width
 
 OPTION = "--lang"
 
@@ -111,13 +111,13 @@ class _Help(click.HelpFormatter):
 
     def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
         rows = list(rows)
-        first_column = min(max(cell_len(first) for first, _ in rows), col_max) + col_spacing
+        first_column = min(max(width(first) for first, _ in rows), col_max) + col_spacing
         for first, second in rows:
             margin = " " * (self.current_indent + first_column)
             lines = self._lines(second, len(margin)) or [""]
             begins = f"{'':>{self.current_indent}}{first}"
-            fits = cell_len(first) <= first_column - col_spacing
-            self.write(begins + " " * (len(margin) - cell_len(begins)) if fits else f"{begins}\n{margin}")
+            fits = width(first) <= first_column - col_spacing
+            self.write(begins + " " * (len(margin) - width(begins)) if fits else f"{begins}\n{margin}")
             self.write(f"\n{margin}".join(lines) + "\n")
 
     def _lines(self, text: str, indented: int) -> list[str]:
@@ -134,7 +134,7 @@ def _added(text: str) -> str:
     return re.sub(r"(default|required)(: )?", lambda word: said(word[1]) + (said(":") if word[2] else ""), text)
 
 
-def wrapped(text: str, width: int) -> list[str]:
+def wrapped(text: str, columns: int) -> list[str]:
     """The lines of a text that mixes Chinese and English: broken at blanks and between Chinese letters.
 
     A mark that ends a sentence or a bracket never begins a line.
@@ -142,7 +142,7 @@ def wrapped(text: str, width: int) -> list[str]:
     units = re.findall(r"\s|[（「“《]*(?:[!-~]+|[^\s!-~])[，。；：、！？）」”》…]*", text)
     lines, line = [], ""
     for unit in units:
-        if line and cell_len(line + unit.rstrip()) > width:
+        if line and width(line + unit.rstrip()) > columns:
             lines.append(line.rstrip())
             line = ""
         line += unit if line or not unit.isspace() else ""

@@ -60,7 +60,7 @@ def stats(
             tell(number, len(chosen), "records")
 
     console = Console(highlight=False)
-    print_whole(console, head_table(rows))
+    print_whole(console, head_table(rows, unknown=seen.unknown_tokens()))
     print_unseen(console, seen.coverage())
     for option, write in (("--csv", _write_csv), ("--json", _write_json)):
         if (target := files[option]) is not None:

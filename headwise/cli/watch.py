@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from headwise.cli.files import NamedText, check_writable, read_lines, read_texts, size, tell_cut
 from headwise.cli.layers import LayerRange, parse_layers
 from headwise.cli.loading import DTYPES, load_model, only_of, plural, tell_missing
+from headwise.cli.unknown import tell_unknown
 from headwise.errors import ArgumentError, RecordError
 from headwise.language import said
 
@@ -105,6 +106,8 @@ def watch(
         pretrained = load_model(model, generates=generate is not None, dtype=dtype)
         tell_missing(pretrained)
         tokens = _encode(pretrained, named, max_length, generate or 0)
+        for each, read in zip(named, tokens, strict=True):
+            tell_unknown(each.name, read)
         seen = _run(pretrained, tokens, only_of(pretrained.model, ranges, patterns), values, generate, progress)
         _check(seen)
         progress.say(f"writing {out}")

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from headwise.cli.files import check_writable, size
 from headwise.cli.masks import parse_mask
 from headwise.errors import ArgumentError
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.masks import Mask
@@ -88,8 +89,8 @@ def worksheet(
     if records is None and asked:
         raise ArgumentError(f"--{min(asked)}: only a weight of RECORDS has this option. Received: no RECORDS")
     if records is not None:
-        said = [name for name in ("kind", "tokens") if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
-        for name in [*said, *given]:
+        typed = [name for name in ("kind", "tokens") if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
+        for name in [*typed, *given]:
             raise ArgumentError(
                 f"--{name.replace('_', '-')}: only made-up numbers have this option. Received: RECORDS={records}"
             )

@@ -21,7 +21,7 @@ from headwise.text.tokens import Tokens
 if TYPE_CHECKING:
     import pandas
 
-    from headwise.records.statistics import Statistics
+    from headwise.records.statistics.compute import OfLayers
     from headwise.records.summary import Summary
 
 Layer = int | str
@@ -43,6 +43,7 @@ class Seen:
 
     _tokens: list[Tokens] | None = None
     _source_tokens: list[Tokens] | None = None
+    pixel_values: Tensor | None = None  #: the images that the model read, [B, C, H, W], as it read them; None = none
 
     def __init__(self, records: Sequence[AttentionRecord] = (), coverage: Coverage | None = None) -> None:
         self._records = list(records)
@@ -201,6 +202,7 @@ class Seen:
     def _copy(self, records: Sequence[AttentionRecord]) -> Seen:
         seen = Seen(records, self.coverage())
         seen._tokens, seen._source_tokens = self._tokens, self._source_tokens
+        seen.pixel_values = self.pixel_values
         return seen
 
     # Tokens of rows and columns.
@@ -209,17 +211,17 @@ class Seen:
     def tokens(self) -> list[Tokens] | None:
         """The tokens of each example; of an encoder-decoder, those of the decoder. None if they were not set.
 
-        Set it to anything that `headwise.text.as_tokens` takes: what a tokenizer returned, `Tokens`, `Patches`, names
-        for each example; for an encoder-decoder to `{"source": ..., "target": ...}`. RecordError if a record has
-        another number of rows or columns.
+        Set it to anything that `headwise.text.as_tokens` takes: what a tokenizer returned, `Tokens`, `Patches`,
+        `Frames`, names for each example; for an encoder-decoder to `{"source": ..., "target": ...}`. RecordError if a
+        record has another number of rows or columns.
         """
         return self._tokens
 
     @tokens.setter
     def tokens(self, value: object) -> None:
-        from headwise.text import Patches, as_tokens
+        from headwise.text import Frames, Patches, as_tokens
 
-        if isinstance(value, Patches):  # every image of the batch is cut alike
+        if isinstance(value, (Patches, Frames)):  # every image or sound of the batch is cut alike
             value = [value] * max((record.shape[0] for record in self.records), default=1)
         sides = (
             value
@@ -236,6 +238,11 @@ class Seen:
     def source_tokens(self) -> list[Tokens] | None:
         """The tokens that the encoder of an encoder-decoder read; None if they were not set."""
         return self._source_tokens
+
+    def unknown_tokens(self) -> tuple[int, int]:
+        """How many tokens of all examples the model does not know, in whose place it read [UNK], and of how many."""
+        named = [each for side in (self._source_tokens, self._tokens) for each in side or ()]
+        return sum(each.unknown_count for each in named), sum(len(each.labels) for each in named)
 
     def row_labels(self, record: AttentionRecord, b: int = 0) -> tuple[str, ...] | None:
         """The labels of the rows (queries) of example `b`; None if there are no tokens."""
@@ -299,8 +306,8 @@ class Seen:
 
     # Numbers.
 
-    def statistics(self, *which: str, **options: Any) -> dict[str, Statistics]:
-        """`record.statistics(*which, **options)` of every layer, by its name."""
+    def statistics(self, *which: str, **options: Any) -> OfLayers:
+        """`record.statistics(*which, **options)` of every layer: a dict, by its name."""
         from headwise.records.statistics.compute import OfLayers
 
         return OfLayers({name: self[name].statistics(*which, **options) for name in self.layers})
@@ -312,7 +319,9 @@ class Seen:
         """
         from headwise.records.summary import Summary, rows_of
 
-        return Summary(tuple(head for record in self.records for head in rows_of(self, record, row)))
+        unknown, tokens = self.unknown_tokens()
+        rows = tuple(head for record in self.records for head in rows_of(self, record, row))
+        return Summary(rows, tokens, unknown)
 
     def to_pandas(self) -> pandas.DataFrame:
         """The rows of `summary()` as a frame. Needs pandas: pip install "headwise[pandas]"."""

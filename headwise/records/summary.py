@@ -82,6 +82,8 @@ class Summary:
     """One row for each layer and head. `print` it, or show it in a notebook."""
 
     rows: tuple[HeadSummary, ...]
+    tokens: int = 0  # how many the model read; 0 where they were not named
+    unknown: int = 0  # how many of them it does not know: it read [UNK] in their place
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -102,13 +104,16 @@ class Summary:
         return "\n".join([*lines, *(["… print(summary) shows more, summary.to_pandas() has all"] if many else [])])
 
     def _repr_html_(self) -> str:
-        return head_table(self.rows, most=SHOWN_IN_A_NOTEBOOK)._repr_html_()
+        return head_table(self.rows, most=SHOWN_IN_A_NOTEBOOK, unknown=(self.unknown, self.tokens))._repr_html_()
 
     def __str__(self) -> str:
-        return str(head_table(self.rows, most=SHOWN))
+        return str(self._table())
 
     def __rich__(self) -> RenderableType:
-        return head_table(self.rows, most=SHOWN)
+        return self._table()
+
+    def _table(self) -> Table:
+        return head_table(self.rows, most=SHOWN, unknown=(self.unknown, self.tokens))
 
     def to_pandas(self) -> pandas.DataFrame:
         """All rows as a frame; its columns are `HeadSummary.fields()`. ArgumentError if pandas is not installed."""
@@ -129,6 +134,7 @@ class RunningSummary:
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, int], tuple[HeadSummary, dict[str, tuple[float, int]]]] = {}
+        self._unknown = self._tokens = 0
         self.runs = 0
 
     @staticmethod
@@ -138,6 +144,8 @@ class RunningSummary:
 
     def add(self, seen: Seen) -> None:
         """Add a run. Its records are not needed afterwards."""
+        unknown, tokens = seen.unknown_tokens()
+        self._unknown, self._tokens = self._unknown + unknown, self._tokens + tokens
         for record in seen.records:
             queries = record.shape[0] * record.shape[2]
             for row in rows_of(seen, record):
@@ -157,7 +165,7 @@ class RunningSummary:
         for row, sums in self._of.values():
             means = {name: total / count for name, (total, count) in sums.items()}
             rows.append(replace(row, numbers={name: means.get(name, math.nan) for name in row.numbers}))
-        return Summary(tuple(sorted(rows, key=lambda row: (row.index, row.head))))
+        return Summary(tuple(sorted(rows, key=lambda row: (row.index, row.head))), self._tokens, self._unknown)
 
 
 def ask(record: AttentionRecord, kind: str, *, rows: int | None = None) -> Statistics:
@@ -246,8 +254,12 @@ def head_table(
     title: str | None = None,
     caption: str | None = None,
     most: int | None = None,
+    unknown: tuple[int, int] = (0, 0),
 ) -> Table:
-    """The rows as a table, with the columns of these headings (None = all); of more than `most` rows the first ones."""
+    """The rows as a table, with the columns of these headings (None = all); of more than `most` rows the first ones.
+
+    `unknown`: how many tokens the model does not know, and of how many: a note says so.
+    """
     shown = [each for each in columns().values() if (each.heading if headings is None else each.heading in headings)]
     if not rows:
         return Table((), (), notes=[said("no attention was seen, so there is nothing to summarise")])
@@ -281,9 +293,14 @@ def head_table(
         groups=[[cells(row, first=not place) for place, row in enumerate(group)] for _, group in groups],
         title=title,
         caption=caption,
-        notes=[]
-        if len(rows[:most]) == len(rows)
-        else [said(f"… and {len(rows[most:]):,} more rows; to_pandas() has all")],
+        notes=[
+            *(
+                [said(f"… and {len(rows[most:]):,} more rows; to_pandas() has all")]
+                if len(rows[:most]) < len(rows)
+                else []
+            ),
+            *filter(None, [unknown_said(*unknown)]),
+        ],
     )
 
 
@@ -293,6 +310,13 @@ def _explained(column: Column) -> str:
     if column.unit in ("nats", "tokens"):
         return said(f"{heading} in {column.unit}")
     return f"{heading}: {sentence[:1].lower()}{sentence[1:].rstrip('.。')}"
+
+
+def unknown_said(unknown: int, tokens: int) -> str | None:
+    """`54 of 73 tokens are unknown to this model`; None if it knows all."""
+    if not unknown:
+        return None
+    return said(f"{unknown:,} of {tokens:,} tokens {'is' if unknown == 1 else 'are'} unknown to this model")
 
 
 def _number(value: float, how: str) -> str:

@@ -18,7 +18,7 @@ from headwise.text import Tokens
 from headwise.text.groups import Groups
 from headwise.viewer.inputs import Axis, Input, Layer, Stack
 from headwise.viewer.pairs import pairs_of
-from headwise.viewer.statistics import cost, descriptions, statistics_of
+from headwise.viewer.statistics import cost, descriptions, rows_of_estimate, statistics_of
 from headwise.viewer.threads import on_threads
 
 QUICK_CELLS = 1e8  # weights that are processed in about half a second
@@ -101,7 +101,7 @@ def _statistics(stacks: Sequence[Stack], rows: int | None) -> dict[tuple[Attenti
 
     def of(record: AttentionRecord) -> dict[int, dict[str, Any]]:
         tokens = {example: stack.cols.tokens for example, stack in examples[record].items()}
-        some = None if rows is None or cost(record) <= QUICK_CELLS or record.shape[2] <= rows else rows
+        some = None if rows is None or cost(record) <= QUICK_CELLS else rows_of_estimate(record, rows)
         found = statistics_of(record, tokens, kind=next(iter(examples[record].values())).kind, rows=some)
         return {example: {**numbers, **({"estimated": some} if some else {})} for example, numbers in found.items()}
 
@@ -141,7 +141,9 @@ def _axis(axis: Axis) -> dict[str, Any]:
         "words": _groups(words),
         "sentences": _groups(tokens.sentences() if is_text else words),  # names form no sentences
         "patches": patches and {"rows": patches.rows, "cols": patches.cols, "prefix": patches.prefix},
-        "image": axis.image,
+        "image": axis.image and axis.image.uri,
+        "imageNote": axis.image and axis.image.note,
+        "seconds": tokens.seconds,
         "generated": axis.generated,
     }
 

@@ -51,7 +51,7 @@ class Small:
         """Of its frame, in pixels, since a frame does not grow with what is in it; about 800 pixels wide."""
         if self.kind == "lines":
             return 300 + LINE * tokens
-        return 110 + (400 if len(self.heads) == 1 else 280 * -(-len(self.heads) // 3))
+        return 110 + (400 if len(self.heads) == 1 else 310 * -(-len(self.heads) // 3))
 
 
 class Inline:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwise.viewer.answers import Answers, Numbers, Question
-from headwise.viewer.images import data_uri
+from headwise.viewer.images import picture as image_of
 from headwise.viewer.inputs import Input, Layer
 
 WIDTH = 700  # pixels; more if there are too many heads
@@ -60,7 +60,7 @@ def overview(shown: Input, chosen: Sequence[int] | None = None) -> Picture:
     for y, line in enumerate(lines):
         for x, each in enumerate(line):
             pixels[y * step : y * step + side, x * step : x * step + side] = each
-    return Picture(data_uri(pixels), pixels.shape[1], pixels.shape[0], _about(len(layers), heads))
+    return Picture(image_of(pixels).uri, pixels.shape[1], pixels.shape[0], _about(len(layers), heads))
 
 
 def _about(layers: int, heads: int) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headwise.errors import ArgumentError
 from headwise.language import LANGUAGES, known
+from headwise.viewer.images import Normalisation
 from headwise.viewer.inputs import Images, Many, inputs_of, title_of
 from headwise.viewer.notebook import Inline, in_notebook
 from headwise.viewer.page import write_page
@@ -21,6 +22,7 @@ def view(
     *,
     title: str | None = None,
     images: Images = None,
+    processor: Normalisation = None,
     generated: int | Sequence[int | None] | None = None,
     language: str | None = None,
 ) -> Path | Inline:
@@ -40,8 +42,11 @@ def view(
         out: the file to write. None = in a notebook none: the page is shown below the cell. Elsewhere attention.html,
             and a line on standard error says so.
         title: the title of the page; None = the first words of the texts.
-        images: if tokens are patches of an image, the image: a path of a PNG or JPEG, an array or tensor [H, W, 3]
-            or [H, W] (uint8, or floats from 0 to 1), a PIL image; or a list with one for each input.
+        images: if tokens are patches of an image, the image: a path of a PNG or JPEG, a PIL image, or pixels [H, W],
+            [H, W, 3] or [3, H, W] (uint8, or floats). Or one for each input: a list, a batch [B, 3, H, W], or what an
+            image processor returned. None = the images that the model read, if the watch saw them.
+        processor: the image processor of the model, or (mean, std): its normalisation is removed from pixels that are
+            floats. None = floats beyond 0 to 1 are spread from black to white, and the page says so.
         generated: if the model generated a part, the number of tokens in the prompt; or a list with one number for each
             input.
         language: that of the page, "en" or "zh"; None = that of each reader's browser. The page has a switch.
@@ -58,7 +63,7 @@ def view(
     """
     if language is not None and known(language) is None:
         raise ArgumentError(f"view: language must be one of {', '.join(LANGUAGES)}. Received: language={language!r}")
-    inputs = inputs_of(seen, images=images, generated=generated)
+    inputs = inputs_of(seen, images=images, processor=processor, generated=generated)
     title = title_of(inputs) if title is None else title
     if out is None and in_notebook():
         return Inline(inputs, title, write='headwise.view(…, "page.html")', language=language)

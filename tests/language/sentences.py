@@ -7,6 +7,7 @@ A f-string is written as its shape, with a number for each value: f"Wrote {path}
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -38,22 +39,27 @@ SPOKEN = [
     *(f"kernels/{name}.py" for name in ("decode", "flex", "kernel", "plan", "sdpa", "tiled")),
 ]
 # Keys of tables, in words.
-NOT_SHOWN = {"times sqrt(head width)", "own heads outside", "added before scale", "added forbidden before scale", "over heads turned"}
+NOT_SHOWN = {
+    "times sqrt(head width)",
+    "own heads outside",
+    "over heads turned",
+    "added before scale",
+    "added forbidden before scale",
+}
 
 
 def of_the_code() -> Iterator[str]:
     """The sentences in the Python files."""
-    everywhere = {path for path in ROOT.rglob("*.py")}
     spoken = {path for pattern in SPOKEN for path in ROOT.glob(pattern)}
-    for path in sorted(everywhere):
-        tree = ast.parse(path.read_text("utf-8"))
+    for path in sorted(ROOT.rglob("*.py")):
+        tree = _parsed(path)
         found = _all(tree) if path in spoken else _given(tree)
         yield from (sentence for sentence in found if is_sentence(sentence))
 
 
 def words_of_the_code() -> set[str]:
     """Every string of the Python files: what a catalogue may hold besides sentences, such as the name of a column."""
-    trees = [ast.parse(path.read_text("utf-8")) for path in ROOT.rglob("*.py")]
+    trees = [_parsed(path) for path in ROOT.rglob("*.py")]
     texts = (node for tree in trees for node in ast.walk(tree) if isinstance(node, TEXTS))
     return {shape for node in texts if (shape := _shape(node)) is not None}
 
@@ -76,6 +82,11 @@ def paragraphs(text: str) -> Iterator[str]:
     for paragraph in re.split(r"\n\s*\n", text):
         if paragraph.strip() and not paragraph.startswith("\b"):
             yield " ".join(re.split(r"\s{2,}(?=\[)", paragraph.strip())[0].split())
+
+
+@functools.cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
 
 
 def is_sentence(text: str) -> bool:

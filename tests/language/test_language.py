@@ -48,8 +48,9 @@ def test_values_stand_where_the_translation_has_them(chinese: None) -> None:
     assert said("Wrote out.csv (12 rows).") == "已写入 out.csv（12 行）。"
     # A value that is itself a sentence is translated.
     assert said("Read 3 texts, 1,024 tokens.") == "已读取 3 段文本，共 1,024 个词元。"
-    scores = "scores are divided by 8.000, which is sqrt(64), the model width; the head width is 8, expected a division by"
-    assert said(f"{scores} 2.828") == "分数除以了 8.000，即 sqrt(64)，模型宽度的平方根；头的宽度是 8，应当除以 2.828"
+    factor, width = "divided by 8.000, which is sqrt(64), the model width", "the head width is 8"
+    told = said(f"scores are {factor}; {width}, expected a division by 2.828")
+    assert told == "分数除以了 8.000，即 sqrt(64)，模型宽度的平方根；头的宽度是 8，应当除以 2.828"
 
 
 def test_names_of_somebodys_code_stay(chinese: None) -> None:

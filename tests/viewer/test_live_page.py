@@ -308,7 +308,9 @@ def test_nonsense_in_the_address_is_left_out(page: Page, url: str) -> None:
 
 def test_a_line_is_clicked(page: Page, induction: int) -> None:
     """In the Lines view a line between two columns is an edge."""
-    page.evaluate("(head) => headwise.state.set({ view: 'lines', layer: 1, head })", induction)
+    page.evaluate(
+        "(head) => headwise.state.set({ view: 'lines', layer: 1, head, pinRow: null, pinCol: null })", induction
+    )
     page.wait_for_function("() => headwise.app.view.columns.drawn.length > 0")
     at = page.evaluate(
         """() => {

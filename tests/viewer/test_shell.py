@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 WORDS = ["[CLS]", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
-VIEWS = ["model", "head", "text", "compare", "flow", "image"]
+TITLES = {"model": "Model", "head": "Head", "lines": "Lines", "text": "Text", "neuron": "Neuron", "surface": "3-D"}
+TITLES |= {"compare": "Compare", "flow": "Flow", "image": "Image"}
+VIEWS = list(TITLES)
 TABS = VIEWS[:-1]  # of a text: it has no image
 
 
@@ -242,11 +244,11 @@ def test_the_table_of_keys_lists_those_of_the_view_too(tab: Page, tmp_path: Path
 def test_tabs_as_the_pattern_for_tabs_has_them(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, seen_of(record()), "view=model")
     tabs = tab.get_by_role("tab")
-    assert tabs.all_inner_texts() == [view.title() for view in TABS]
+    assert tabs.all_inner_texts() == [TITLES[view] for view in TABS]
     tabs.nth(0).focus()
     for key, view in [
         ("ArrowRight", "head"),
-        ("ArrowRight", "text"),
+        ("ArrowRight", "lines"),
         ("End", "flow"),
         ("ArrowRight", "model"),
         ("ArrowLeft", "flow"),
@@ -254,7 +256,7 @@ def test_tabs_as_the_pattern_for_tabs_has_them(tab: Page, tmp_path: Path) -> Non
         tab.keyboard.press(key)
         wait(tab, view=view)
         chosen = tab.get_by_role("tab", selected=True)
-        assert chosen.inner_text() == view.title()
+        assert chosen.inner_text() == TITLES[view]
         assert tab.evaluate("headwise.app.root.activeElement.id") == f"tab-{view}"
         panel = tab.get_by_role("tabpanel")
         assert panel.get_attribute("aria-labelledby") == f"tab-{view}"

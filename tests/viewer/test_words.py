@@ -13,6 +13,7 @@ import pytest
 import headwise
 from headwise.errors import ArgumentError
 from headwise.profiles import CLASSES, KINDS, MEASURES
+from headwise.viewer.images import SPREAD
 from headwise.viewer.profiled import PATTERNS
 from headwise.viewer.statistics import descriptions
 from tests.viewer.conftest import look, record, write
@@ -60,7 +61,7 @@ def from_python() -> set[str]:
     told = {text for each in descriptions() for text in (each["name"], each["unit"], each["about"])}
     measures = {text for each in MEASURES for text in (each.name.replace("_", " "), each.unit, each.sentence)}
     patterns = {name.replace("_", " ") for name in PATTERNS} | set(PATTERNS.values())
-    return {*told, *measures, *patterns, *KINDS, *KINDS.values(), *CLASSES}
+    return {*told, *measures, *patterns, *KINDS, *KINDS.values(), *CLASSES, SPREAD}
 
 
 def test_every_sentence_of_the_page_is_translated() -> None:

@@ -245,6 +245,11 @@ def _by_name(name: str) -> tuple[str, Form | None]:
 
 _CAUSAL = r"\b(causal\w*|autoregressive|look[- ]ahead|the future|future (?:tokens|positions)|later tokens)\b"
 _UNLESS = r"\b(if|optional\w*|non-?causal|not|no|when|whether|or|may|can|unless|with|without|either)\b"
+# "Causal self-attention with rotary embeddings": no words that follow make it depend on anything.
+_IS_CAUSAL = (
+    r"^\W*((?!{0})[\w-]+ ){{0,3}}causal(,? (?!{0})[\w-]+){{0,4}}? (self-?)?attention\b(?!,? (if|when|unless|mask)\b)"
+    r"|^\W*causal\W*$"
+).format(r"non-?\b|not\b|no\b|if\b|optional|with\b|without\b|or\b|and\b|when\b|may\b|can\b|cross")
 _IF_NO_MASK = (
     r"\b(none|not given|no mask|omitted|absent|without (a|one|it))\b[^.;]*\bcausal\b(?! mask (is|are) (not|in))"
     r"|\bcausal\b[^.;]*\b(if|when|unless)\b[^.;]*\b(none|given|omitted|missing|passed)\b"
@@ -291,11 +296,14 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: s
         return ""
     if re.search(r"masked_?(self|multi|att)|(?<!seg)gpt|languagemodel", kind, re.I):  # SegGPT is a model of images
         return f"class {kind}"
-    for doc in (type(module).__doc__, module.forward.__doc__):
-        first = re.split(r"\n\s*\n|>>>", inspect.cleandoc(doc or ""))[0]
+    for doc in (inspect.getdoc(type(module)), module.forward.__doc__):
+        first, *later = re.split(r"\n\s*\n|>>>", inspect.cleandoc(doc or ""))
         for sentence in re.split(r"(?<=[.;:])\s", " ".join(first.split())):
-            if re.search(_CAUSAL, sentence, re.I) and not re.search(_UNLESS, sentence, re.I):
+            unless = re.search(_UNLESS, sentence, re.I) and not re.search(_IS_CAUSAL, sentence, re.I)
+            if re.search(_CAUSAL, sentence, re.I) and not unless:
                 return f'docstring "{shortened(sentence, 80)}"'
+        if re.search(r"(?<=[.;] )causal\.(?=\s|$)", " ".join(" ".join(later).split()), re.I):
+            return 'docstring "Causal."'
     lines = text.splitlines()
     for before, line, after in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
         code, _, comment = line.partition("#")

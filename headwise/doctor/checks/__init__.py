@@ -34,7 +34,7 @@ wrong_scale bias_scaled
 rope rope_parts rope_precision alibi
 norm_axis norm_swapped causal_unasked
 mask_cells mask_infinite built_in_mask layer_windows window_sides inner_padding
-softmax_split weights_misaligned residual dropout_misplaced softmax_precision
+softmax_split weights_misaligned weights_sum residual dropout_misplaced softmax_precision
 """)
 PROBED = _load("""
 output_shape determinism state_kept train_eval paths_differ input_modified noncontiguous

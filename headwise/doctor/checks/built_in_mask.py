@@ -226,6 +226,11 @@ def _window(patient: Patient) -> Iterator[Finding]:
     masks = [(site, None if site.grid is None else _allowed(site)) for site in sites]
     squares = [(site, x) for site, x in masks if x is not None and x.shape == (length, length)]
     distance = torch.arange(length)[:, None] - torch.arange(length)
+    both = _says_both(source) and not patient.interface.causal_claim
+    for site, allowed in _sides(patient, 2 * length) if both and squares else ():
+        if not _symmetric(allowed):
+            yield _one_sided(site.where_masked(site.steps_before), name, size, allowed)
+            return
     for site, allowed in squares:
         if bool(allowed.all()):
             continue
@@ -245,7 +250,7 @@ def _window(patient: Patient) -> Iterator[Finding]:
     if squares and all(_is(allowed, 0) for _, allowed in squares) and len(squares) == len(sites):
         yield from _not_applied(patient, source, name, size, squares[0][0])
     elif not squares:
-        yield from _by_behaviour(patient, source, name, size, distance)
+        yield from _by_behaviour(patient, source, name, size, distance, both=both)
 
 
 def _layers(patient: Patient) -> bool:
@@ -295,7 +300,50 @@ def _not_applied(patient: Patient, source: str, name: str, size: int, site: Site
     )
 
 
-def _by_behaviour(patient: Patient, source: str, name: str, size: int, distance: Tensor) -> Iterator[Finding]:
+_BOTH = re.compile(
+    r"(each|either|both) (side|direction)s?|symmetric|\b(left|before) and (to the )?(right|after)\b|\b(at most|up to) [^.]{0,30}away",
+    re.IGNORECASE,
+)
+
+
+def _says_both(source: str) -> bool:
+    """Whether docstrings or comments say that a window has two sides."""
+    words = re.findall(r'""".*?"""|#[^\n]*', source, re.DOTALL)
+    return any(_BOTH.search(" ".join(x.split())) for x in words)
+
+
+def _sides(patient: Patient, length: int) -> Iterator[tuple[Site, Tensor]]:
+    """The masks of so many positions that those in the middle see none of the ends."""
+    for site in look(patient, batch=1, length=length).sites:
+        allowed = None if site.grid is None else _allowed(site)
+        if allowed is not None and allowed.shape == (length, length):
+            yield site, allowed
+
+
+def _symmetric(allowed: Tensor) -> bool:
+    """Whether two positions see one another, or neither does; apart from those that all see, or that see all."""
+    common = allowed.all(0) | allowed.all(1)
+    inner = allowed[~common][:, ~common]
+    return bool((inner == inner.T).all())
+
+
+def _one_sided(where: Where | None, name: str, size: int, allowed: Tensor) -> Finding:
+    row = len(allowed) // 2
+    left, right = int(allowed[row, :row].sum()), int(allowed[row, row + 1 :].sum())
+    return Finding(
+        "window-off-by-one",
+        "bug",
+        f"with {name} = {size} position {row} of {len(allowed)} attends to {left} earlier and {right} later positions; "
+        "its text says that the window has two sides",
+        "compare the distance without its sign: (i - j).abs() <= window",
+        where,
+        numbers={"window": float(size), "left": float(left), "right": float(right)},
+    )
+
+
+def _by_behaviour(
+    patient: Patient, source: str, name: str, size: int, distance: Tensor, *, both: bool
+) -> Iterator[Finding]:
     """The window of code whose scores are not one square: step by step, in blocks, over gathered keys."""
     if not _STRONG.search(name) or any(
         isinstance(x, torch.nn.ModuleList) and len(x) > 1 for x in patient.module.modules()
@@ -303,6 +351,9 @@ def _by_behaviour(patient: Patient, source: str, name: str, size: int, distance:
         return
     probe = Probe(patient)
     reached = probe.influence(probe.square(1, len(distance))) > REACHED
+    if both and not _symmetric(reached) and bool(reached.diagonal().all()):
+        yield _one_sided(patient.where, name, size, reached)
+        return
     left = int(distance[reached].max()) if bool(reached.any()) else 0
     if bool(reached[distance < 0].any()) or left == len(distance) - 1:
         return  # not causal, or no window: the first token still reaches the last

@@ -6,15 +6,16 @@ each row.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.calling.interface import Inputs, MaskInput
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.masking import given
-from headwise.doctor.probing.probe import ROUNDING, Probe, gap
+from headwise.doctor.probing.probe import ROUNDING, Probe, gap, moved
 
 FINDINGS = ("masked-key-counts",)
 
@@ -22,27 +23,67 @@ FINDINGS = ("masked-key-counts",)
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     interface = probe.interface
-    if interface.length or not interface.batched or interface.takes == "self":
-        raise NotApplicable("its keys are not given apart from its queries, or their number is fixed")
+    if interface.length or not interface.batched:
+        raise NotApplicable("its length is fixed")
     for mask in interface.masks:
-        if not mask.works or mask.what != "keys" or mask.own or not mask.by_example:
+        if mask.what != "keys" or mask.own or not mask.by_example:
             continue
         inputs = probe.inputs()
-        keys = inputs.key_length
-        hidden = probe.attempt(inputs, given=given(interface, mask, inputs, keys - 1))
-        assert inputs.key is not None
-        shorter = Inputs(inputs.query, inputs.key[:, :-1], None if inputs.value is None else inputs.value[:, :-1])
-        without = probe.attempt(shorter, given=given(interface, mask, shorter))
-        if isinstance(hidden, Tensor) and isinstance(without, Tensor) and hidden.isfinite().all():
-            change = gap(without, hidden)
-            if change > ROUNDING:
-                yield Finding(
-                    "masked-key-counts",
-                    "bug",
-                    f"the output with the last key masked by `{mask.parameter}` differs from that without this key by "
-                    f"{change:.2g} of its size: what it says is hidden, but it keeps a weight",
-                    "set its scores to -inf before the softmax; zeroing embeddings or weights is not masking",
-                    numbers={"change": change},
-                )
+        hidden = probe.attempt(inputs, given=given(interface, mask, inputs, inputs.key_length - 1))
+        if not isinstance(hidden, Tensor) or not hidden.isfinite().all():
+            return
+        if mask.works:
+            yield from _counts(probe, mask, inputs, hidden)
+        elif mask.shape == "B" and not convolves(patient.module):  # else its polarity may be the other one
+            yield from _read(probe, mask, inputs, hidden)
         return
     raise NotApplicable("it takes no mask of keys")
+
+
+def _counts(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> Iterator[Finding]:
+    """Whether the output is another one than without the last key."""
+    cut = {name: x for name, x in inputs.tensors().items() if name != "query" or not probe.crosses}
+    shorter = dataclasses.replace(inputs, **{name: x[:, :-1] for name, x in cut.items()})
+    without = probe.attempt(shorter, given=given(probe.interface, mask, shorter))
+    if not isinstance(without, Tensor):
+        return
+    if not probe.crosses and hidden.shape[1] > without.shape[1]:
+        hidden = hidden[:, :-1]  # the row of the hidden token itself
+    change = gap(without, hidden)
+    if change > ROUNDING:
+        yield _finding(
+            f"the output with the last key masked by `{mask.parameter}` differs from that without this key by "
+            f"{change:.2g} of its size: what it says is hidden, but it keeps a weight",
+            change,
+        )
+
+
+def _read(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> Iterator[Finding]:
+    """Whether pooled rows change with what a token says that is beyond the length of its example."""
+    if hidden.shape[1] == inputs.query.shape[1]:
+        return
+    last = inputs.key_length - 1
+    after = probe.attempt(moved(inputs, slice(None), last), given=given(probe.interface, mask, inputs, last))
+    if isinstance(after, Tensor) and gap(hidden, after) > ROUNDING:
+        change = gap(hidden, after)
+        yield _finding(
+            f"`{mask.parameter}` says that the last token is padding, and other numbers in it change the output by "
+            f"{change:.2g} of its size",
+            change,
+        )
+
+
+def convolves(module: nn.Module) -> bool:
+    """Whether something else than attention brings the numbers of one token to another."""
+    kinds = (nn.RNNBase, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return any(isinstance(x, kinds) and set(getattr(x, "kernel_size", (0,))) != {1} for x in module.modules())
+
+
+def _finding(evidence: str, change: float) -> Finding:
+    return Finding(
+        "masked-key-counts",
+        "bug",
+        evidence,
+        "set its scores to -inf before the softmax; zeroing embeddings, scores or weights is not masking",
+        numbers={"change": change},
+    )

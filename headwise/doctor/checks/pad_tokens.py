@@ -2,24 +2,27 @@
 
 `(ids != pad).unsqueeze(1).unsqueeze(3)` blanks the rows of padding, which nobody reads, and lets every other token
 attend to padding. The module is called with padding at the end, and again told that another id is padding: the scores
-that differ are those that the mask fills.
+that differ are those that the mask fills. And with more padding: the real tokens must give what they gave before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.way import tensors_in
+from headwise.doctor.checks.masked_weight import convolves
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.padded_ids import pads, real_ids
+from headwise.doctor.probing.probe import ROUNDING, gap, quiet
 from headwise.doctor.reading.events import Softmax
 from headwise.doctor.reading.trace import trace
 
-FINDINGS = ("mask-broadcast",)
+FINDINGS = ("mask-broadcast", "masked-key-counts")
 
 _LENGTH, _PADDED = 6, 2
 _NO_ID = -1
@@ -40,6 +43,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotChecked(f"it does not run on ids with padding: {type(error).__name__}") from None
     if told is None or other is None or told.scores.shape != other.scores.shape:
         return
+    if not torch.equal(told.scores, other.scores) and not patient.interface.masks:
+        yield from _by_number(patient, next(iter(given)), ids, min(held.values()))
     if told.scores.shape[-2:] != (length, length) or told.dims != (told.scores.ndim - 1,):
         return
     filled = (told.scores != other.scores).flatten(0, -3).any(0)  # [Q, K]
@@ -53,6 +58,34 @@ def check(patient: Patient) -> Iterator[Finding]:
             "put the keys last: (ids != pad)[:, None, None, :] for scores [B, H, Q, K]",
             told.where,
             numbers={"rows": float(_PADDED), "of": float(length)},
+        )
+
+
+def _by_number(patient: Patient, name: str, ids: Tensor, pad: int) -> Iterator[Finding]:
+    """Whether the outputs of the real tokens depend on how many tokens of padding follow them."""
+    module = copied(patient.original).cpu().eval()
+    if convolves(module):
+        return
+    longer = torch.cat([ids, torch.full_like(ids[:, :_PADDED], pad)], dim=1)
+    real = ids.shape[1] - _PADDED
+    try:
+        outs = []
+        for x in (ids, longer):
+            with quiet(), torch.no_grad():
+                out = next(t for _, t in tensors_in(module(**{name: x})) if t.is_floating_point())
+            outs.append(out[:, :real] if out.ndim > 2 and out.shape[1] == x.shape[1] else out)
+    except Exception as error:
+        raise NotChecked(f"it does not run on ids with more padding: {type(error).__name__}") from None
+    change = gap(*outs)
+    if ROUNDING < change < torch.inf:
+        yield Finding(
+            "masked-key-counts",
+            "bug",
+            f"{_PADDED} more tokens of padding (id {pad}) after the real ones change the output by {change:.2g} of its "
+            "size: padding keeps a weight",
+            "set the scores of padding to -inf before the softmax; zeroing embeddings, scores or weights is not masking",
+            patient.where,
+            numbers={"change": change},
         )
 
 

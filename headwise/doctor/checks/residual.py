@@ -1,19 +1,26 @@
-"""A residual that is dropped: h = x + attention, then x + mlp(norm(h)) where h + mlp(norm(h)) is meant.
+"""A residual that is dropped.
 
-The block trains, but its attention reaches the output only through the MLP. It comes from a variable that still holds
-the old residual. The trace has two sums with the same tensor x: x + attention, which no later sum takes, and x + mlp.
+- h = x + attention, then x + mlp(norm(h)) where h + mlp(norm(h)) is meant: a variable still holds the old residual. The
+  trace has two sums with the same tensor x: x + attention, which no later sum takes, and x + mlp.
+- x = attention(x) where x + attention(x) is meant: with one projection set to 0 the block forgets its input. Only where
+  a block is said to have residuals, or is called a layer or block and has two norms, as they have.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor.calling.way import noise
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.probing.probe import ROUNDING, Probe, gap
 from headwise.doctor.reading.anatomy import Anatomy, look
+from headwise.doctor.reading.documents import documents
 from headwise.doctor.reading.events import Step
 from headwise.doctor.reading.site import Site
 
@@ -21,6 +28,7 @@ FINDINGS = ("residual-dropped",)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
+    yield from _lost(patient)
     anatomy = patient.see()
     sums = [step for step in anatomy.run.steps if step.latest and _rows(step, 0) and _rows(step, 1)]
     if len(sums) < 2:
@@ -41,6 +49,52 @@ def check(patient: Patient) -> Iterator[Finding]:
                 "not this sum: the attention reaches the output only through what is computed from it",
                 "add the sum: h = x + attention(norm(x)), then h + mlp(norm(h)); renew the residual before each part",
                 second.where,
+            )
+            return
+
+
+_ADDS = re.compile(
+    r"\b(x|h|src|tgt|inputs?|hidden_states|hidden|tokens)\s*\+\s*[\w.]+\(|\bskip[- ]connection|\badd\s*(&|and)\s*norm"
+    r"|\bresiduals?\b(?! (attention|score|dropout|vector|quant))",
+    re.IGNORECASE,
+)
+_NONE = re.compile(r"\b(no|not|without|outside|caller|excluding|before|optional\w*)\b", re.IGNORECASE)
+_NORM = re.compile(r"norm", re.IGNORECASE)
+
+
+def _lost(patient: Patient) -> Iterator[Finding]:
+    """Whether the output still depends on the queries where one part gives 0."""
+    sentences = re.split(r"(?<=[.;])\s|\n\s*\n", "\n\n".join(documents(patient.module)))
+    said = next((" ".join(x.split()) for x in sentences if _ADDS.search(x) and not _NONE.search(x)), "")
+    named = re.search(r"(Layer|Block)$", type(patient.module).__name__)
+    branches = sum(bool(_NORM.search(type(x).__name__)) for x in patient.module.children())  # each has a norm
+    if patient.is_library or not (said or (named and branches > 1)):
+        return
+    values = [{n for seed in x.projections.get("v", ()) for n in seed.name.split(", ")} for x in patient.see().sites]
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    if probe.rowwise(inputs).shape != inputs.query.shape:
+        return
+    other = noise(*inputs.query.shape, seed=71, dtype=inputs.query.dtype, device=inputs.query.device)
+    for names in (x - {""} for x in values):
+        if not names:
+            continue
+        silent = Probe(patient)
+        with torch.no_grad():
+            for name, x in silent.module.named_parameters():
+                if name in names:
+                    x.zero_()
+        change = gap(silent.output(inputs), silent.output(dataclasses.replace(inputs, query=other)))
+        if change < ROUNDING:
+            yield Finding(
+                "residual-dropped",
+                "bug",
+                f"with the values of its attention set to 0 ({', '.join(sorted(names))}) the output does not depend on "
+                "the queries' tokens: nothing is added to what the attention gives"
+                + (f", and its text says {said[:80]!r}" if said else ""),
+                "add the input of the attention to its output: x + attention(norm(x)), or norm(x + attention(x))",
+                patient.where,
+                numbers={"change": change},
             )
             return
 

@@ -29,7 +29,8 @@ const FIELDS = {
   other: ["other", null], // the head on the right of Compare: {input, stack, layer, head}
   compare: ["compare", "side"],
   flow: ["flow", "rollout"],
-  overlay: ["overlay", "cells"], // of the Image view
+  overlay: ["overlay", "cells"], // of the Image view; also the next one
+  over: ["over", "heads"], // what lies over the image
   bands: ["bands", "each"], // of the Flow view: one colour scale for each layer
   strip: ["strip", true], // the heads at the side
   hints: ["hints", true], // what to look at first
@@ -49,6 +50,7 @@ export const CHOICES = {
   compare: ["side", "difference"],
   flow: ["rollout", "relevance"],
   overlay: ["cells", "smooth"],
+  over: ["heads", "rollout"],
   bands: ["each", "alike"],
 };
 

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headwise.doctor.calling.forward_arguments import Sizes
 from headwise.doctor.calling.interface import discover
 from headwise.doctor.diagnosis import diagnose
 from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.probing.decoding import _tail
+from headwise.errors import DoctorError
 from tests.doctor.checks.specimens import Attention, Cross, found, one, seeded
 
 # How they are called.
@@ -114,6 +117,21 @@ class Seventeen(Attention):
 
 def test_the_length_of_the_example() -> None:
     assert discover(seeded(Seventeen), example=((torch.randn(2, 17, 16),), {})).length == 17
+
+
+class OnlyOne(Attention):
+    """Packed documents: one row, and a memory that ends with it."""
+
+    def forward(self, x: Tensor, memory: Tensor, width: Tensor) -> Tensor:
+        assert len(x) == 1
+        assert width.shape == (1, 2, 3)
+        return self.attend(x, torch.cat([memory, x], 1), None)
+
+
+def test_a_call_of_one_example_alone_is_not_examined() -> None:
+    example = (torch.randn(1, 6, 16), torch.randn(1, 4, 16), torch.zeros(1, 2, 3)), {}
+    with pytest.raises(DoctorError, match="a second call, with three examples, raised AssertionError"):
+        discover(seeded(OnlyOne), example=example)
 
 
 class Hungry(Attention):
@@ -369,3 +387,10 @@ class Drawn(Attention):
 def test_what_a_released_method_draws(released: bool, severity: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Patient, "is_library", released)
     assert one("determinism", seeded(Drawn)).severity == severity
+
+
+def test_a_step_gets_the_biases_of_all_keys() -> None:
+    """ALiBi's, which the model around BLOOM's attention makes."""
+    four, five = (Sizes(2, n, n, 16, torch.float32, torch.device("cpu")) for n in (4, 5))
+    assert _tail(lambda at: torch.zeros(8, 1, at.keys), four, five, 3, 4).shape == (8, 1, 4)
+    assert _tail(lambda at: torch.zeros(2, at.queries, 6), four, five, 3, 4).shape == (2, 1, 6)

@@ -3,6 +3,7 @@
 import { button, choices, languageSwitch, picker } from "./controls.js";
 import { element, icon } from "./element.js";
 import { say } from "../words.js";
+import { framesSaid, unknownSaid } from "./reading.js";
 
 const FEW = 4; // stacks up to this many stand side by side
 
@@ -73,11 +74,14 @@ export function factsOf({ rows, cols, layers, kind }, { tolerance }) {
   return [
     `${ofLayers} × ${ofHeads}${kv}`,
     kind === "cross" ? cross() : tokensOf(rows),
+    ...unknownSaid(rows, cols),
     tolerance ? say("weights within {tolerance} of the model's", { tolerance }) : say("exact weights, from the server"),
   ];
 }
 
-function tokensOf({ length, cut, patches, text }) {
+function tokensOf(axis) {
+  const { length, cut, patches, text } = axis;
+  if (axis.seconds) return framesSaid(axis);
   const n = said(length);
   const one = length === 1;
   let name = one ? say("1 token") : say("{n} tokens", { n });

@@ -26,11 +26,13 @@ export class MapsView {
   build(head) {
     const { state } = this.app;
     const map = new HeatMap({
-      onPoint: (row, col) => state.set({ head, row, col }),
-      onPin: (pinRow, pinCol) => state.set({ head, pinRow, pinCol }),
+      onPoint: (row, col) => state.set({ row, col }),
+      onPin: (pinRow, pinCol) => state.set({ pinRow, pinCol }),
       onTop: () => this.scaleTogether(),
     });
-    map.canvas.addEventListener("focus", () => state.set({ head })); // the footer tells the weight of this head
+    for (const event of ["focus", "pointerenter"]) {
+      map.canvas.addEventListener(event, () => state.set({ head })); // the footer tells the weight of this head
+    }
     const name = element("figcaption", { textContent: this.app.headName(state.layer, head) });
     return { head, map, figure: element("figure", {}, name, map.element) };
   }

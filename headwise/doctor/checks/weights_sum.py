@@ -1,0 +1,68 @@
+"""The sum of the weights that meet the values: whether something was added to them, or they were normalised to another.
+
+A softmax gives each query weights that sum to 1. A bias that is added to them moves every query by the same amount,
+whatever its keys are; weights that are divided by their mean, and not by their sum, sum to the number of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.reading.events import Step
+from headwise.doctor.reading.site import Site
+
+FINDINGS = ("bias-after-softmax", "normaliser-wrong")
+
+_NEAR = 1e-3
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    judged = False
+    for site in patient.see().sites:
+        met = site.contraction
+        if met is None:
+            continue
+        judged = True
+        dim = -1 if met.left else -2
+        keys, sums = met.weights.value.shape[dim], met.weights.value.double().sum(dim)
+        step = _biased(site)
+        if step is not None and float((sums - 1).abs().amax()) > _NEAR:
+            low, high = (float(x) for x in sums.aminmax())
+            yield Finding(
+                "bias-after-softmax",
+                "bug",
+                f"a bias is added to the weights, after the softmax: for each query they sum to {low:.3g} … {high:.3g}",
+                "add the bias to the scores, before the softmax",
+                step.where,
+                numbers={"least": low, "most": high},
+            )
+            return
+        if keys > 1 and bool(((sums / keys - 1).abs() < _NEAR).all()):
+            yield Finding(
+                "normaliser-wrong",
+                "bug",
+                f"the weights that are multiplied with the values sum to {keys}, the number of keys, for each query",
+                "divide the weights by their sum, not by their mean, and once",
+                met.product.where,
+                numbers={"sum": float(keys)},
+            )
+            return
+    if not judged:
+        raise NotApplicable("no weights are multiplied with values")
+
+
+def _biased(site: Site) -> Step | None:
+    """The sum of the weights and something that does not depend on the inputs and differs between keys."""
+    assert site.contraction is not None
+    for step in site.trace.steps:
+        if step.name != "add" or not site.softmax.order < step.order < site.contraction.product.order:
+            continue
+        for x, latest in zip(step.arguments, step.latest, strict=False):
+            constant = latest < 0 or site.trace.seed(latest).kind == "parameter"
+            if constant and isinstance(x, Tensor) and x.ndim >= 2 and bool((x != x.flatten()[0]).any()):
+                return step
+    return None
