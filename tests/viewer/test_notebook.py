@@ -51,8 +51,12 @@ changed = make()
 before = changed.q.mul_(2)
 """
 
+# Pages open on the first head, as in the other tests (conftest.py).
+PLAIN = "from headwise.viewer import facts; facts.pairs_of = lambda stacks: [[] for _ in stacks]"
+
 CELLS = {
     "make": MAKE,
+    "plain": PLAIN,
     "record": "record",
     "causal": "causal",
     "record again": "record",

@@ -52,7 +52,7 @@ export class Footer {
     delete cell.dataset.weight;
     delete cell.dataset.cell;
     const parts = [];
-    if (row === null && col === null) parts.push(element("span", { textContent: say(app.View.hint ?? HINT) }));
+    if (row === null && col === null) parts.push(element("span", { textContent: app.View.hint === "" ? "" : say(app.View.hint ?? HINT) }));
     else {
       const words = row === null ? name(cols, col) : name(rows, row);
       if (row !== null && col !== null) words.push(" → ", ...name(cols, col));
