@@ -39,9 +39,9 @@ PICTURES = {
     "head": ("long", "view=head&layer=5&head=11&row=40&col=22&sight=30,54,10,50", "light"),
     "model": ("long", "view=model&stat=entropy&layer=1&head=4", "light"),
     "text": ("long", "view=text&layer=5&head=11&row=40&col=22&pinrow=40&scale=linear", "light"),
-    "lines": ("short", "view=lines&layer=4&head=9&heads=4.3,4.11&row=10&pinrow=10", "dark"),
-    "neuron": ("short", "view=neuron&layer=4&head=9&row=10&col=2", "light"),
-    "surface": ("short", "view=surface&layer=4&head=9&row=10&col=2", "light"),
+    "lines": ("short", "view=lines&layer=4&head=11&heads=4.9,4.7&pinrow=10&hints=false", "dark"),
+    "neuron": ("short", "view=neuron&layer=4&head=11&row=10&col=2&hints=false", "light"),
+    "surface": ("short", "view=surface&layer=4&head=11&row=10&col=2&hints=false", "light"),
     "compare": ("short", "view=compare&layer=5&head=9&compare=difference&row=10&col=13", "light"),
     "flow": ("short", "view=flow&row=10&pinrow=10&sink=true", "dark"),
 }

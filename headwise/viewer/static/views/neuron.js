@@ -19,7 +19,6 @@ export class NeuronView {
   static id = "neuron";
   static title = "Neuron";
   static css = CSS;
-  static hint = "";
   static follows = true; // another stack
   static why = () => null;
 

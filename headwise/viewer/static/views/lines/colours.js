@@ -2,8 +2,8 @@
 
 // The first seven are for all kinds of colour vision (Okabe & Ito), on a light and on a dark page.
 const COLOURS = {
-  light: "#0072b2 #d55e00 #009e73 #cc79a7 #b8860b #3a9bdc #7a7a7a #7a3e9d #8a4b1f #c2255c #4c6b00 #1c4e80".split(" "),
-  dark: "#56b4e9 #f07f3c #2fc79a #e08fbd #e6b800 #9ad0ff #a8a8a8 #b794e6 #d1a27a #ff7fa5 #b5cf4a #7fa3d6".split(" "),
+  light: "#0072b2 #d55e00 #009e73 #cc79a7 #b8860b #3a9bdc #7a7a7a #7a3e9d #8a4b1f #b3122a #4c6b00 #1c4e80".split(" "),
+  dark: "#56b4e9 #f07f3c #2fc79a #e08fbd #e6b800 #9ad0ff #a8a8a8 #b794e6 #d1a27a #ff5c5c #b5cf4a #7fa3d6".split(" "),
 };
 
 // The colour that a head has unless another chosen head has it.
