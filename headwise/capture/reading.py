@@ -7,6 +7,7 @@ number, with the tokens before them, is that of every attention of the run.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,13 +50,12 @@ class Reading:
         """Set `seen.tokens`, and with patches `seen.pixel_values`, where it is certain what they are."""
         if not seen.records or (self.pixels is None and self.sound is None):
             return
-        for value in self._names(seen.records):
-            try:
-                seen.tokens = value
-            except HeadwiseError:
-                continue
-            seen.pixel_values = self.pixels
-            return
+        with contextlib.suppress(HeadwiseError):  # a record that says nothing any more: its tensors were changed
+            for value in self._names(seen.records):
+                with contextlib.suppress(HeadwiseError):
+                    seen.tokens = value
+                    seen.pixel_values = self.pixels
+                    return
 
     def _names(self, records: Sequence[AttentionRecord]) -> Iterator[Any]:
         """Values for `Seen.tokens`, the best first."""
