@@ -37,8 +37,8 @@ class Reading:
         for module in {id(each): each for each in (self.model, _encoder(self.model))}.values():
             yield module.register_forward_pre_hook(self._read, with_kwargs=True).remove
 
-    def _read(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = _by_name(module, args, kwargs)
+    def _read(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
+        given = _by_name(module, args, kwargs or {})  # a monitor, which begins within a call, gives the arguments alone
         found = [x.detach() for x in given.values() if isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 4]
         if found and found[0].shape[1] in (1, 3):
             self.pixels = found[0]

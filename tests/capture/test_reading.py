@@ -192,3 +192,13 @@ def test_records_that_were_changed_in_place_have_no_names() -> None:
     assert seen.tokens is None
     with pytest.raises(headwise.errors.RecordError, match="changed in place"):
         seen[0].weights()
+
+
+def test_a_monitor_may_begin_within_the_call_that_it_reads() -> None:
+    """It calls the hooks of the watch itself, with the arguments alone."""
+    vit = vision("ViTModel", **WIDE).train()
+    logged: list[int] = []
+    monitor = headwise.capture.monitor(vit, every=1, log=lambda numbers, step: logged.append(step))
+    with monitor:
+        vit(torch.randn(1, 3, 32, 32)).pooler_output.sum().backward()
+    assert not vit._forward_pre_hooks
