@@ -7,6 +7,7 @@ number, with the tokens before them, is that of every attention of the run.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,8 +37,8 @@ class Reading:
         for module in {id(each): each for each in (self.model, _encoder(self.model))}.values():
             yield module.register_forward_pre_hook(self._read, with_kwargs=True).remove
 
-    def _read(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = _by_name(module, args, kwargs)
+    def _read(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
+        given = _by_name(module, args, kwargs or {})  # a monitor, which begins within a call, gives the arguments alone
         found = [x.detach() for x in given.values() if isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 4]
         if found and found[0].shape[1] in (1, 3):
             self.pixels = found[0]
@@ -49,13 +50,12 @@ class Reading:
         """Set `seen.tokens`, and with patches `seen.pixel_values`, where it is certain what they are."""
         if not seen.records or (self.pixels is None and self.sound is None):
             return
-        for value in self._names(seen.records):
-            try:
-                seen.tokens = value
-            except HeadwiseError:
-                continue
-            seen.pixel_values = self.pixels
-            return
+        with contextlib.suppress(HeadwiseError):  # a record that says nothing any more: its tensors were changed
+            for value in self._names(seen.records):
+                with contextlib.suppress(HeadwiseError):
+                    seen.tokens = value
+                    seen.pixel_values = self.pixels
+                    return
 
     def _names(self, records: Sequence[AttentionRecord]) -> Iterator[Any]:
         """Values for `Seen.tokens`, the best first."""

@@ -111,25 +111,29 @@ class _Rounded:
         """
         batch, heads, q_len, k_len = of.shape
         size = heads // self.bits.shape[1]
-        rows: Sequence[int] = range(q_len)
+        rows = torch.arange(q_len)
         if q_len > most:
-            rows = [round(i * (q_len - 1) / (most - 1)) for i in range(most)]
+            rows = torch.tensor([round(i * (q_len - 1) / (most - 1)) for i in range(most)])
         # Many rows of few heads: a product of few rows reads all keys for little.
         together = max(1, BLOCK_CELLS // (batch * size * min(len(rows), BLOCK_ROWS) * k_len))
         step = max(1, BLOCK_CELLS // (batch * size * min(together, len(groups)) * k_len))
         errors = []
         for first in range(0, len(groups), together):
-            some_heads = [group * size + i for group in groups[first : first + together] for i in range(size)]
-            error = torch.zeros(batch, len(some_heads), device=of.q.device)
-            for start in range(0, len(rows), step):
-                some = rows[start : start + step]
-                part = slice(some.start, some.stop) if isinstance(some, range) else some
-                away = self.record.weights(part, heads=some_heads).sub_(of.weights(part, heads=some_heads))
+            chosen = torch.tensor([g * size + i for g in groups[first : first + together] for i in range(size)])
+            error = torch.zeros(batch, len(chosen), device=of.q.device)
+            for some in rows.split(step):
+                away = _weights(self.record, some, chosen).sub_(_weights(of, some, chosen))
                 error = torch.maximum(error, away.abs_().flatten(2).amax(2).float())
                 if bool((error > self.tolerance).all()):
                     break  # they need more bits, whatever the other rows say
             errors.append(error)
         return torch.cat(errors, 1).unflatten(1, (len(groups), size)).amax(2)
+
+
+def _weights(record: AttentionRecord, rows: Tensor, heads: Tensor) -> Tensor:
+    """Those of `record.weights`; this asks for so few at a time that checking the choice would take longer."""
+    rows, heads = rows.to(record.q.device), heads.to(record.q.device)
+    return record.call.weights(rows, heads, overwrite=True)
 
 
 def _round_as_far_as_possible(record: AttentionRecord, name: str) -> _Rounded:

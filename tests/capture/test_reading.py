@@ -169,3 +169,36 @@ def test_frames_are_kept_in_a_file(tmp_path: Any) -> None:
     assert again.tokens == seen.tokens
     with pytest.raises(headwise.errors.ArgumentError, match=r"at least 1 frame of more than 0 s.* Received: 0 × 1"):
         Frames(0, 1.0)
+
+
+def test_records_that_were_changed_in_place_have_no_names() -> None:
+    """Leaving the watch does not raise what a question to such a record would."""
+
+    class Changing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cut = torch.nn.Conv2d(3, 8, 2, 2)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            x = self.cut(images).flatten(2).mT[:, None]
+            key = x.clone()
+            out = torch.nn.functional.scaled_dot_product_attention(x, key, x)
+            key.zero_()
+            return out
+
+    model = Changing().eval()
+    with torch.no_grad(), headwise.watch(model) as seen:
+        model(torch.randn(1, 3, 4, 6))
+    assert seen.tokens is None
+    with pytest.raises(headwise.errors.RecordError, match="changed in place"):
+        seen[0].weights()
+
+
+def test_a_monitor_may_begin_within_the_call_that_it_reads() -> None:
+    """It calls the hooks of the watch itself, with the arguments alone."""
+    vit = vision("ViTModel", **WIDE).train()
+    logged: list[int] = []
+    monitor = headwise.capture.monitor(vit, every=1, log=lambda numbers, step: logged.append(step))
+    with monitor:
+        vit(torch.randn(1, 3, 32, 32)).pooler_output.sum().backward()
+    assert not vit._forward_pre_hooks
