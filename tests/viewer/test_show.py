@@ -150,9 +150,10 @@ def test_one_layer_of_what_a_model_returns() -> None:
 
 
 ROW = torch.full((1, 2, 2), 0.5)
+PIE: Any = "pie"
 
 REFUSED = {
-    "a kind": (lambda seen: headwise.show(seen, **{"kind": "pie"}), ArgumentError, 'kind must be "map" or "lines"'),
+    "a kind": (lambda seen: headwise.show(seen, kind=PIE), ArgumentError, 'kind must be "map" or "lines"'),
     "no layer": (lambda seen: headwise.show(seen), ArgumentError, "layer: choose one of the 3 layers"),
     "a layer that is not there": (lambda seen: headwise.show(seen, layer=3), RecordError, "0 … 2"),
     "a layer of a record": (lambda seen: headwise.show(seen[0], layer=0), ArgumentError, "is one layer already"),
