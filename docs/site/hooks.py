@@ -7,6 +7,7 @@ of `reference.py` and the docstrings, the gallery of pages that headwise writes.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -56,6 +57,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         if "Reference" in entry:
             entry["Reference"] += [f"reference/{group.slug}.md" for group in reference.GROUPS]
             entry["Reference"] += ["reference/command.md", "reference/pytest.md"]
+    logging.getLogger("jieba").setLevel(logging.WARNING)  # it tells of its dictionary
     config.watch += [str(ROOT / "headwise"), str(ROOT / "examples")]
     return config
 

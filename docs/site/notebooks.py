@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-TIMEOUT = 120  # seconds a cell
+TIMEOUT = 300  # seconds a cell
 
 
 def execute(path: Path) -> Any:
@@ -20,7 +20,8 @@ def execute(path: Path) -> Any:
     book = nbformat.read(path, as_version=4)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        NotebookClient(book, timeout=TIMEOUT, resources={"metadata": {"path": folder}}).execute()
+        quiet = ["--IPKernelApp.log_level=ERROR"]
+        NotebookClient(book, timeout=TIMEOUT, extra_arguments=quiet, resources={"metadata": {"path": folder}}).execute()
     print(f"scripts/docs: {path.name} took {time.perf_counter() - began:.0f} s", flush=True)
     return book
 

@@ -747,3 +747,16 @@ def test_axe_finds_nothing_serious(view: str, axe_tab: Page, tmp_path: Path) -> 
             tab.set_viewport_size({"width": 400, "height": 800})
             tab.wait_for_timeout(100)
         check_with_axe(tab)
+
+
+@pytest.mark.parametrize("address", ["view=model&layer=1&head=1", "view=text&row=4&pinrow=4", "view=head&row=4&col=2"])
+def test_a_page_within_another_one_does_not_scroll_that_one(tab: Page, tmp_path: Path, address: str) -> None:
+    page = write(tmp_path, seen_of(record(), record()))
+    outer = tmp_path / "outer.html"
+    frame = f'<iframe src="{page.name}#{address}" width="900" height="600"></iframe>'
+    outer.write_text(f'<div style="height: 3000px"></div>{frame}<div style="height: 3000px"></div>', encoding="utf-8")
+    tab.goto(outer.as_uri())
+    inner = tab.frames[1]
+    inner.wait_for_function("() => window.headwise?.app")
+    tab.wait_for_timeout(300)  # a frame out of sight draws no frames to wait for
+    assert tab.evaluate("scrollY") == 0
