@@ -205,7 +205,7 @@ def _entries() -> Iterable[Entry]:
     yield Entry(
         "normaliser-wrong",
         "bug",
-        "Linear attention is not divided by the sum of its weights",
+        "Weights are not divided by their sum",
         None,
         ("performer-pytorch #40",),
     )
@@ -215,11 +215,13 @@ def _entries() -> Iterable[Entry]:
     yield Entry("causal-unasked", "bug", "A module that should see all positions is causal")
     yield Entry("weights-wrong", "bug", "The returned weights are not those that were used")
     yield Entry("weights-misaligned", "bug", "The weights are multiplied with the values of other keys")
-    yield Entry("residual-dropped", "bug", "The sum of input and attention is used only by the next norm")
+    yield Entry("residual-dropped", "bug", "A residual is not added, or not passed on")
     yield Entry("projection-zero", "bug", "A projection is 0 for every input")
     yield Entry("head-idle", "bug", "The weights of a head are not used")
     yield Entry("output-projection-missing", "risk", "The output projection is missing or not used")
     yield Entry("mask-after-softmax", "bug", "The mask is applied after the softmax")
+    yield Entry("bias-after-softmax", "bug", "A bias is added to the weights, after the softmax")
+    yield Entry("softcap-ignored", "bug", "The soft cap that it has is not applied")
     yield Entry("mask-multiplied", "bug", "The scores are multiplied by the mask")
     yield Entry("weights-transposed", "bug", "The weights are multiplied with the values transposed")
     yield Entry("softmax-unstable", "risk", "Large scores give infinity or NaN")

@@ -30,7 +30,7 @@ def _load(names: str) -> dict[str, Check]:
 READ = _load("""
 layout head_merge heads_alike
 projection_order lora_order argument_order gqa_order
-wrong_scale bias_scaled
+wrong_scale bias_scaled settings_unused
 rope rope_parts rope_precision alibi
 norm_axis norm_swapped causal_unasked
 mask_cells mask_infinite built_in_mask layer_windows window_sides inner_padding

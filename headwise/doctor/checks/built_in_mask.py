@@ -342,7 +342,7 @@ def _one_sided(where: Where | None, name: str, size: int, allowed: Tensor) -> Fi
 
 
 def _by_behaviour(
-    patient: Patient, source: str, name: str, size: int, distance: Tensor, *, both: bool
+    patient: Patient, source: str, name: str, size: int, distance: Tensor, *, both: bool = False
 ) -> Iterator[Finding]:
     """The window of code whose scores are not one square: step by step, in blocks, over gathered keys."""
     if not _STRONG.search(name) or any(

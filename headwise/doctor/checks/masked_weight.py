@@ -34,7 +34,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
         if mask.works:
             yield from _counts(probe, mask, inputs, hidden)
-        elif mask.shape == "B" and not convolves(patient.module):  # else its polarity may be the other one
+        elif (mask.shape == "B" or mask.claimed == mask.form) and not convolves(patient.module):
             yield from _read(probe, mask, inputs, hidden)
         return
     raise NotApplicable("it takes no mask of keys")
@@ -59,7 +59,7 @@ def _counts(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> It
 
 
 def _read(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> Iterator[Finding]:
-    """Whether pooled rows change with what a token says that is beyond the length of its example."""
+    """Whether pooled rows change with what a token says that is padding: by its length, or by the stated polarity."""
     if hidden.shape[1] == inputs.query.shape[1]:
         return
     last = inputs.key_length - 1

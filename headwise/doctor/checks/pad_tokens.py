@@ -43,13 +43,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotChecked(f"it does not run on ids with padding: {type(error).__name__}") from None
     if told is None or other is None or told.scores.shape != other.scores.shape:
         return
-    if not torch.equal(told.scores, other.scores) and not patient.interface.masks:
-        yield from _by_number(patient, next(iter(given)), ids, min(held.values()))
-    if told.scores.shape[-2:] != (length, length) or told.dims != (told.scores.ndim - 1,):
-        return
-    filled = (told.scores != other.scores).flatten(0, -3).any(0)  # [Q, K]
-    real = length - _PADDED
-    if bool(filled[real:].all()) and not bool(filled[:real].any()):
+    if _hides_queries(told, other, length):
         yield Finding(
             "mask-broadcast",
             "bug",
@@ -59,6 +53,17 @@ def check(patient: Patient) -> Iterator[Finding]:
             told.where,
             numbers={"rows": float(_PADDED), "of": float(length)},
         )
+    elif not torch.equal(told.scores, other.scores) and not patient.interface.masks:
+        yield from _by_number(patient, next(iter(given)), ids, min(held.values()))
+
+
+def _hides_queries(told: Softmax, other: Softmax, length: int) -> bool:
+    """Whether the mask fills the rows of padding and no others."""
+    if told.scores.shape[-2:] != (length, length) or told.dims != (told.scores.ndim - 1,):
+        return False
+    filled = (told.scores != other.scores).flatten(0, -3).any(0)  # [Q, K]
+    real = length - _PADDED
+    return bool(filled[real:].all()) and not bool(filled[:real].any())
 
 
 def _by_number(patient: Patient, name: str, ids: Tensor, pad: int) -> Iterator[Finding]:

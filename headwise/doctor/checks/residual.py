@@ -28,7 +28,10 @@ FINDINGS = ("residual-dropped",)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    yield from _lost(patient)
+    lost = list(_lost(patient))
+    yield from lost
+    if lost:
+        return
     anatomy = patient.see()
     sums = [step for step in anatomy.run.steps if step.latest and _rows(step, 0) and _rows(step, 1)]
     if len(sums) < 2:
@@ -71,6 +74,12 @@ def _lost(patient: Patient) -> Iterator[Finding]:
     if patient.is_library or not (said or (named and branches > 1)):
         return
     values = [{n for seed in x.projections.get("v", ()) for n in seed.name.split(", ")} for x in patient.see().sites]
+    if named and branches > 1:  # and the last layer of each MLP
+        values += [
+            {f"{path}.weight"}
+            for path, x in patient.module.named_modules()
+            if isinstance(x, nn.Linear) and x.in_features >= 2 * x.out_features
+        ]
     probe = Probe(patient)
     inputs = probe.inputs()
     if probe.rowwise(inputs).shape != inputs.query.shape:
@@ -89,10 +98,10 @@ def _lost(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "residual-dropped",
                 "bug",
-                f"with the values of its attention set to 0 ({', '.join(sorted(names))}) the output does not depend on "
-                "the queries' tokens: nothing is added to what the attention gives"
+                f"with {', '.join(sorted(names))} set to 0 the output does not depend on the queries' tokens: nothing is "
+                "added to what this part gives"
                 + (f", and its text says {said[:80]!r}" if said else ""),
-                "add the input of the attention to its output: x + attention(norm(x)), or norm(x + attention(x))",
+                "add the input of each part to its output: x + attention(norm(x)), or norm(x + attention(x))",
                 patient.where,
                 numbers={"change": change},
             )

@@ -316,9 +316,14 @@ def _rotation(site: Site, name: str, dim: int = 2) -> Rotation | None:
 
 
 def _scales(maps: Tensor) -> bool:
-    """Whether they only multiply each feature by a number, such as a temperature."""
+    """Whether they only multiply each feature by a number, such as a temperature. A number for each feature that
+    changes with the position is none: a rotation with its sine at the wrong feature.
+    """
+    size = float(maps.abs().max())
     across = torch.stack([maps[..., 0, 1], maps[..., 1, 0]])
-    return float(across.abs().max()) < _ROUNDING * float(maps.abs().max())
+    apart = maps[..., 0, 0] - maps[..., 1, 1]
+    by_position = float((apart - apart[:1]).abs().max()) > 1e-2 * size
+    return float(across.abs().max()) < _ROUNDING * size and not by_position
 
 
 def _maps(raw: Tensor, entered: Tensor, pairs: list[tuple[int, int]]) -> Tensor | None:

@@ -192,6 +192,26 @@ class PaddingFromOutside(Plain):
         return self.a(x, x, x, key_padding_mask=mask)[0]
 
 
+class WithMore(Plain):
+    """Causal attention with rotary positions, or none."""
+
+
+class Inherited(WithMore):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+class InOneWord(Plain):
+    """Attention to latent tokens.
+
+    The scale is that of the whole head. Causal. Returns the output.
+    """
+
+
+class IfAsked(Plain):
+    """Causal or bidirectional attention with rotary positions."""
+
+
 @pytest.mark.parametrize(
     ("module", "claim"),
     [
@@ -207,6 +227,10 @@ class PaddingFromOutside(Plain):
         (Switched(causal=True), "causal=True"),
         (GivenFromOutside(), ""),
         (PaddingFromOutside(), 'docstring "Causal self-attention."'),
+        (WithMore(), 'docstring "Causal attention with rotary positions, or none."'),
+        (Inherited(), 'docstring "Causal attention with rotary positions, or none."'),
+        (InOneWord(), 'docstring "Causal."'),
+        (IfAsked(), ""),
         (nn.TransformerEncoderLayer(16, 4, 32), ""),
         (nn.TransformerDecoderLayer(16, 4, 32), ""),
     ],

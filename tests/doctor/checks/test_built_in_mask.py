@@ -471,3 +471,25 @@ def test_a_layer_that_sees_all_is_not_judged_by_its_window() -> None:
     at = torch.arange(9)
     patient = Patient(seeded(WindowOfTheModel))
     assert list(_by_behaviour(patient, "", "sliding_window", 3, at[:, None] - at)) == []
+
+
+class TwoSides(Plain):
+    """Each token attends to the tokens at most `window` away, and to the first token."""
+
+    def __init__(self, *, signed: bool = False) -> None:
+        super().__init__()
+        self.window, self.signed = 2, signed
+
+    def forward(self, x: Tensor) -> Tensor:
+        at = torch.arange(x.shape[1])
+        apart = at[:, None] - at
+        near = apart <= self.window if self.signed else apart.abs() <= self.window
+        return self.attend(x, x, near | (at == 0))
+
+
+def test_a_window_without_one_of_its_sides() -> None:
+    torch.manual_seed(0)
+    finding = one("built_in_mask", TwoSides(signed=True))
+    assert (finding.name, finding.severity) == ("window-off-by-one", "bug")
+    assert "3 earlier and 6 later positions" in finding.evidence
+    assert found("built_in_mask", TwoSides()) == []

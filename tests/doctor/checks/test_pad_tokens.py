@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from headwise.doctor.patient import NotApplicable
@@ -55,3 +56,39 @@ def test_healthy_ones() -> None:
         assert found("pad_tokens", seeded(kind)) == []
     with pytest.raises(NotApplicable):
         found("pad_tokens", seeded(Attention))
+
+
+class Pooled(Encoder):
+    """One vector for each example: the mean over heads of a learned query."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(16))
+
+    def forward(self, src: Tensor) -> Tensor:
+        x = self.embedding(src)
+        weights = self.hidden(x @ self.query / 4, src != self.src_pad_idx).softmax(-1)
+        return self.attention.out((weights[:, None] @ x)[:, 0])
+
+    def hidden(self, scores: Tensor, real: Tensor) -> Tensor:
+        return scores.masked_fill(~real, -torch.inf)
+
+
+class PooledOfZeros(Pooled):
+    def hidden(self, scores: Tensor, real: Tensor) -> Tensor:
+        return scores * real
+
+
+class TokensOfZeros(Encoder):
+    def forward(self, src: Tensor) -> Tensor:
+        x = self.embedding(src)
+        q, k, v = (self.attention.split(part(x)) for part in (self.attention.q, self.attention.k, self.attention.v))
+        scores = self.attention.score(q, k) * (src != self.src_pad_idx)[:, None, None]
+        return self.attention.out(self.attention.merge(scores.softmax(-1) @ v))
+
+
+@pytest.mark.parametrize("kind", [PooledOfZeros, TokensOfZeros])
+def test_the_number_of_padding_tokens_must_not_matter(kind: type[nn.Module]) -> None:
+    finding = one("pad_tokens", seeded(kind))
+    assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
+    assert found("pad_tokens", seeded(Pooled)) == []

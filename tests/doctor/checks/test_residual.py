@@ -115,3 +115,51 @@ def test_a_healthy_block(kind: type[nn.Module]) -> None:
 def test_a_bare_attention() -> None:
     with pytest.raises(NotApplicable):
         found("residual", seeded(Plain))
+
+
+class Said(Plain):
+    """LayerNorm(x + Attention(x))"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x + self.attend(x, x, None))
+
+
+class AddsTheOutputToItself(Said):
+    """LayerNorm(x + Attention(x))"""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.attend(x, x, None)
+        return self.norm(x + x)
+
+
+class AddedByTheCaller(Plain):
+    """The residual is added outside of it."""
+
+
+class DecoderBlock(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.attention(self.norm1(x))
+        return h + self.mlp(self.norm2(h))
+
+
+class EncoderLayer(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        h = x + self.attention(self.norm1(x))
+        return self.mlp(self.norm2(h))
+
+
+@pytest.mark.parametrize("kind", [AddsTheOutputToItself, DecoderBlock, EncoderLayer])
+def test_a_residual_that_is_lost(kind: type[nn.Module]) -> None:
+    finding = one("residual", seeded(kind))
+    assert (finding.name, finding.severity) == ("residual-dropped", "bug")
+    assert "does not depend on the queries' tokens" in finding.evidence
+
+
+@pytest.mark.parametrize("kind", [Said, AddedByTheCaller])
+def test_a_residual_that_stands(kind: type[nn.Module]) -> None:
+    with pytest.raises(NotApplicable):
+        found("residual", seeded(kind))

@@ -440,3 +440,19 @@ def test_a_missing_sign_is_no_layout() -> None:
     assert finding.name == "rope-pairing"
     assert "the sine of the other with the same sign" in finding.evidence
     assert "cat([-x2, x1])" in finding.fix
+
+
+class HalvesInPlace(Rotary):
+    """The sine meets the feature itself, and not the other one of its pair."""
+
+    def query(self, q: Tensor, angle: Tensor) -> Tensor:
+        one, two = q.chunk(2, -1)
+        cos, sin = angle.cos().float(), angle.sin().float()
+        return torch.cat([one * (cos + sin), two * (cos - sin)], -1)
+
+    key = query
+
+
+def test_features_that_are_stretched_by_their_position() -> None:
+    finding = one("rope", seeded(HalvesInPlace))
+    assert (finding.name, finding.severity) == ("rope-pairing", "bug")

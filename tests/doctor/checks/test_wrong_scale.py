@@ -400,3 +400,19 @@ def test_learned_queries() -> None:
     finding = one("wrong_scale", seeded(LatentsTimesTheRoot))
     assert (finding.name, finding.severity) == ("wrong-scale", "bug")
     assert found("wrong_scale", seeded(Latents)) == []
+
+
+class DividedByTheLayer(Plain):
+    """The scores are also divided by ``layer + 1``, for half precision."""
+
+    def __init__(self, layer: int = 2) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().score(q, k) / 3
+
+
+def test_a_documented_factor() -> None:
+    assert found("wrong_scale", seeded(DividedByTheLayer)) == []
+    assert [x.name for x in found("wrong_scale", seeded(DividedByTheLayer, 5))] == ["wrong-scale"]
