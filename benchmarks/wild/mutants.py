@@ -107,7 +107,8 @@ def tensors(x: Any) -> list[Tensor]:
 
 def same(a: list[Tensor], b: list[Tensor]) -> bool:
     return len(a) == len(b) and all(
-        x.shape == y.shape and torch.allclose(x, y, rtol=1e-3, atol=1e-4, equal_nan=True) for x, y in zip(a, b, strict=True)
+        x.shape == y.shape and torch.allclose(x, y, rtol=1e-3, atol=1e-4, equal_nan=True)
+        for x, y in zip(a, b, strict=True)
     )
 
 

@@ -134,7 +134,12 @@ def _with(node: ast.AST, old: ast.AST, new: str) -> str:
 def _is_fill(node: ast.AST) -> bool:
     """Whether a number stands for minus infinity."""
     said = ast.unparse(node)
-    return bool(re.fullmatch(r"-?(math\.|torch\.|float\(['\"])?-?inf(['\"]\))?|-?torch\.finfo\(.*\)\.m(in|ax)|-1e\d+|-1\d{3,}(\.0)?", said))
+    return bool(
+        re.fullmatch(
+            r"-?(math\.|torch\.|float\(['\"])?-?inf(['\"]\))?|-?torch\.finfo\(.*\)\.m(in|ax)|-1e\d+|-1\d{3,}(\.0)?",
+            said,
+        )
+    )
 
 
 def _pair(node: ast.AST) -> list[ast.expr] | None:
@@ -225,7 +230,9 @@ def _(node: ast.AST, code: Code) -> Iterator[Edit]:
 @operator("comparison")
 def _(node: ast.AST, code: Code) -> Iterator[Edit]:
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and not code.decides(node):
-        other = {"Lt": "<=", "LtE": "<", "Gt": ">=", "GtE": ">", "Eq": "!=", "NotEq": "=="}.get(type(node.ops[0]).__name__)
+        other = {"Lt": "<=", "LtE": "<", "Gt": ">=", "GtE": ">", "Eq": "!=", "NotEq": "=="}.get(
+            type(node.ops[0]).__name__
+        )
         if other:
             yield f"{ast.unparse(node.left)} {other} {ast.unparse(node.comparators[0])}"
 
