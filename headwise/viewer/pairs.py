@@ -4,6 +4,7 @@ A readable pair is a token that looks at another word: no special token, no punc
 are compared by A log(A / u), the part of a weight A in the divergence from what one would expect, u: an even share of
 the query's keys or, if that is more, the mean weight that the key gets from other queries, or that other queries give
 at this distance. So the pairs of a head that always looks at the token before, or at one token, count little.
+Neighbouring words count half: that they belong together is seen in the text itself.
 """
 
 from __future__ import annotations
@@ -68,23 +69,23 @@ def _strongest(
         weights = record.weights(rows).float()
         allowed = record.call.allowed(torch.tensor(rows, device=record.q.device)).expand_as(weights)
         return {
-            b: _in_example(weights[b], allowed[b], rows, stack, readable.cells(rows).to(weights.device))
+            b: _in_example(weights[b], allowed[b], rows, stack, readable.worth(rows).to(weights.device))
             for b, (stack, readable) in examples.items()
         }
 
 
 def _in_example(
-    weights: Tensor, allowed: Tensor, rows: Sequence[int], stack: Stack, readable: Tensor
+    weights: Tensor, allowed: Tensor, rows: Sequence[int], stack: Stack, worth: Tensor
 ) -> list[tuple[float, Pair]]:
-    """weights, allowed: [H, R, K] of these rows; readable: [R, K]. The pairs do not know their layer, 0."""
+    """weights, allowed: [H, R, K] of these rows; worth: [R, K]. The pairs do not know their layer, 0."""
     if stack.kind == "self":
         seen = allowed.any(0).any(0)
-        readable[:, int(seen.int().argmax())] = False  # the sink: the first key that any query may attend to
+        worth[:, int(seen.int().argmax())] = 0  # the sink: the first key that any query may attend to
     keys = allowed.sum(-1, keepdim=True).clamp(min=1)  # [H, R, 1]
     of_key = _mean_of_others(weights, weights.sum(1, keepdim=True), allowed.sum(1, keepdim=True))
     usual = of_key.maximum(_usual_at_distance(weights, allowed, rows)).maximum(1 / keys)
-    scores = weights * (weights / usual).log()
-    strong = readable & (weights >= LEAST) & (weights * keys >= TIMES_EVEN) & (weights >= TIMES_USUAL * usual)
+    scores = worth * weights * (weights / usual).log()
+    strong = (worth > 0) & (weights >= LEAST) & (weights * keys >= TIMES_EVEN) & (weights >= TIMES_USUAL * usual)
     best, places = scores.where(strong, scores.new_tensor(-torch.inf)).flatten(1).max(1)
     found = []
     for head, (score, place) in enumerate(zip(best.tolist(), places.tolist(), strict=True)):
@@ -111,27 +112,32 @@ def _mean_of_others(weights: Tensor, sums: Tensor, counts: Tensor) -> Tensor:
 
 
 class _Readable:
-    """Which cells of a stack are of two readable tokens."""
+    """How much the cells of a stack tell a reader: 0 where a token is not readable."""
 
     def __init__(self, stack: Stack) -> None:
         queries, keys = stack.rows.tokens, stack.cols.tokens
         self.rows, self.cols = _are_readable(queries), _are_readable(keys)
-        self.same: list[Tensor] = []  # a number of each token, the same for two tokens that say nothing of each other
+        self.words = self.names = None  # the number of each token's word, and one that tokens of the same text share
         if stack.kind == "self" and len(self.rows) == len(self.cols):
             numbers: dict[str, int] = {}
-            names = [numbers.setdefault(label.strip().lower(), len(numbers)) for label in keys.labels]
-            self.same = [torch.tensor(keys.words().index), torch.tensor(names)]
+            self.names = torch.tensor([numbers.setdefault(x.strip().lower(), len(numbers)) for x in keys.labels])
+            self.words = torch.tensor(keys.words().index)
 
-    def cells(self, rows: Sequence[int]) -> Tensor:
-        """Those of some rows, bool [R, K]."""
-        found = self.rows[rows, None] & self.cols
-        for same in self.same:
-            found &= same[rows, None] != same
-        return found
+    def worth(self, rows: Sequence[int]) -> Tensor:
+        """Of the cells of some rows, float [R, K]: 1, of neighbouring words 0.5, of tokens that are not readable 0."""
+        readable = self.rows[rows, None] & self.cols
+        if self.words is None or self.names is None:
+            return readable.float()
+        apart = (self.words[rows, None] - self.words).abs().clamp(max=2) / 2  # 0 within a word
+        return apart * (readable & (self.names[rows, None] != self.names))
 
 
 def _are_readable(tokens: Tokens) -> Tensor:
-    readable = [any(map(str.isalnum, label)) for label in tokens.labels]
+    """Letters or digits, but not one Latin letter alone: that is a piece of a word, or says little."""
+    readable = [
+        any(map(str.isalnum, label)) and not (len(label.strip()) == 1 and label.strip().isascii())
+        for label in tokens.labels
+    ]
     return torch.tensor([is_name and not special for is_name, special in zip(readable, tokens.special, strict=True)])
 
 

@@ -66,6 +66,18 @@ def test_a_token_does_not_look_at_its_own_kind() -> None:
     assert pairs(scored(looking(3, 1, 9)), words=words) == []
 
 
+def test_a_lone_latin_letter_is_a_piece_of_a_word() -> None:
+    assert pairs(scored(looking(IT, ANIMAL, 9)), words=[*WORDS[:ANIMAL], "t", *WORDS[ANIMAL + 1 :]]) == []
+    assert pairs(scored(looking(IT, ANIMAL, 9)), words=[*WORDS[:ANIMAL], "猫", *WORDS[ANIMAL + 1 :]])
+
+
+def test_neighbouring_words_count_half() -> None:
+    near, far = looking(IT, IT - 1, 3.2), looking(7, ANIMAL, 3)
+    found = pairs(scored(near, far))
+    assert [(each.row, each.col) for each in found] == [(7, ANIMAL), (IT, IT - 1)]
+    assert found[1].weight > found[0].weight
+
+
 def test_habits_count_less_than_one_strong_pair() -> None:
     previous = even()
     previous[range(1, LENGTH), range(LENGTH - 1)] = 6
