@@ -181,7 +181,11 @@ def _severity(patient: Patient, site: Site, factor: float, known: str | None) ->
         re.IGNORECASE,
     ):
         return "note", known or ""
-    if _is_stated(patient, factor) or _is_told(patient, factor * site.q.shape[-1] ** 0.5) or _falls_with_the_layer(patient, site, factor):
+    if (
+        _is_stated(patient, factor)
+        or _is_told(patient, factor * site.q.shape[-1] ** 0.5)
+        or _falls_with_the_layer(patient, site, factor)
+    ):
         return None, ""
     if known is None:
         return (None if _normed(site) else "risk"), "which is not a power of any width here"
@@ -294,12 +298,22 @@ def _is_told(patient: Patient, ratio: float) -> bool:
     head width: "divided by ``layer_idx + 1``".
     """
     sentences = re.split(r"(?<=[.;])\s", " ".join(" ".join(documents(patient.module)).split()))
-    said = " ".join(x for x in sentences if re.search(r"(score|logit|attention)s?\b.*(divi|scal|multipl)", x, re.IGNORECASE))
+    said = " ".join(
+        x for x in sentences if re.search(r"(score|logit|attention)s?\b.*(divi|scal|multipl)", x, re.IGNORECASE)
+    )
     for name, value in vars(patient.module).items():
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or re.search(r"dim|width|head|emb|len|size", name):
+        if (
+            not isinstance(value, (int, float))
+            or isinstance(value, bool)
+            or re.search(r"dim|width|head|emb|len|size", name)
+        ):
             continue
         told = re.search(rf"\b{re.escape(name)}\b`* *(\+ *1)?", said)
-        if told and value + bool(told[1]) > 0 and any(_close(ratio, (value + bool(told[1])) ** x) for x in (-1, 1, -0.5)):
+        if (
+            told
+            and value + bool(told[1]) > 0
+            and any(_close(ratio, (value + bool(told[1])) ** x) for x in (-1, 1, -0.5))
+        ):
             return True
     return False
 
