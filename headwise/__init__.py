@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         errors,
         experiments,
         keras,
+        language,
         masks,
         models,
         nn,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from headwise.records.record import AttentionRecord
     from headwise.records.seen import Seen
     from headwise.records.storage import load
+    from headwise.viewer.show import show
     from headwise.viewer.view import view
 
 # Public names that are modules.
@@ -63,6 +65,7 @@ _MODULES = {
     "headwise.errors",
     "headwise.experiments",
     "headwise.keras",
+    "headwise.language",
     "headwise.masks",
     "headwise.models",
     "headwise.nn",
@@ -84,6 +87,7 @@ _WHERE = {
     "Seen": "headwise.records.seen",
     "load": "headwise.records.storage",
     "Bert": "headwise.models.bert",
+    "show": "headwise.viewer.show",
     "view": "headwise.viewer.view",
 }
 
@@ -103,12 +107,14 @@ __all__ = [
     "errors",
     "experiments",
     "keras",
+    "language",
     "load",
     "masks",
     "models",
     "nn",
     "plan",
     "plot",
+    "show",
     "tasks",
     "testing",
     "view",

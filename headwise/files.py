@@ -6,6 +6,7 @@ The same for folders. `parsed` reads the text of a JSON or YAML file that may be
 from __future__ import annotations
 
 import contextlib
+import difflib
 import itertools
 import os
 import re
@@ -104,6 +105,15 @@ def _beside(path: Path, kind: str) -> Path:
 
 def _prefix(path: Path) -> str:
     return f".{path.name}.{zlib.crc32(node().encode()):08x}-"
+
+
+def check_there(path: Path) -> None:
+    """FileError if there is no such file, with the nearest name that its folder has."""
+    if path.exists():
+        return
+    there = os.listdir(path.parent) if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, there, n=1, cutoff=0.7)
+    raise FileError(f"there is no file {path}{f'. Did you mean {path.with_name(near[0])}?' if near else ''}")
 
 
 def parsed(load: Callable[[str], Any], text: str) -> Any:

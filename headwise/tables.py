@@ -1,11 +1,15 @@
-"""Tables of plain rows, drawn by rich: on a terminal, in a notebook, and as plain text."""
+"""Tables of plain rows: drawn by rich on a terminal and as plain text, and as HTML in a notebook."""
 
 from __future__ import annotations
 
+import html
 import io
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from headwise.language import said
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -45,6 +49,27 @@ class Table:
             console.print(self)
         return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
 
+    def _repr_html_(self) -> str:
+        """A small table that takes its colours from the notebook, and scrolls if it is long."""
+        notes = "".join(f"<div>{html.escape(note)}</div>" for note in self.notes)
+        if not self.groups:
+            return notes
+        sides = [heading.side for heading in self.headings]
+        head = "".join(_html_cell("th", h.text, h.side) for h in self.headings)
+        body = "".join(
+            f'<tr style="{"" if row else _LINE}">{"".join(map(_html_cell, ["td"] * len(sides), cells, sides))}</tr>'
+            for group in self.groups
+            for row, cells in enumerate(group)
+        )
+        above = (
+            f"<caption style='text-align: left'>{html.escape(self.title).replace(chr(10), '<br>')}</caption>"
+            if self.title
+            else ""
+        )
+        below = f'<div style="{_SMALL}">{html.escape(self.caption)}</div>' if self.caption else ""
+        table = f'<table style="{_TABLE}">{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        return f'<div style="max-height: 26em; overflow: auto">{table}</div>{below}{notes}'
+
     def __rich__(self) -> RenderableType:
         from rich.box import SIMPLE_HEAD
         from rich.console import Group
@@ -68,10 +93,61 @@ class Table:
         for heading in self.headings:
             left = heading.side == "left"
             table.add_column(
-                heading.text, justify=heading.side, no_wrap=not left, overflow="fold" if left else "ellipsis"
+                said(heading.text), justify=heading.side, no_wrap=not left, overflow="fold" if left else "ellipsis"
             )
         for group in self.groups:
             for row in group:
                 table.add_row(*(Text(cell) if isinstance(cell, str) else Text.assemble(*cell) for cell in row))
             table.add_section()
         return Group(table, *notes)
+
+
+# --- In a notebook: no colours but those that can be read on white and on black ---------------------------------------
+
+_TABLE = "border-collapse: collapse; font-size: 12px; margin: 0"
+_LINE = "border-top: 1px solid rgba(128, 128, 128, 0.4)"
+_SMALL = "font-size: 11px; opacity: 0.75; max-width: 70em; margin-top: 4px"
+_STYLES = {
+    "bold": "font-weight: 600",
+    "dim": "opacity: 0.5",
+    "green": "color: #3a9d5d",
+    "yellow": "color: #b98900",
+    "red": "color: #dd5555",
+}
+
+
+def _html_cell(tag: str, cell: Cell, side: str) -> str:
+    pieces = [(cell, "")] if isinstance(cell, str) else cell
+    text = "".join(
+        f'<span style="{_STYLES[style]}">{html.escape(piece)}</span>' if style in _STYLES else html.escape(piece)
+        for piece, style in pieces
+    )
+    return f'<{tag} style="text-align: {side}; padding: 1px 8px">{text}</{tag}>'
+
+
+# --- Long texts -------------------------------------------------------------------------------------------------------
+
+FEW = 12  # lines of a result that is not printed
+
+
+class Printed:
+    """What `print` writes in many lines: its `repr` is the first of them, and a notebook shows all."""
+
+    def __repr__(self) -> str:
+        lines = str(self).splitlines()
+        if len(lines) <= FEW:
+            return "\n".join(lines)
+        return "\n".join([*lines[: FEW - 1], f"… and {len(lines) - FEW + 1:,} more lines: print(...) writes all"])
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="font-size: 12px; overflow-x: auto">{html.escape(str(self))}</pre>'
+
+
+def padded(text: str, columns: int) -> str:
+    """The text with blanks behind it, so that it fills these columns of a terminal."""
+    return text + " " * (columns - width(text))
+
+
+def width(text: str) -> int:
+    """The columns of a terminal that a text takes: two for each Chinese letter."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

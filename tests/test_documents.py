@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -18,10 +19,14 @@ import click
 import pytest
 
 from headwise.cli import command
+from headwise.doctor.catalogue import CATALOGUE
 from headwise.export import FORMATS
+from headwise.language import entries_of
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
+DOCUMENTS = [path for pattern in ("*.md", "docs/**/*.md", "examples/*.md") for path in sorted(ROOT.glob(pattern))]
+# The Chinese of a document: its code is that of the English, and runs there.
+TRANSLATED = {ROOT / "docs" / path.name: path for path in sorted(ROOT.glob("docs/zh/*.md")) if path.stem != "glossary"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,8 @@ def blocks(document: Path) -> Iterator[Block]:
         yield Block(str(document.relative_to(ROOT)), line, match[1], match[2], shown)
 
 
-BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
+COPIES = {*TRANSLATED.values(), ROOT / "README.zh.md"}
+BLOCKS = [block for document in DOCUMENTS if document not in COPIES for block in blocks(document)]
 
 
 def ids(block: Block) -> str:
@@ -96,11 +102,55 @@ def test_links_lead_to_files_that_are_there(document: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_headings_that_are_there(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", document.read_text(encoding="utf-8"))
+    missing = [
+        f"{file}#{heading}"
+        for file, heading in targets
+        if heading not in headings(document.parent / file if file else document)
+    ]
+    assert missing == []
+
+
+@functools.cache
+def headings(document: Path) -> set[str]:
+    """The names that GitHub and the site give to the headings of a document."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
 def test_both_readmes_show_the_same_code() -> None:
     def code(name: str) -> list[str]:
         # Comments are translated; what runs is not.
-        found = [block.code for block in BLOCKS if block.document == name and block.language in ("python", "sh")]
+        found = [block.code for block in blocks(ROOT / name) if block.language in ("python", "sh")]
         return [re.sub(r" *#.*|\"\"\".*?\"\"\"", "", each) for each in found]
 
     assert code("README.md")
     assert code("README.md") == code("README.zh.md")
+
+
+@pytest.mark.parametrize("english", TRANSLATED, ids=lambda path: path.name)
+def test_a_translation_has_the_code_and_the_sections_of_its_document(english: Path) -> None:
+    def parts(document: Path) -> tuple[list[tuple[str, str]], list[str]]:
+        code = [(block.language, block.code) for block in blocks(document)]
+        prose = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        return code, re.findall(r"^#+(?= )", prose, re.MULTILINE)
+
+    code, sections = parts(english)
+    translated, its_sections = parts(TRANSLATED[english])
+    assert its_sections == sections
+    for block in code:  # shown one by one, so that a difference is seen
+        assert block in translated
+    assert translated == code
+
+
+def test_the_table_of_findings_is_that_of_the_catalogue_in_chinese() -> None:
+    titles = dict(entries_of("zh"))
+    expected = [f"| `{entry.name}` | {entry.way or ''} | ".replace("|  |", "| |") for entry in CATALOGUE.values()]
+    rows = re.findall(r"^\| `[a-z0-9-]+` \| \d* ?\| .*$", (ROOT / "docs/zh/doctor.md").read_text("utf-8"), re.MULTILINE)
+    assert len(rows) == len(expected)
+    for row, begins, entry in zip(rows, expected, CATALOGUE.values(), strict=True):
+        assert row.startswith(begins)
+        assert row.endswith(f"| {titles[entry.title]} |")

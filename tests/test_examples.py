@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import headwise
 
@@ -92,12 +94,81 @@ def test_my_attention(capsys: pytest.CaptureFixture[str]) -> None:
     assert "divided by 8.000" in printed
 
 
-def test_induction_head(capsys: pytest.CaptureFixture[str]) -> None:
-    cells = json.loads((EXAMPLES / "induction_head.ipynb").read_text(encoding="utf-8"))["cells"]
-    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    assert all(cell["outputs"] for cell in cells[2:] if cell["cell_type"] == "code" and "print(" in cell["source"][-1])
+def cells_of(notebook: str) -> list[dict[str, Any]]:
+    return json.loads((EXAMPLES / f"{notebook}.ipynb").read_text(encoding="utf-8"))["cells"]
+
+
+def run_notebook(name: str) -> dict[str, Any]:
+    """Its cells, in this process: a kernel of its own would import torch again."""
     found: dict[str, Any] = {}
-    exec("\n\n".join(code), found)
+    exec("\n\n".join("".join(cell["source"]) for cell in cells_of(name) if cell["cell_type"] == "code"), found)
+    return found
+
+
+NOTEBOOKS = sorted(path.stem for path in EXAMPLES.glob("*.ipynb"))
+LEFT_OUT = (
+    "train_export_serve"  # half a minute; scripts/docs runs it, and docs/train.md and docs/export.md run its steps
+)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebooks_are_valid_small_and_kept_with_what_they_print(name: str) -> None:
+    path = EXAMPLES / f"{name}.ipynb"
+    pytest.importorskip("nbformat").validate(json.loads(path.read_text(encoding="utf-8")))
+    assert path.stat().st_size < 250_000
+    outputs = [output for cell in cells_of(name) for output in cell.get("outputs", [])]
+    assert not [output for output in outputs if output["output_type"] == "error"]
+    prints = [cell for cell in cells_of(name) if cell["cell_type"] == "code" and "print(" in cell["source"][-1]]
+    assert all(cell["outputs"] for cell in prints)
+    assert f"def test_{name}(" in Path(__file__).read_text(encoding="utf-8") or name == LEFT_OUT
+    for cell in cells_of(name):
+        for link in re.findall(
+            r"\]\(([^)#]+)[^)]*\)", "".join(cell["source"]) if cell["cell_type"] == "markdown" else ""
+        ):
+            assert "://" in link or (EXAMPLES / link).exists(), link
+
+
+def test_attention_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)  # it writes a workbook
+    monkeypatch.setattr("torch._tensor_str.PRINT_OPTS", copy.copy(torch._tensor_str.PRINT_OPTS))
+    run_notebook("attention_by_hand")
+    printed = capsys.readouterr().out
+    assert "False" not in printed
+    assert printed.count("True") == 4
+    assert "[0.12, 0.51, 0.12, 0.25]" in printed
+    assert (tmp_path / "attention.xlsx").stat().st_size > 5000
+
+
+def test_mask_and_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_notebook("mask_and_plan")
+    printed = capsys.readouterr().out
+    assert printed.count("less than 1e-5: True") == 3
+    assert "kernel 'tiled' cannot run this call: it has no softcap" in printed
+    assert "window(7, 0" in printed
+    assert found["out"][0, 0, :4].abs().max() == 0
+
+
+def test_watch_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_notebook("watch_a_model")
+    printed = capsys.readouterr().out
+    assert printed.index("it → animal") < printed.index("it → [CLS]")
+    assert found["sharp"] == (0, 2)
+    assert found["pattern"][1:].eq(-1).all()  # a previous-token head, as the text says
+    assert found["moved"].argmax() == found["it"]
+
+
+def test_find_a_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_notebook("find_a_bug")
+    printed = capsys.readouterr().out
+    assert "bug: wrong-scale" in printed
+    assert "bugs: []" in printed
+    assert "MyAttention  computes what torch's does: False" in printed
+    assert "Fixed        computes what torch's does: True" in printed
+    assert found["loss_of"](found["Fixed"]) < found["mine"] / 3
+
+
+def test_induction_head(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_notebook("induction_head")
     shown = capsys.readouterr().out
 
     def p_ant(*edits: Any) -> float:

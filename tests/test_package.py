@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 PINNED = {
     "headwise": (
         "AttentionRecord Bert Int8 Seen __version__ analyses attention capture diagnose doctor edit edits errors "
-        "experiments keras load masks models nn plan plot tasks testing view watch worksheet"
+        "experiments keras language load masks models nn plan plot show tasks testing view watch worksheet"
     ),
     "headwise.masks": (
         "Extent Mask big_bird bits block_sparse causal dilated documents from_predicate from_tensor global_tokens "
@@ -52,7 +52,7 @@ PINNED = {
     ),
     "headwise.doctor": ("Comparison Diagnosis Finding Gradients Spec Where compare diagnose diagnose_model gradcheck"),
     "headwise.profiles": "CLASSES KINDS MEASURES Corpus Example Head Pair Profile load profile",
-    "headwise.worksheet": ("Axis Matrix Step Worksheet make write"),
+    "headwise.worksheet": ("Axis Matrix Step Worksheet make of_weight write"),
     "headwise.testing": ("assert_healthy"),
 }
 
@@ -136,7 +136,7 @@ for name in sys.argv[2:]:
 
 LIGHT = (
     *("attention", "masks", "plan", "Bert", "AttentionRecord", "load", "Seen", "watch", "view", "plot", "diagnose"),
-    *("doctor", "tasks", "testing", "worksheet"),
+    *("doctor", "show", "tasks", "testing", "worksheet"),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,11 @@ from headwise.text import Tokenizer
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE.parent / "site"))
+
+import gallery  # noqa: E402
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-headless-shell")
 SIZE = {"width": 1200, "height": 720}
 LARGE = 200_000  # bytes
 SETTLED = 4000  # milliseconds until even the small pictures of the heads are there
@@ -33,9 +39,20 @@ PICTURES = {
     "head": ("long", "view=head&layer=5&head=11&row=40&col=22&sight=30,54,10,50", "light"),
     "model": ("long", "view=model&stat=entropy&layer=1&head=4", "light"),
     "text": ("long", "view=text&layer=5&head=11&row=40&col=22&pinrow=40&scale=linear", "light"),
-    "lines": ("short", "view=text&layer=4&head=9&row=9&form=lines", "dark"),
+    "lines": ("short", "view=lines&layer=4&head=11&heads=4.9,4.7&pinrow=10&hints=false", "dark"),
+    "neuron": ("short", "view=neuron&layer=4&head=11&row=10&col=2&hints=false", "light"),
+    "surface": ("short", "view=surface&layer=4&head=11&row=10&col=2&hints=false", "light"),
     "compare": ("short", "view=compare&layer=5&head=9&compare=difference&row=10&col=13", "light"),
     "flow": ("short", "view=flow&row=10&pinrow=10&sink=true", "dark"),
+}
+
+# name of a page of the gallery -> the part of its address after the #
+GALLERY = {
+    "bert": "view=head&layer=5&head=11&row=10&col=2",
+    "induction": "view=head&layer=1&head=0&row=7&col=3",
+    "cross": "view=head&layer=0&head=0&row=1&col=3",
+    "patches": "view=image&layer=0&head=0&row=0",
+    "profile": "",
 }
 
 REAL = torch.tensor([[False] * 3 + [True] * 5])
@@ -74,11 +91,14 @@ def main() -> None:
         pages = {name: Path(folder) / f"{name}.html" for name in ("long", "short")}
         headwise.view(read((ROOT / "examples" / "attention.txt").read_text("utf-8")), pages["long"], title="Attention")
         headwise.view({"tired": read(TIRED), "wide": read(WIDE)}, pages["short"], title="What is “it”?")
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for name, (page, address, scheme) in PICTURES.items():
+        gallery.main(Path(folder) / "gallery")
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        shots = {name: (pages[page], address, scheme) for name, (page, address, scheme) in PICTURES.items()}
+        for name, address in GALLERY.items():
+            shots[f"gallery-{name}"] = (Path(folder) / "gallery" / f"{name}.html", address, "light")
+        for name, (path, address, scheme) in shots.items():
             tab = browser.new_page(viewport=SIZE, color_scheme=scheme)
-            tab.goto(f"{pages[page].as_uri()}#{address}")
-            tab.wait_for_function("() => window.headwise?.app")
+            tab.goto(f"{path.as_uri()}#{address}")
             tab.wait_for_timeout(SETTLED)
             save(tab.screenshot(), HERE / f"{name}.png")
             tab.close()

@@ -21,7 +21,7 @@ LabelsOf = Callable[[AttentionRecord, int], tuple[Sequence[str], Sequence[str]]]
 Labels = tuple[LabelsOf | None, LabelsOf | None]  # of the rows and columns of each run
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """The distance between two records, on the tokens they share. B is 1 if one example was chosen."""
 
@@ -30,6 +30,17 @@ class Comparison:
     divergence: Tensor  # [B, H], the Jensen-Shannon divergence in nats, 0 … ln 2, mean over the rows
     row_divergence: Tensor  # [B, H, r], the same of each row
     total_variation: Tensor  # [B, H], ½ Σ |p - q|, mean over the rows: the share of attention that moved, 0 … 1
+
+    def __repr__(self) -> str:
+        (batch, heads), where = self.divergence.shape, f"{len(self.rows)} queries and {len(self.keys)} keys"
+        if not self.divergence.numel():
+            return f"Comparison(B={batch}, H={heads}, {where})"
+        mean, largest, place = self.divergence.mean(), self.divergence.max(), int(self.divergence.argmax())
+        example = f" of example {place // heads}" if batch > 1 else ""
+        return (
+            f"Comparison(B={batch}, H={heads}, {where}: divergence {mean:.3g} nats in the mean, at most {largest:.3g}, "
+            f"in head {place % heads}{example})"
+        )
 
 
 @overload

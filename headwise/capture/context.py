@@ -12,6 +12,7 @@ from torch import nn
 from headwise.capture import huggingface
 from headwise.capture.functions import Functions
 from headwise.capture.keep import Keeping
+from headwise.capture.reading import Reading
 from headwise.capture.watcher import Watcher
 from headwise.errors import ArgumentError, DtypeError
 from headwise.functional import listening
@@ -52,7 +53,7 @@ def watch(
         model: any module, or a Keras model or layer, on whatever backend (`headwise.keras.watching` says what is seen
             of it). Its modules' paths are the names of the records.
         only: which layers to keep, as in `Seen.only`: numbers in the order in which layers are first seen (-1 = the
-            last), paths or parts of them ("layer.3", "encoder"), patterns ("*.self_attn", "*.layer.[0-3]"), or several
+            last), paths or parts of them ("layer.3", "encoder"), patterns (`*.self_attn`, `*.layer.[0-3]`), or several
             of these. None = all. For -2 the last two layers so far are kept: how many there will be is not known
             before the model has run. `seen.coverage()` notes what matches no layer.
         values: keep the values and find the output projections: norm-based weights need them.
@@ -61,7 +62,8 @@ def watch(
         dtype: keep queries and keys in this dtype. The weights are then those of the rounded ones.
         every: keep each n-th forward pass, for training loops.
         max_bytes: how much may be kept; "half" = half of this machine's memory, None = no bound.
-        tokens: what to call the positions, as for `Seen.tokens`.
+        tokens: what to call the positions, as for `Seen.tokens`. None = the patches of the images or the frames of the
+            sound that the model read, where its modules tell what these are; else nothing.
         statistics: computed for each computation when it is made, from its own queries and keys: names, as for
             `record.statistics`; with options {"top": {"top": 3}, "entropy": {}}; or "all".
         keep: False = of a computation keep only these statistics, nothing of size Q × D. `record.statistics()` and
@@ -92,6 +94,7 @@ class Watch:
         self._model, self._keeping, self._tokens = model, keeping, tokens
         self._stack: contextlib.ExitStack | None = None
         self._seen: Seen | None = None
+        self._reading: Reading | None = None
 
     def __enter__(self) -> Seen:
         if self._stack is not None:
@@ -108,6 +111,10 @@ class Watch:
 
     def _listen(self, stack: contextlib.ExitStack, watcher: Watcher) -> None:
         """Have the watcher told of every attention computation, until the stack is left."""
+        if isinstance(self._model, nn.Module):
+            self._reading = Reading(self._model)
+            for remove in self._reading.listen():
+                stack.callback(remove)
         functions = Functions(watcher)
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -121,9 +128,11 @@ class Watch:
         stack, self._stack = self._stack, None
         if stack is not None:
             stack.close()
-        if kind is None and self._tokens is not None and self._seen is not None:
-            self._seen.tokens = self._tokens
-        self._seen = None
+        seen, reading, self._seen, self._reading = self._seen, self._reading, None, None
+        if kind is None and seen is not None and reading is not None:
+            reading.name(seen)
+        if kind is None and self._tokens is not None and seen is not None:
+            seen.tokens = self._tokens
 
 
 class LiveSeen(Seen):

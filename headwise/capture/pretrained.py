@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import ArgumentError, CheckpointError, HeadwiseError
+from headwise.errors import ArgumentError, CheckpointError, FileError, HeadwiseError
 from headwise.text import Tokenizer, Tokens, as_tokens
 
 _SPACES = ("\u0120", "\u2581")  # how byte-level BPE and SentencePiece write a space before a word
@@ -89,6 +89,30 @@ class Pretrained:
         return {"target": [_continued(*each) for each in zip(tokens, written, strict=True)]}
 
 
+@dataclass(frozen=True)
+class Pictured:
+    """A model of images in eval mode, with the image processor that belongs to it."""
+
+    name: str
+    model: nn.Module
+    processor: Any
+    missing: tuple[str, ...] = ()  #: parameters that the checkpoint lacks; their values are random
+
+    def read(self, path: Path) -> None:
+        """Run the model on an image. FileError if it cannot be read."""
+        from PIL import Image, UnidentifiedImageError
+
+        try:
+            with Image.open(path) as image:
+                colours = image.convert("RGB")
+        except (OSError, UnidentifiedImageError) as error:
+            raise FileError(
+                f"{path} cannot be read as an image: {getattr(error, 'strerror', None) or error}"
+            ) from error
+        with torch.no_grad(), _explained(f"{self.name} does not run on an image alone"):
+            self.model(pixel_values=self.processor(images=colours, return_tensors="pt")["pixel_values"])
+
+
 def is_available() -> bool:
     """Whether transformers is installed."""
     return importlib.util.find_spec("transformers") is not None
@@ -107,12 +131,10 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
         ArgumentError: transformers is not installed.
         CheckpointError: the model is missing or damaged, or cannot generate.
     """
-    if not is_available():
-        raise ArgumentError(f'{name}: loading it needs transformers. Run pip install "headwise[transformers]"')
+    config = _config(name)
     import transformers
 
     with _explained(f"cannot load {name}"), _quiet():
-        config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
         apart = bool(getattr(config, "is_encoder_decoder", False))
         if apart and not generates:
             raise CheckpointError(
@@ -130,6 +152,7 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
             output_loading_info=True,
         )
         missing = tuple(sorted(info["missing_keys"]))
+        _check_weights(name, config, model, missing)
         if generates and missing:
             raise CheckpointError(f"{name} cannot generate: the checkpoint has no {', '.join(missing[:3])}")
         if not generates and hasattr(config, "use_cache"):
@@ -145,6 +168,60 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
             continues=not apart and _decodes(config),
             missing=missing,
         )
+
+
+def what_it_reads(name: str) -> Literal["texts", "images", "sound"]:
+    """What a model reads, by its configuration. Errors as of `load_pretrained`."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+    config = _config(name)
+    with _explained(f"cannot load {name}"), _quiet():
+        first = getattr(MODEL_MAPPING[type(config)], "main_input_name", "input_ids")
+    if first == "pixel_values" and getattr(config, "text_config", None) is None:
+        return "images"
+    return "sound" if first in ("input_features", "input_values") else "texts"
+
+
+def writes_apart(name: str) -> bool:
+    """Whether a model is an encoder-decoder, by its configuration. Errors as of `load_pretrained`."""
+    return bool(getattr(_config(name), "is_encoder_decoder", False))
+
+
+def generates(name: str) -> bool:
+    """Whether a model is a causal language model, by its configuration. Errors as of `load_pretrained`."""
+    return _decodes(_config(name)) and not writes_apart(name)
+
+
+def _config(name: str) -> Any:
+    if not is_available():
+        raise ArgumentError(f'{name}: loading it needs transformers. Run pip install "headwise[transformers]"')
+    import transformers
+
+    with _explained(f"cannot load {name}"), _quiet():
+        return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+
+
+def load_pictured(name: str) -> Pictured:
+    """Load a model that reads images, and its image processor, on the CPU. Of texts and images, the part for images.
+
+    Raises:
+        ArgumentError: transformers is not installed, or the model reads no images.
+        CheckpointError: the model or its image processor is missing or damaged.
+    """
+    config = _config(name)
+    import transformers
+
+    if what_it_reads(name) != "images" and getattr(config, "vision_config", None) is None:
+        raise ArgumentError(f"{name}: a {config.model_type} model reads no images. Leave --image out and give a TEXT")
+    with _explained(f"cannot load the image processor of {name}"), _quiet():
+        processor = transformers.AutoImageProcessor.from_pretrained(name, trust_remote_code=False)
+    with _explained(f"cannot load {name}"), _quiet():
+        model, info = transformers.AutoModel.from_pretrained(
+            name, config=config, dtype="auto", trust_remote_code=False, output_loading_info=True
+        )
+    missing = tuple(sorted(info["missing_keys"]))
+    _check_weights(name, config, model, missing)
+    return Pictured(name, getattr(model, "vision_model", model).eval(), processor, missing)
 
 
 def pieces_of(name: str) -> Callable[[int], str]:
@@ -217,6 +294,14 @@ def _continued(prompt: Tokens, whole: Tokens) -> Tokens:
 # --- Loading ----------------------------------------------------------------------------------------------------------
 
 
+def _check_weights(name: str, config: Any, model: nn.Module, missing: Sequence[str]) -> None:
+    """CheckpointError if the checkpoint is of another model: then all parameters would be random."""
+    if {path for path, _ in model.named_parameters()} <= set(missing):
+        raise CheckpointError(
+            f"{name}: the checkpoint has no weights of a {config.model_type} model. Check its config.json"
+        )
+
+
 def _check_generates(name: str, config: Any) -> None:
     """CheckpointError for an encoder: some can be loaded with a head that generates, and generate nonsense."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as ENCODERS
@@ -239,6 +324,8 @@ def _encoder(name: str, model_type: str) -> Callable[[str, int | None], Tokens]:
     if folder is not None:
         return Tokenizer.from_pretrained(folder).encode
     tokenizer = _auto_tokenizer(name)
+    signs = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
+    unknown = None if tokenizer.unk_token in signs else tokenizer.unk_token_id  # GPT-2's is the end of a text
 
     def encode(text: str, max_length: int | None) -> Tokens:
         whole = tokenizer(text, verbose=False)["input_ids"]
@@ -247,7 +334,8 @@ def _encoder(name: str, model_type: str) -> Callable[[str, int | None], Tokens]:
         (tokens,) = (
             as_tokens(encoding, text) if tokenizer.is_fast else as_tokens([tokenizer.convert_ids_to_tokens(ids)])
         )
-        return dataclasses.replace(tokens, ids=tuple(ids), cut=len(whole) - len(ids))
+        flags = tuple(id_ == unknown for id_ in ids)
+        return dataclasses.replace(tokens, ids=tuple(ids), unknown=flags, cut=len(whole) - len(ids))
 
     return encode
 

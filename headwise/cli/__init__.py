@@ -32,6 +32,8 @@ from headwise.cli import (
     watch,
     worksheet,
 )
+from headwise.cli.groups import TRY, WIDEST, Grouped
+from headwise.cli.speaking import OPTION, hint, speaking, take_language
 from headwise.errors import HeadwiseError, TrainingInterrupted
 
 BAD_INPUT = 2
@@ -43,11 +45,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `arguments` defaults to the command-line arguments of the process.
     """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # print "?" for characters the terminal cannot encode
             stream.reconfigure(errors="replace")
-    debug = "--debug" in takewhile(lambda argument: argument != "--", arguments)
+    debug = "--debug" in takewhile(lambda argument: argument != "--", given)
+    try:
+        arguments, asked = take_language(given)
+    except click.UsageError as error:
+        return _refuse(error, f"{error.format_message()}.", debug)
+    with speaking(asked):
+        return _run(arguments, debug)
+
+
+def _run(arguments: list[str], debug: bool) -> int:
     try:
         return command.main(arguments, prog_name="headwise", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:  # headwise train, without a task
@@ -56,24 +67,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "headwise"
         message = error.format_message()
-        return _refuse(f"{message}{'' if message.endswith(('.', '?')) else '.'} See '{path} --help'.", debug)
+        return _refuse(error, f"{message}{'' if message.endswith(('.', '?')) else '.'} See '{path} --help'.", debug)
     except click.ClickException as error:
-        return _refuse(error.format_message(), debug)
+        return _refuse(error, error.format_message(), debug)
     except TrainingInterrupted as error:
-        return _refuse(str(error), debug, INTERRUPTED)
+        return _refuse(error, str(error), debug, INTERRUPTED)
     except HeadwiseError as error:
-        return _refuse(str(error), debug)
+        return _refuse(error, str(error), debug)
     except OSError as error:
-        return _refuse(f"{error} (raised in {_place(error)}; --debug shows the traceback)", debug)
+        return _refuse(error, f"{error} (raised in {_place(error)}; --debug shows the traceback)", debug)
     except (click.Abort, KeyboardInterrupt):
         print("headwise: interrupted", file=sys.stderr)
         return INTERRUPTED
 
 
-def _refuse(message: str, debug: bool, code: int = BAD_INPUT) -> int:
+def _refuse(error: Exception, message: str, debug: bool, code: int = BAD_INPUT) -> int:
     if debug:
         traceback.print_exc()
     print("headwise:", " ".join(message.split()), file=sys.stderr)
+    if advice := hint(error):
+        print(f"  {advice}", file=sys.stderr)
     return code
 
 
@@ -97,15 +110,24 @@ def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
 
 
 @click.group(
-    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+    cls=Grouped,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND ...",
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": WIDEST},
+    help=f"Attention for PyTorch: build it, see it, check it, speed it up, ship it.\n\n\b\nTry: {TRY}",
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version and exit."
 )
+@click.option(
+    OPTION,
+    metavar="LANGUAGE",
+    expose_value=False,
+    help="Speak en or zh; by default what the system speaks.",
+)
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Attention for PyTorch: build it, see it, check it, speed it up, ship it."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 

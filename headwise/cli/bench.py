@@ -16,6 +16,7 @@ from headwise.cli.files import check_writable
 from headwise.cli.masks import parse_mask
 from headwise.cli.output import STDOUT, json_option, progress_bar, write_json
 from headwise.errors import ArgumentError, FileError
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.kernels.measure import Contest
@@ -28,7 +29,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 _MANY: Any = {"type": click.IntRange(min=1), "metavar": "N"}
 
 
-@click.command()
+@click.command(short_help="Time one attention call on every kernel that can run it.")
 @click.option("--length", "lengths", multiple=True, help="Keys; may be repeated.  [default: 2048]", **_MANY)
 @click.option("--queries", help="Queries. Default: as many as keys.", **_MANY)
 @click.option("--heads", default=12, help="Query heads.", **_MANY)
@@ -143,15 +144,17 @@ def _speeds(calibrate: bool, forget: bool) -> tuple[dict[str, Any], list[Table]]
         with progress_bar() as tell:
             found = measure.calibrate(tell) if calibrate else None
         path = speeds.store(found)
-        click.echo(f"headwise: {'wrote' if calibrate else 'removed this machine from'} {path}", err=True)
+        click.echo(said(f"headwise: {'wrote' if calibrate else 'removed this machine from'} {path}"), err=True)
         if calibrate and busy > 0.5:
-            click.echo(f"headwise: the machine was busy (load {busy:.1f}); measure when nothing else runs", err=True)
+            click.echo(
+                said(f"headwise: the machine was busy (load {busy:.1f}); measure when nothing else runs"), err=True
+            )
     try:
         content = speeds.stored()
     except speeds.BROKEN as error:
         raise FileError(f"{speeds.file()} cannot be read: {error!r}. Run headwise bench --calibrate again") from error
     if not content:
-        click.echo("headwise: nothing was measured; plans reckon with nominal speeds", err=True)
+        click.echo(said("headwise: nothing was measured; plans reckon with nominal speeds"), err=True)
     tables = [_speed_table(key, each["measured"], speeds.speeds_of(each)) for key, each in content.items()]
     return {"file": str(speeds.file()), "machines": content}, tables
 

@@ -9,6 +9,8 @@ import click
 
 from headwise.cli.files import check_writable
 from headwise.cli.output import STDOUT, json_option, print_report, progress_bar, write_json
+from headwise.doctor.targets.places import place_of
+from headwise.language import said
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 DIFFERENT = 1
 
 
-@click.command()
+@click.command(short_help="Compare two attention modules that have the same weights.")
 @click.argument("first", metavar="FILE.PY:CLASS")
 @click.argument("second", metavar="OTHER")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
@@ -45,6 +47,9 @@ def compare(
     """
     if json_path is not None and json_path != STDOUT:
         check_writable(json_path, "--json")
+    for each in (first, second):
+        if ".py" in each:  # before torch is imported
+            place_of(each)
     from headwise.doctor.comparing.peers import NAMES, is_peer
     from headwise.errors import ArgumentError
 
@@ -84,6 +89,6 @@ def build(target: Target) -> nn.Module:
     from headwise.doctor.comparing.side import LONGEST
     from headwise.doctor.limits import time_limit
 
-    click.echo(f"headwise: importing {target.place} (this executes its code)", err=True)
+    click.echo(said(f"headwise: importing {target.place} (this executes its code)"), err=True)
     with time_limit(LONGEST):
         return target.build()

@@ -14,7 +14,9 @@ import click
 
 from headwise.cli.files import check_writable
 from headwise.cli.output import STDOUT, Say, json_option, working, write_json
+from headwise.doctor.targets.places import place_of
 from headwise.errors import ArgumentError
+from headwise.language import said
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,7 +28,7 @@ FOUND_A_BUG, NOT_EXAMINED = 1, 3
 _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
 
 
-@click.command()
+@click.command(short_help="Find the bugs in an attention module, and name them.")
 @click.argument("targets", nargs=-1, metavar="[FILE.PY:CLASS]")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
 @click.option(
@@ -177,6 +179,8 @@ def _check(
         )
     elif len(targets) > 1:
         raise ArgumentError(f"expected one class. Received: {', '.join(targets)}. --changed takes several files")
+    if targets and base is None:
+        place_of(targets[0])  # before torch is imported
     if model is not None:
         if settings:
             raise ArgumentError("--set: expected FILE.PY:CLASS, whose constructor takes it. Received: --model")
@@ -212,7 +216,7 @@ def _examine(
     target, spec = parse(written, settings), parse_spec(stated)
     timeout = default_timeout(target.file) if timeout is None else timeout
     hint = "in a separate process" if isolate else "this executes its code; --isolate uses a separate process"
-    click.echo(f"headwise: importing {target.place} ({hint})", err=True)
+    click.echo(said(f"headwise: importing {target.place} ({hint})"), err=True)
     if isolate:
         from headwise.doctor.targets.isolate import MEMORY, Request, diagnose_isolated
 
@@ -276,7 +280,7 @@ def _load_saved(path: Path) -> tuple[Any, Callable[[], object]]:
 
     if not path.is_file():
         raise ArgumentError(f"--model: expected a file that model.save wrote. Received: no such file: {path}")
-    click.echo(f"headwise: loading {path} (this executes the code of classes of your own)", err=True)
+    click.echo(said(f"headwise: loading {path} (this executes the code of classes of your own)"), err=True)
     begin_backend_of_saved(path)
     from headwise.keras.example_inputs import example_inputs
     from headwise.keras.saved_model import load_saved
@@ -295,7 +299,7 @@ def _load_made(name: str) -> tuple[Any, Callable[[], object]]:
     from headwise.registry import framework_of
 
     target = parse(name)
-    click.echo(f"headwise: importing {target.place} (this executes its code)", err=True)
+    click.echo(said(f"headwise: importing {target.place} (this executes its code)"), err=True)
     begin_backend(target.file)
     made = target.made()
     model, *given = made if isinstance(made, tuple) and made else (made,)
@@ -336,7 +340,7 @@ def _list(found: Sequence[Diagnosis]) -> None:
     from headwise.doctor.telling.line import line
 
     if not found:
-        click.echo("nothing to examine: no attention class was changed")
+        click.echo(said("nothing to examine: no attention class was changed"))
     if sick := [each for each in found if each.bugs]:
         _print(sick, "changed classes with a bug")
         click.echo()
@@ -359,4 +363,4 @@ def _print(found: Sequence[Diagnosis], what: str = "kinds of attention layers") 
             click.echo(as_text(diagnosis))
     if len(found) > 1:
         findings = [finding for each in found for finding in each.findings]
-        click.echo(f"\n{len(found)} {what}: {counts(findings)}.")
+        click.echo("\n" + said(f"{len(found)} {what}: {counts(findings)}."))

@@ -9,9 +9,10 @@ import click
 from headwise.cli.files import check_writable
 from headwise.cli.output import STDOUT, json_option, working, write_json
 from headwise.errors import ArgumentError
+from headwise.tasks.training.folder import check_there
 
 
-@click.command()
+@click.command(short_help="Score a trained task on new data.")
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
 @click.argument("data", metavar="DATA")
 @json_option
@@ -26,6 +27,7 @@ def evaluate(run: Path, data: str, json_path: Path | None) -> None:
         check_writable(json_path, "--json")
         if json_path.resolve() == Path(data).resolve():
             raise ArgumentError(f"--json {json_path}: this is the input file DATA. Choose another file")
+    check_there(run)
 
     import headwise
     from headwise import tasks

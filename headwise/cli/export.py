@@ -13,6 +13,7 @@ from headwise.cli.later import Later, later
 from headwise.cli.output import plain_table, print_report, titled, working
 from headwise.errors import ArgumentError, FileError
 from headwise.export import FORMATS
+from headwise.language import said
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -43,7 +44,7 @@ def _of_formats() -> Iterator[click.Option]:
         yield click.Option([flag], type=kind, default=None, help=says)
 
 
-@click.command(cls=Later)
+@click.command(cls=Later, short_help="Write a trained model for ONNX, torch.export or TensorFlow.")
 @click.argument("source", metavar="RUN_OR_MODEL")
 @later(_of_formats)
 @click.option(
@@ -112,10 +113,12 @@ def export(
         )
     print_report(_table(exported, f"{source} as {kind} {exported.manifest.precision}"))
     for note in exported.manifest.notes:
-        click.echo(f"note: {note}")
+        click.echo(said(f"note: {note}"))
     files = exported.files
     click.echo(
-        f"Wrote {out} ({len(files)} files, {size(sum(files.values()))}); see {out / 'card.md'} for how to call it."
+        said(
+            f"Wrote {out} ({len(files)} files, {size(sum(files.values()))}); see {out / 'card.md'} for how to call it."
+        )
     )
 
 

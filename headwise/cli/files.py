@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headwise.errors import ArgumentError, FileError, shortened
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.text import Tokens
@@ -146,8 +147,10 @@ def tell_cut(named: NamedText, tokens: Tokens) -> None:
     line = named.text.count("\n", 0, len(named.text) - len(rest)) + 1
     start = " ".join(rest[:60].split())[:30]
     click.echo(
-        f"headwise: {named.name} is longer than the {len(tokens.ids)} tokens that the model reads: "
-        f"the last {tokens.cut} tokens were cut, from {start!r} on (line {line})",
+        said(
+            f"headwise: {named.name} is longer than the {len(tokens.ids)} tokens that the model reads: "
+            f"the last {tokens.cut} tokens were cut, from {start!r} on (line {line})"
+        ),
         err=True,
     )
 

@@ -9,11 +9,12 @@ import click
 from headwise.cli.compare import build
 from headwise.cli.files import check_writable
 from headwise.cli.output import STDOUT, json_option, print_report, progress_bar, write_json
+from headwise.doctor.targets.places import place_of
 
 WRONG = 1
 
 
-@click.command()
+@click.command(short_help="Check the gradients of a module against numerical ones.")
 @click.argument("target", metavar="FILE.PY:CLASS")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
 @click.option("--spec", "stated", multiple=True, metavar="NAME=VALUE", help="A known property, such as heads=8.")
@@ -39,6 +40,7 @@ def gradcheck(
     """
     if json_path is not None and json_path != STDOUT:
         check_writable(json_path, "--json")
+    place_of(target)  # before torch is imported
 
     import headwise
     from headwise.doctor.gradients.gradcheck import gradcheck as run

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headwise.language import said
 from headwise.records.coverage import Coverage
 from headwise.records.seen import Seen
 from headwise.records.summary import HeadSummary, head_table, rows_of
@@ -24,9 +25,11 @@ def print_table(console: Console, name: str, labels: Sequence[str], summaries: S
     table = head_table(
         summaries,
         headings=("entropy", "distance", "first visible"),
-        title=f"{name} · {len(labels)} tokens",
-        caption=f"entropy in nats: 0 = all weight on one token, {math.log(len(labels)):.2f} = the same on all "
-        f"{len(labels)} · distance in tokens · pair: query → key",
+        title=f"{name} · {said(f'{len(labels)} tokens')}",
+        caption=said(
+            f"entropy in nats: 0 = all weight on one token, {math.log(len(labels)):.2f} = the same on all "
+            f"{len(labels)} · distance in tokens · pair: query → key"
+        ),
     )
     print_whole(console, table)
 
@@ -47,4 +50,4 @@ def print_unseen(console: Console, coverage: Coverage) -> None:
     if unseen := (*coverage.missed, *coverage.refused):
         print_whole(console, Coverage(unseen))
     for note in coverage.notes:
-        console.print(Text(f"note: {note}"), soft_wrap=True)
+        console.print(Text(said(f"note: {note}")), soft_wrap=True)

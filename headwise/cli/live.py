@@ -52,6 +52,16 @@ def is_bert(model: str) -> bool:
     return config.get("model_type", "bert") == "bert" and not config.get("is_decoder")  # of 2018 it has no type
 
 
+def predicts(model: str) -> bool:
+    """Whether a Hugging Face id or folder is a causal language model, which predicts the next token of a prompt."""
+    if is_bert(model):
+        return False
+    from headwise.capture.pretrained import generates
+    from headwise.models.checkpoint import located
+
+    return generates(located(model))
+
+
 def title_of(model: str) -> str:
     """What a page calls a model: its id, or the name of its folder."""
     folder = Path(model).expanduser()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwise.cli.layers import LayerRange
+from headwise.language import said
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from headwise.capture.pretrained import Pretrained
+    from headwise.capture.pretrained import Pictured, Pretrained
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -54,16 +55,16 @@ def only_of(model: nn.Module, ranges: Sequence[LayerRange] | None, patterns: Seq
     return [*sorted(numbers), *patterns]
 
 
-def tell_missing(pretrained: Pretrained) -> None:
+def tell_missing(pretrained: Pretrained | Pictured) -> None:
     """Print which weights the checkpoint lacks."""
     if missing := pretrained.missing:
         shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
         click.echo(
-            f"headwise: the checkpoint lacks {plural(len(missing), 'weight')}, initialised randomly: {shown}",
+            said(f"headwise: the checkpoint lacks {plural(len(missing), 'weight')}, initialised randomly: {shown}"),
             err=True,
         )
 
 
 def plural(count: int, word: str) -> str:
     """`1 layer`, `2 layers`."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+    return said(f"{count} {word}" if count == 1 else f"{count} {word}s")

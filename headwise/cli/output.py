@@ -13,6 +13,7 @@ import click
 
 from headwise.cli.files import reason
 from headwise.errors import FileError
+from headwise.language import said
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -74,7 +75,7 @@ def write_json(path: Path, option: str, content: Mapping[str, Any]) -> None:
             part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise FileError(f"{option} {path}: cannot be written: {reason(error)}. Choose another path") from error
-    click.echo(f"headwise: wrote {path}", err=True)
+    click.echo(said(f"headwise: wrote {path}"), err=True)
 
 
 def _plain(x: Any) -> Any:

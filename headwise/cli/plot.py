@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,10 @@ import click
 
 from headwise.cli.files import check_writable, size
 from headwise.cli.layers import choose_layers, parse_layers
+from headwise.cli.places import parse_place, parse_places
 from headwise.errors import ArgumentError
+from headwise.files import check_there
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.records import Seen
@@ -34,7 +36,7 @@ _ONLY = {
 }
 
 
-@click.command()
+@click.command(short_help="Draw a figure for a paper from a file of records.")
 @click.argument("path", type=click.Path(path_type=Path), metavar="RECORDS")
 @click.option("--kind", type=click.Choice(KINDS), default="heatmap", help="What to draw.")
 @click.option("--layer", metavar="N", help="The layer: its number, its name, or a part of its name.")
@@ -42,10 +44,10 @@ _ONLY = {
 @click.option("--layers", metavar="LIST", help="With --kind heads: the layers, such as 0,2-4. Default: all.")
 @click.option("--call", type=int, metavar="N", help="The forward pass, if the file has several.")
 @click.option("--example", type=int, metavar="N", default=0, help="The example of the batch.")
-@click.option("--rows", metavar="LIST", help="The queries to draw, such as 0:20 or 3,5,9. Default: all.")
+@click.option("--rows", metavar="LIST", help="The queries to draw, such as 0:20, 3,5,9 or it,animal. Default: all.")
 @click.option("--cols", metavar="LIST", help="The keys to draw. Default: all.")
-@click.option("--row", type=int, metavar="N", help="With --kind text: the query whose attention is shown.")
-@click.option("--col", type=int, metavar="N", help="With --kind text: the key whose received attention is shown.")
+@click.option("--row", metavar="TOKEN", help="With --kind text: the query whose attention is shown: 9, it, or it:2.")
+@click.option("--col", metavar="TOKEN", help="With --kind text: the key whose received attention is shown.")
 @click.option("--scale", type=click.Choice(("linear", "root", "log")), help="The scale of the colours.")
 @click.option(
     "--values/--no-values", default=None, help="Print the weights in the cells. Default: up to 20 × 20 cells."
@@ -79,6 +81,9 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
     for name in ("rows", "cols"):
         if name in given:
             given[name] = parse_places(given[name], f"--{name}")
+    for name in ("row", "col"):
+        if name in given:
+            given[name] = parse_place(given[name])
     if "head" in given:
         given["head"] = _parse_head(given["head"])
     ranges = parse_layers(given.pop("layers", None))
@@ -87,6 +92,7 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
     check_writable(out, "--out")
     if path.resolve() == out.resolve():
         raise ArgumentError(f"--out {out}: this is the input file RECORDS. Choose another file")
+    check_there(path)
 
     import headwise.plot
     from headwise.records.storage import load
@@ -97,23 +103,26 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
         given["layers"] = choose_layers(ranges, len(seen.layers))
     if kind != "heads":
         given["layer"] = _choose_layer(seen, given.get("layer"))
+        _find_tokens(seen, given)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default", UserWarning)
         getattr(headwise.plot, kind)(seen, **given, out=out)
     for warning in caught:
-        click.echo(f"headwise: {warning.message}", err=True)
-    click.echo(f"Wrote {out} ({size(out.stat().st_size)}).")
+        click.echo(said(f"headwise: {warning.message}"), err=True)
+    click.echo(said(f"Wrote {out} ({size(out.stat().st_size)})."))
 
 
-def parse_places(given: str, option: str) -> slice | list[int]:
-    """`0:20` as a slice, `3,5,9` as a list. Raises `ArgumentError`."""
-    if found := re.fullmatch(r"(\d*):(\d*)", given):
-        return slice(*(int(part) if part else None for part in found.groups()))
-    if re.fullmatch(r"\d+(,\d+)*", given):
-        return [int(part) for part in given.split(",")]
-    raise ArgumentError(
-        f"{option}: expected a range such as 0:20, or numbers such as 3,5,9. Received: {option}={given!r}"
-    )
+def _find_tokens(seen: Seen, given: dict[str, Any]) -> None:
+    """Put the positions of the texts of tokens in their place."""
+    from headwise.plot.subject import find_axes
+    from headwise.text.places import place_of
+
+    sides = find_axes(seen, given["layer"], given["example"])
+    for (name, several), tokens in zip((("row", "rows"), ("col", "cols")), sides, strict=True):
+        if isinstance(given.get(name), str):
+            given[name] = place_of(given[name], tokens, f"--{name}")
+        if isinstance(given.get(several), list):
+            given[several] = [place_of(each, tokens, f"--{several}") for each in given[several]]
 
 
 def _listed(kinds: Sequence[str]) -> str:

@@ -13,6 +13,8 @@ from headwise.cli.files import STDIN, check_writable, size
 from headwise.cli.output import plain_table, print_report, progress_bar, working
 from headwise.cli.scores import number
 from headwise.errors import ArgumentError, brief, shortened
+from headwise.language import said
+from headwise.tasks.training.folder import check_there
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,7 +31,7 @@ _INTERRUPTED = 130
 _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "address": "--ray-address"}
 
 
-@click.command()
+@click.command(short_help="Predict with a trained task.")
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
 @click.argument("inputs", nargs=-1, metavar="[INPUT]...")
 @click.option(
@@ -91,6 +93,7 @@ def predict(
     _check(inputs, context, file, out)
     bulk = {"chunk": chunk, "workers": workers, "address": ray_address, "restart": restart or None}
     _check_bulk(bulk, engine, file, out)
+    check_there(run)
     lines = _lines(inputs)
 
     from headwise import tasks
@@ -136,21 +139,21 @@ def _stream(task: Task[Any], run: Path, file: Path, out: Path, engine: Engine, b
         with progress_bar() as tell:
             written = predict_file(task, run, file, out, engine=engine, tell=tell, **given)
     except KeyboardInterrupt:
-        click.echo(f"headwise: interrupted; the same command resumes {out}, --restart starts again", err=True)
+        click.echo(said(f"headwise: interrupted; the same command resumes {out}, --restart starts again"), err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None
     _note(written.notes)
     if written.before:
-        click.echo(f"note: {written.before:,} of the rows were finished before", err=True)
+        click.echo(said(f"note: {written.before:,} of the rows were finished before"), err=True)
     _say_written(out, written.rows)
 
 
 def _note(sentences: Sequence[str]) -> None:
     for sentence in sentences:
-        click.echo(f"note: {sentence}", err=True)
+        click.echo(said(f"note: {sentence}"), err=True)
 
 
 def _say_written(out: Path, rows: int) -> None:
-    click.echo(f"Wrote {out} ({rows:,} row{'' if rows == 1 else 's'}).")
+    click.echo(said(f"Wrote {out} ({rows:,} row{'' if rows == 1 else 's'})."))
 
 
 def _check(inputs: Sequence[str], context: str | None, file: Path | None, out: Path | None) -> None:
@@ -187,7 +190,9 @@ def _check_whole(file: Path, why: str, engine: Engine, bulk: dict[str, Any]) -> 
             option = "--engine ray" if engine == "ray" else flag
             raise ArgumentError(f"{option}: this file is not read in chunks, because {why}. Leave it out")
     if file.is_file() and file.stat().st_size > _MUCH:
-        click.echo(f"note: {file} ({size(file.stat().st_size)}) is read into memory whole, because {why}", err=True)
+        click.echo(
+            said(f"note: {file} ({size(file.stat().st_size)}) is read into memory whole, because {why}"), err=True
+        )
 
 
 def _lines(inputs: Sequence[str]) -> list[str]:
@@ -270,7 +275,7 @@ def _print(rows: Sequence[Row], writes: str | None) -> None:
         return
     print_report(_table(rows))
     if (more := len(rows[0]) - _MOST) > 0:
-        click.echo(f"and {more} more column{'' if more == 1 else 's'}, which --out writes", err=True)
+        click.echo(said(f"and {more} more column{'' if more == 1 else 's'}, which --out writes"), err=True)
 
 
 def _table(rows: Sequence[Row]) -> Table:

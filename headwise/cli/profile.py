@@ -15,6 +15,8 @@ from headwise.cli.files import check_writable, size
 from headwise.cli.layers import parse_layers
 from headwise.cli.loading import load_model, only_of, plural, tell_missing
 from headwise.errors import ArgumentError
+from headwise.language import said
+from headwise.tasks.rows.sources import readable
 
 if TYPE_CHECKING:
     from headwise.profiles import Corpus, Profile
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 SHOWN = 16  # heads of the table
 
 
-@click.command()
+@click.command(short_help="Read a corpus, and write what each head does over all of it.")
 @click.option("--model", metavar="ID_OR_FOLDER", help="Hugging Face id or folder. Default: MiniLM from the extra demo.")
 @click.option(
     "--file",
@@ -67,6 +69,9 @@ def profile(
     on from it after an interruption. Next: headwise view profile.hw
     """
     ranges = parse_layers(layers)
+    if path is not None:
+        with readable(path):  # before torch is imported
+            path.stat()
     corpus = _corpus(path, dataset, column, lines)
     check_writable(out, "--out")
     if path is not None and path.resolve() == out.resolve():
@@ -96,8 +101,10 @@ def profile(
     meter.end()
     _print(found)
     click.echo(
-        f"Wrote {out} ({size(out.stat().st_size)}): {plural(sum(1 for _ in found.heads()), 'head')} over "
-        f"{found.texts:,} texts, {found.tokens:,} tokens. Next: headwise view {shlex.quote(str(out))}"
+        said(
+            f"Wrote {out} ({size(out.stat().st_size)}): {plural(sum(1 for _ in found.heads()), 'head')} over "
+            f"{found.texts:,} texts, {found.tokens:,} tokens. Next: headwise view {shlex.quote(str(out))}"
+        )
     )
 
 
@@ -128,7 +135,7 @@ class _Meter:
         now = time.monotonic()
         if self.first < 0:
             if self.checkpoint is not None:  # it was accepted
-                click.echo(f"headwise: going on from {self.checkpoint}", err=True)
+                click.echo(said(f"headwise: going on from {self.checkpoint}"), err=True)
             self.first, self.begun = found.tokens, now
         if now - self.told < (0.5 if self.live else 60):
             return

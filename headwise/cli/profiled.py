@@ -11,6 +11,8 @@ import click
 
 from headwise.cli.files import check_writable, size
 from headwise.errors import ArgumentError, brief
+from headwise.files import check_there
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.capture.pretrained import Pretrained
@@ -24,6 +26,8 @@ def profile_among(texts: Sequence[str], files: Sequence[Path]) -> Path | None:
     candidates = [Path(text) for text in texts if text.endswith(".hw")]
     if not candidates:
         return None
+    for each in candidates:
+        check_there(each)  # before torch is imported
     from headwise.profiles.storage import is_profile
 
     found = next(filter(is_profile, candidates), None)
@@ -83,8 +87,10 @@ def view_profile(
     if open_page:
         webbrowser.open(target.resolve().as_uri())
     click.echo(
-        f"Wrote {target} ({size(target.stat().st_size)}; {sum(1 for _ in profile.heads())} heads over "
-        f"{profile.tokens:,} tokens): open it in a browser; it needs no network."
+        said(
+            f"Wrote {target} ({size(target.stat().st_size)}; {sum(1 for _ in profile.heads())} heads over "
+            f"{profile.tokens:,} tokens): open it in a browser; it needs no network."
+        )
     )
 
 

@@ -9,6 +9,7 @@ import click
 
 from headwise.cli.output import plain_table, print_report, titled
 from headwise.errors import shortened
+from headwise.language import said
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -25,9 +26,9 @@ def print_scores(scores: Scores, title: str) -> None:
         click.echo()
         print_report(confusion_table(scores))
     elif scores.labels:
-        click.echo(f"{len(scores.labels)} labels: --json writes their confusion table.")
+        click.echo(said(f"{len(scores.labels)} labels: --json writes their confusion table."))
     for sentence in scores.left_out:
-        click.echo(f"note: {sentence}")
+        click.echo(said(f"note: {sentence}"))
 
 
 def scores_table(scores: Scores, title: str) -> Group:
@@ -36,8 +37,8 @@ def scores_table(scores: Scores, title: str) -> Group:
 
     rows = f"{scores.count:,} row" + ("" if scores.count == 1 else "s")
     table = plain_table()
-    table.add_column("score")
-    table.add_column("model", justify="right", style="bold")
+    table.add_column(said("score"))
+    table.add_column(said("model"), justify="right", style="bold")
     for name in scores.baselines:
         table.add_column(Text(name), justify="right")
     for name, value in scores.values.items():
@@ -51,13 +52,13 @@ def confusion_table(scores: Scores) -> Group:
     from rich.text import Text
 
     table = plain_table()
-    table.add_column("label")
+    table.add_column(said("label"))
     for label in scores.labels:
-        table.add_column(Text(f"predicted {shortened(label, 20)}"), justify="right")
+        table.add_column(Text(said(f"predicted {shortened(label, 20)}")), justify="right")
     for place, (label, row) in enumerate(zip(scores.labels, scores.confusion, strict=True)):
         cells = [Text(str(count), style="bold" if column == place else "") for column, count in enumerate(row)]
         table.add_row(Text(shortened(label, 20)), *cells)
-    return titled("true label (rows) and predicted label (columns)", table)
+    return titled(said("true label (rows) and predicted label (columns)"), table)
 
 
 def number(value: float) -> str:

@@ -41,7 +41,7 @@ def _ports() -> Iterator[click.Option]:
         )
 
 
-@click.command(cls=Later)
+@click.command(cls=Later, short_help="Serve trained tasks and exports over HTTP and gRPC.")
 @click.argument("models", nargs=-1, required=True, metavar="[NAME=]RUN_OR_EXPORT...")
 @click.option(
     "--backend",

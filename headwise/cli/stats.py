@@ -15,27 +15,33 @@ import click
 from headwise.cli.files import check_writable, reason
 from headwise.cli.layers import choose_layers, parse_layers
 from headwise.cli.output import progress_bar
+from headwise.cli.places import parse_place
 from headwise.errors import ArgumentError, FileError
-from headwise.files import replacing
+from headwise.files import check_there, replacing
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.records.summary import HeadSummary
 
 
-@click.command()
+@click.command(short_help="Print what each head in a file of records does.")
 @click.argument("path", type=click.Path(path_type=Path), metavar="RECORDS")
 @click.option("--layers", metavar="LIST", help="The layers to show, such as 0,2-4. Default: all.")
+@click.option("--row", metavar="TOKEN", help="Only what heads look at from this query: 9, it, or it:2.")
 @click.option("--csv", "csv_path", type=click.Path(path_type=Path), metavar="PATH", help="Write the rows as CSV.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="PATH", help="Write the rows as JSON.")
 @click.option("--verify", is_flag=True, help="First check the whole file against its checksums.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
-def stats(path: Path, layers: str | None, csv_path: Path | None, json_path: Path | None, verify: bool) -> None:
+def stats(
+    path: Path, layers: str | None, row: str | None, csv_path: Path | None, json_path: Path | None, verify: bool
+) -> None:
     """Print what each head in RECORDS does. RECORDS is a file that seen.save(...) wrote.
 
     One row per layer and head: entropy, distance, weight on the previous token and on the first token, and the
     strongest pair. Then the attention modules that were not recorded, and why.
     """
-    ranges = parse_layers(layers)
+    ranges, place = parse_layers(layers), None if row is None else parse_place(row)
+    check_there(path)
     files = {"--csv": csv_path, "--json": json_path}
     _check_files(path, files)
 
@@ -50,16 +56,16 @@ def stats(path: Path, layers: str | None, csv_path: Path | None, json_path: Path
     rows: list[HeadSummary] = []
     with progress_bar() as tell:
         for number, record in enumerate(chosen, start=1):
-            rows += rows_of(seen, record)
+            rows += rows_of(seen, record, place, called="--row")
             tell(number, len(chosen), "records")
 
     console = Console(highlight=False)
-    print_whole(console, head_table(rows))
+    print_whole(console, head_table(rows, unknown=seen.unknown_tokens()))
     print_unseen(console, seen.coverage())
     for option, write in (("--csv", _write_csv), ("--json", _write_json)):
         if (target := files[option]) is not None:
             _replace(target, option, functools.partial(write, rows))
-            click.echo(f"Wrote {target} ({len(rows)} rows).")
+            click.echo(said(f"Wrote {target} ({len(rows)} rows)."))
 
 
 def _check_files(path: Path, files: Mapping[str, Path | None]) -> None:

@@ -16,6 +16,7 @@ from headwise.cli import task_options
 from headwise.cli.files import size
 from headwise.cli.scores import print_scores
 from headwise.errors import HeadwiseError
+from headwise.language import said
 from headwise.tasks import kinds
 from headwise.tasks.training.folder import check_new
 
@@ -51,7 +52,7 @@ class _Tasks(click.Group):
             formatter.write_dl([(word, kinds.options_of(word).about) for word in kinds.names()])
 
 
-@click.group(cls=_Tasks, subcommand_metavar="TASK DATA [OPTIONS]...")
+@click.group(cls=_Tasks, subcommand_metavar="TASK DATA [OPTIONS]...", short_help="Train a model on your own data.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def train() -> None:
     """Train a model on your own data and save it in a run folder.
@@ -213,7 +214,7 @@ def _sum_up(task: Task[Any], folder: Path) -> None:
         print_scores(task.scores, "validation")
     run = shlex.quote(str(folder))
     written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    click.echo(f"Wrote {run} ({size(written)}). Next:")
+    click.echo(said(f"Wrote {run} ({size(written)}). Next:"))
     texts = task.options.input_example
     for command in (f"predict {run} {texts}", f"evaluate {run} test.csv", f"view {run} {texts}"):
         click.echo(f"  headwise {command}")

@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headwise.cli.anything import view_images, view_texts
 from headwise.cli.files import NamedText, check_writable, read_texts, size, tell_cut
 from headwise.cli.layers import LayerRange, choose_layers, parse_layers
-from headwise.cli.live import is_bert, live_bert, live_causal, read_prompt, title_of
+from headwise.cli.live import is_bert, live_bert, live_causal, predicts, read_prompt, title_of
+from headwise.cli.loading import plural
 from headwise.cli.looking import look, run_among
 from headwise.cli.output import Say, working
 from headwise.cli.profiled import profile_among, view_profile
+from headwise.cli.unknown import tell_unknown
 from headwise.errors import ArgumentError, brief
+from headwise.language import said
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +47,7 @@ class _Found:
     live: Live | None = None  # the model, for a page on which prompts are typed
 
 
-@click.command()
+@click.command(short_help="Show all heads of a model on a text, in an interactive page.")
 @click.argument("texts", nargs=-1, metavar="[RUN] [TEXT | RECORDS.hw]...")
 @click.option(
     "--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="A UTF-8 text file to read."
@@ -51,8 +55,16 @@ class _Found:
 @click.option(
     "--model",
     metavar="ID_OR_FOLDER",
-    help="A BERT, or with --serve any causal language model: Hugging Face id or folder. Default: MiniLM from the extra "
-    "demo.",
+    help="Any model that reads texts or images: Hugging Face id or folder. An encoder-decoder writes 20 tokens. "
+    "Default: MiniLM from the extra demo.",
+)
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="An image that --model reads, in place of texts.",
 )
 @click.option("--layers", metavar="LIST", help="The layers to show, such as 0,2-4. Default: all.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="PATH", help=f"The page to write.  [default: {PAGE}]")
@@ -69,19 +81,20 @@ def view(
     texts: tuple[str, ...],
     files: tuple[Path, ...],
     model: str | None,
+    images: tuple[Path, ...],
     layers: str | None,
     out: Path | None,
     serve: bool,
     port: int | None,
     open_page: bool,
 ) -> None:
-    """Show the attention of a BERT on each TEXT, or the records that headwise watch wrote to RECORDS.hw.
+    """Show the attention of a model on each TEXT or image, or the records that headwise watch wrote to RECORDS.hw.
 
     If the first argument is a folder RUN that headwise train wrote, show the attention of the trained task. If it is a
     file that headwise profile wrote, show what each head does over its corpus.
 
     Writes one page with every layer and head, which needs no network; with --serve, serves the page instead. For texts
-    and a BERT, also prints a table of the heads. Texts come from the command line, from files, or from standard input
+    and images, also prints a table of the heads. Texts come from the command line, from files, or from standard input
     (-).
     """
     ranges = parse_layers(layers)
@@ -90,23 +103,25 @@ def view(
         view_profile(profile, model, layers, out, serve=serve, port=port, open_page=open_page)
         return
     records = [] if run else _records(texts, files, model)
+    if images:
+        _check_images(texts, files, model)
     _check_options(records, out, serve=serve, port=port)
     target = out or PAGE
     if not serve:
         check_writable(target, "--out")
-    if serve and model and not records and not is_bert(model):
+    if serve and model and not records and not images and predicts(model):
         prompt = read_prompt(texts, files)
         with working("loading the model"):
             found_live = live_causal(model, prompt, ranges)
         _serve_live(found_live, prompt.text, port, open_page)
         return
-    named = [] if records else read_texts(texts[1:] if run else texts, files)
+    named = [] if records or images else read_texts(texts[1:] if run else texts, files)
 
     with working("loading the records" if records else "loading the model") as say:
         if run:
             found = _look_at_run(run, named, ranges)
         else:
-            found = _load(records, ranges) if records else _read(named, model, ranges, say, live=serve)
+            found = _load(records, ranges) if records else _read(named, model, images, ranges, say, live=serve)
         if not serve:
             from headwise.viewer import write_page
 
@@ -127,8 +142,10 @@ def view(
     if open_page:
         webbrowser.open(target.resolve().as_uri())
     click.echo(
-        f"Wrote {target} ({size(target.stat().st_size)}{_counts(found.inputs) if records or run else ''}): "
-        "open it in a browser; it needs no network."
+        said(
+            f"Wrote {target} ({size(target.stat().st_size)}{_counts(found.inputs) if records or run else ''}): "
+            "open it in a browser; it needs no network."
+        )
     )
 
 
@@ -139,7 +156,7 @@ def _serve_live(live: Live, prompt: str, port: int | None, open_page: bool) -> N
 
 
 def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> list[Path]:
-    """The files of records among the arguments. If there is one, ArgumentError for any other input."""
+    """The files of records among the arguments, each once. If there is one, ArgumentError for any other input."""
     records = [Path(text) for text in texts if text.endswith(RECORDS)]
     if not records:
         return []
@@ -150,7 +167,20 @@ def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> 
         )
     if model is not None:
         raise ArgumentError(f"{records[0]} is a file of records, which needs no model. Leave --model out")
-    return list(dict.fromkeys(records))
+    files_of: dict[Path, list[Path]] = {}
+    for path in records:
+        files_of.setdefault(path.resolve(), []).append(path)
+    for same in files_of.values():
+        if len(same) > 1:
+            click.echo(f"headwise: {same[0]} was given {len(same)} times; it is shown once", err=True)
+    return [same[0] for same in files_of.values()]
+
+
+def _check_images(texts: Sequence[str], files: Sequence[Path], model: str | None) -> None:
+    if model is None:
+        raise ArgumentError("--image: expected a --model that reads images, such as google/vit-base-patch16-224")
+    if others := [*texts, *map(str, files)]:
+        raise ArgumentError(f"--image: expected images alone. Received: {brief(others[0])}")
 
 
 def _check_options(records: Sequence[Path], out: Path | None, *, serve: bool, port: int | None) -> None:
@@ -190,20 +220,34 @@ def _python(text: str) -> str:
 
 
 def _read(
+    named: Sequence[NamedText],
+    model: str | None,
+    images: Sequence[Path],
+    ranges: Sequence[LayerRange] | None,
+    say: Say,
+    *,
+    live: bool,
+) -> _Found:
+    """The attention of a model on each text or image."""
+    if model and images:
+        inputs, print_tables = view_images(images, model, ranges, say)
+        return _Found(inputs, " · ".join(path.name for path in images), None, print_tables)
+    if model and not is_bert(model):
+        inputs, print_tables = view_texts(named, model, ranges, say)
+        return _Found(inputs, " · ".join(each.title for each in named), None, print_tables)
+    return _read_by_bert(named, model, ranges, say, live=live)
+
+
+def _read_by_bert(
     named: Sequence[NamedText], model: str | None, ranges: Sequence[LayerRange] | None, say: Say, *, live: bool
 ) -> _Found:
-    """The attention of a BERT on each text. `live`: with the model itself, if there is one text that fits."""
+    """The attention of headwise's own BERT on each text. `live`: with the model, if there is one text that fits."""
     from headwise.cli.heads import print_table, summarise
     from headwise.models.bert import Bert
     from headwise.models.checkpoint import default_model, resolve
     from headwise.text import Tokenizer
     from headwise.viewer import inputs_of
 
-    if model and not is_bert(model):
-        raise ArgumentError(
-            f"--model {model}: expected a BERT encoder. Add --serve for a page of a causal language model, or record "
-            "any model with headwise watch, then show the file: headwise view run.hw"
-        )
     folder = resolve(model) if model else default_model()
     bert, tokenizer = Bert.from_pretrained(folder), Tokenizer.from_pretrained(folder)
     shown = choose_layers(ranges, bert.config.num_layers)
@@ -237,6 +281,7 @@ def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText) -> Seen:
     tokens = tokenizer.encode(named.text, max_length=bert.config.max_positions)
     if tokens.cut:
         tell_cut(named, tokens)
+    tell_unknown(named.name, tokens)
     with torch.no_grad(), watch(bert, tokens=[tokens]) as seen:
         bert(torch.tensor([tokens.ids]))
     return seen
@@ -246,5 +291,5 @@ def _counts(inputs: Sequence[Input]) -> str:
     """The counts of inputs, layers and tokens, printed after the size of the page."""
     layers = sum(len(stack.layers) for stack in inputs[0].stacks)
     lengths = [len(stack.cols.tokens.labels) for each in inputs for stack in each.stacks]
-    several = f"{len(inputs)} inputs, " if len(inputs) > 1 else ""
-    return f"; {several}{layers} layer{'s' if layers > 1 else ''}, up to {max(lengths)} tokens"
+    several = said(f"{len(inputs)} inputs, ") if len(inputs) > 1 else ""
+    return said("; ") + several + said(f"{plural(layers, 'layer')}, up to {max(lengths)} tokens")

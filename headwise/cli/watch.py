@@ -14,7 +14,9 @@ from click.core import ParameterSource
 from headwise.cli.files import NamedText, check_writable, read_lines, read_texts, size, tell_cut
 from headwise.cli.layers import LayerRange, parse_layers
 from headwise.cli.loading import DTYPES, load_model, only_of, plural, tell_missing
+from headwise.cli.unknown import tell_unknown
 from headwise.errors import ArgumentError, RecordError
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.capture.pretrained import Pretrained
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from headwise.text import Tokens
 
 
-@click.command()
+@click.command(short_help="Record the attention of any model on a text, in a file.")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option(
     "--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="A UTF-8 text file to read."
@@ -104,6 +106,8 @@ def watch(
         pretrained = load_model(model, generates=generate is not None, dtype=dtype)
         tell_missing(pretrained)
         tokens = _encode(pretrained, named, max_length, generate or 0)
+        for each, read in zip(named, tokens, strict=True):
+            tell_unknown(each.name, read)
         seen = _run(pretrained, tokens, only_of(pretrained.model, ranges, patterns), values, generate, progress)
         _check(seen)
         progress.say(f"writing {out}")
@@ -115,14 +119,16 @@ def watch(
 
     print_unseen(Console(highlight=False), seen.coverage())
     if len({len(each.ids) for each in tokens}) > 1:
-        click.echo("note: shorter texts are padded with [PAD], and headwise stats includes the padding rows")
+        click.echo(said("note: shorter texts are padded with [PAD], and headwise stats includes the padding rows"))
     heads = sorted({record.shape[1] for record in seen})
     counts = f"{plural(len(seen.layers), 'layer')} of {' or '.join(map(str, heads))} heads"
     lengths = sorted({record.shape[3] for record in seen})
     examples = f"{len(named)} × " if len(named) > 1 else ""
     click.echo(
-        f"Wrote {out} ({size(out.stat().st_size)}): {counts}, {examples}{' or '.join(map(str, lengths))} tokens. "
-        f"Next: headwise stats {shlex.quote(str(out))}"
+        said(
+            f"Wrote {out} ({size(out.stat().st_size)}): {counts}, {examples}{' or '.join(map(str, lengths))} tokens. "
+            f"Next: headwise stats {shlex.quote(str(out))}"
+        )
     )
 
 
@@ -164,7 +170,7 @@ def _print_statistics(
     console = Console(highlight=False)
     print_whole(console, found.summary())
     print_unseen(console, coverage)
-    click.echo(f"Read {plural(found.runs, 'text')}, {tokens:,} tokens.")
+    click.echo(said(f"Read {plural(found.runs, 'text')}, {tokens:,} tokens."))
 
 
 def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int | None, generate: int) -> list[Tokens]:
@@ -216,7 +222,7 @@ def _run(
     try:
         seen.tokens = labelled
     except RecordError as error:
-        click.echo(f"headwise: the file has no names of tokens: {error}", err=True)
+        click.echo(said(f"headwise: the file has no names of tokens: {error}"), err=True)
     return seen
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from headwise.cli.files import check_writable, size
 from headwise.cli.masks import parse_mask
 from headwise.errors import ArgumentError
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.masks import Mask
@@ -38,30 +40,63 @@ _MASKS = {
 }
 
 
-@click.command()
+# Options that only a weight of RECORDS has.
+_OF_RECORDS = ("layer", "head", "row", "col", "call", "example")
+
+
+@click.command(short_help="Show one attention computation step by step, as a workbook.")
+@click.argument("records", type=click.Path(path_type=Path), required=False)
+@click.option("--layer", metavar="N", help="With RECORDS: the layer: its number, its name, or a part of its name.")
+@click.option("--head", type=int, metavar="N", help="With RECORDS: the head. Default: 0.")
+@click.option("--row", metavar="TOKEN", help="With RECORDS: the query, a position from 0 or a token that occurs once.")
+@click.option("--col", metavar="TOKEN", help="With RECORDS: the key, likewise.")
+@click.option("--call", type=int, metavar="N", help="With RECORDS: the forward pass, if the file has several.")
+@click.option("--example", type=int, metavar="N", help="With RECORDS: the example of the batch. Default: 0.")
 @click.option("--kind", type=click.Choice(KINDS), default="multi-head", help="The kind of attention.")
 @click.option("--tokens", metavar="TEXT", default=TOKENS, help="The text; each word is one token.")
 @click.option("--memory", metavar="TEXT", help="A second text for cross-attention: it gives the keys and values.")
 @click.option("--mask", metavar="MASK", help="none, causal, window:LEFT,RIGHT, prefix:N or lengths:N (N real tokens).")
-@click.option("--heads", type=click.IntRange(1, 8), help="Number of heads. Default: 2.")
-@click.option("--kv-heads", type=click.IntRange(1, 8), help="Number of key and value heads. Default: as --heads.")
+@click.option("--heads", type=click.IntRange(1, 8), metavar="N", help="Number of heads. Default: 2.")
+@click.option(
+    "--kv-heads", type=click.IntRange(1, 8), metavar="N", help="Number of key and value heads. Default: as --heads."
+)
 @click.option("--positions", type=click.Choice(SCHEMES), help="The position scheme. Default: none.")
-@click.option("--latents", type=click.IntRange(1, 16), help="With --kind latent: number of latents. Default: 2.")
+@click.option(
+    "--latents", type=click.IntRange(1, 16), metavar="N", help="With --kind latent: number of latents. Default: 2."
+)
 @click.option("--model", metavar="PATH", help="With --kind bert: the checkpoint of a small BERT. Default: made up.")
 @click.option("--seed", type=int, metavar="N", help="Seed of the made-up numbers. Default: 0.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="PATH", help="The file to write: .xlsx, .html or .md.")
 @click.option("--show", is_flag=True, help="Print the steps even with --out.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
-def worksheet(kind: str, tokens: str, out: Path | None, show: bool, **options: Any) -> None:
+@click.pass_context
+def worksheet(
+    ctx: click.Context, records: Path | None, kind: str, tokens: str, out: Path | None, show: bool, **options: Any
+) -> None:
     """Show one attention computation step by step.
 
-    The numbers are made up, small, and the same each time. An .xlsx file is a workbook with one sheet per step and live
-    formulas: change a number and all later steps are recomputed. Without --out the steps are printed.
+    With RECORDS, a file that seen.save(...) wrote, it is one weight of a model, with the model's own numbers:
+    headwise worksheet run.hw --layer 3 --head 5 --row it --col animal
+
+    Otherwise the numbers are made up, small, and the same each time. An .xlsx file is a workbook with one sheet per
+    step and live formulas: change a number and all later steps are recomputed. Without --out the steps are printed.
 
     multi-head is the attention of Vaswani et al. (2017); latent uses a few learned vectors that attend to the text
     (Perceiver, Set Transformer); mla is DeepSeek's attention with compressed keys and values; bert is a layer of BERT.
     """
     given = {name: value for name, value in options.items() if value is not None}
+    asked = {name: given.pop(name) for name in _OF_RECORDS if name in given}
+    if records is None and asked:
+        raise ArgumentError(f"--{min(asked)}: only a weight of RECORDS has this option. Received: no RECORDS")
+    if records is not None:
+        typed = [name for name in ("kind", "tokens") if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
+        for name in [*typed, *given]:
+            raise ArgumentError(
+                f"--{name.replace('_', '-')}: only made-up numbers have this option. Received: RECORDS={records}"
+            )
+        for name in ("row", "col"):
+            if name not in asked:
+                raise ArgumentError(f"--{name}: expected a token or a position of RECORDS. Received: no --{name}")
     for name in given:
         if kind not in _ONLY.get(name, KINDS):
             raise ArgumentError(
@@ -79,13 +114,31 @@ def worksheet(kind: str, tokens: str, out: Path | None, show: bool, **options: A
             from headwise.worksheet.xlsx import load_xlsxwriter
 
             load_xlsxwriter()  # fail before the work begins
-    mask = _parse_mask(given.pop("mask", "causal" if kind == "mla" else "none"), kind)
-    sheet = _of_model(given["model"], tokens, mask) if "model" in given else _made_up(kind, tokens, mask, given)
+    sheet = _sheet(kind, tokens, given) if records is None else _of_records(records, asked)
     if out is None or show:
         sheet.show()
     if out is not None:
         sheet.write(out)
-        click.echo(f"Wrote {out} ({size(out.stat().st_size)}, {len(sheet)} steps).")
+        click.echo(said(f"Wrote {out} ({size(out.stat().st_size)}, {len(sheet)} steps)."))
+
+
+def _of_records(path: Path, asked: dict[str, Any]) -> Worksheet:
+    """One weight of the records in a file."""
+    from headwise.records.storage import load
+    from headwise.worksheet import of_weight
+
+    seen = load(path)
+    if "call" in asked:
+        seen = seen.call(asked.pop("call"))
+    for name in asked.keys() & {"layer", "row", "col"}:
+        if asked[name].isdecimal():
+            asked[name] = int(asked[name])
+    return of_weight(seen, **asked)
+
+
+def _sheet(kind: str, tokens: str, given: dict[str, Any]) -> Worksheet:
+    mask = _parse_mask(given.pop("mask", "causal" if kind == "mla" else "none"), kind)
+    return _of_model(given["model"], tokens, mask) if "model" in given else _made_up(kind, tokens, mask, given)
 
 
 def _made_up(kind: str, tokens: str, mask: Mask | None, given: dict[str, Any]) -> Worksheet:

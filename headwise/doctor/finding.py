@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from headwise.tables import Printed
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -80,8 +82,8 @@ class Finding:
         return cls(**known)
 
 
-@dataclasses.dataclass(frozen=True)
-class Diagnosis:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Diagnosis(Printed):
     """All findings about one module."""
 
     subject: str  # the class
@@ -130,6 +132,13 @@ class Diagnosis:
         known["understood"] = tuple(written["understood"])
         known["where"] = _where_from_dict(written["where"])
         return cls(**known)
+
+    def __repr__(self) -> str:
+        from headwise.doctor.telling.report import conclusion
+
+        names = ", ".join(dict.fromkeys(finding.name for finding in self.findings))
+        found = f" Found: {names}." if names else ""
+        return f"Diagnosis of {self.subject}. {conclusion(self)}{found} print(...) says all."
 
     def __str__(self) -> str:
         from headwise.doctor.telling.report import as_text

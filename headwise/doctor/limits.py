@@ -161,7 +161,7 @@ def last_line(error: BaseException) -> Where | None:
 
 
 def _where(frame: FrameType | None, limited: FrameType) -> Where | None:
-    """The innermost line of the user's code that runs inside of `limited`; those outside of it only called the doctor."""
+    """The innermost line of the user's code that runs inside of `limited`; what is outside only called the doctor."""
     while frame is not None and frame is not limited:
         if is_users(frame.f_code.co_filename):
             return line_of(frame.f_code.co_filename, frame.f_lineno)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from headwise.doctor.calling import token_ids
-from headwise.doctor.calling.copying import copied
+from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.example import Example
 from headwise.doctor.calling.interface import Interface, discover
 from headwise.doctor.calling.spec import Spec
@@ -63,7 +63,7 @@ class Patient:
         make: Callable[..., object] | None = None,
     ) -> None:
         self.original = module
-        self.module = _at_home(copied(module)).eval()
+        self.module = _at_home(at_rest(module))
         self.spec = spec or Spec()
         self.example = example
         self.make = make

@@ -23,6 +23,7 @@ GRAVEST: dict[str, Severity | None] = {
     "window-off-by-one: the other reading": "note",  # a window of w has w keys, or w before the query
     # It is meant: papers reduce over the batch, attend to their padding, estimate a gradient.
     "batch-mixing: in the outputs": "risk",
+    "dropout-in-eval: random numbers": "note",  # slots and latents that are drawn
     "gradient-wrong: a custom backward": "risk",
     "padding-attended: of blocks": "risk",
     "shift-mask: between borders": "risk",
@@ -34,7 +35,9 @@ GRAVEST: dict[str, Severity | None] = {
     "left-padding: promised": None,  # `generate` passes the positions
     "mask-added: passed as 0 and 1": None,
     "mask-ignored: beside starts of sequences": "risk",  # then no mask is passed
+    "weights-averaged: without a choice": "note",  # what PyTorch's own attention returns
     "sizes-fixed: more keys than queries": "risk",
+    "sizes-fixed: queries, keys and values": "note",  # it may be meant for one sequence
     # An option of its config leaves a part without use.
     "unused-parameter: of a vector": "risk",
     "window-ignored: in every layer": None,

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.edits.texts import nearest, places_of
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError, brief
 from headwise.text import Tokens
+from headwise.text.places import nearest, places_of
 
 Positions = int | str | slice | range | Callable[[str, int], bool] | Sequence[Any] | None
 

@@ -14,10 +14,11 @@ from headwise.experiments.running import Inputs, Metric, batch_of
 from headwise.experiments.sweeping import Over, outputs_of, strongest, sweep
 from headwise.records import Seen
 from headwise.records.names import Choice
+from headwise.tables import Printed
 
 
-@dataclasses.dataclass(frozen=True)
-class Ablation:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Ablation(Printed):
     """How the metric changes without each head, averaged over the examples.
 
     Attributes:

@@ -21,10 +21,11 @@ from headwise.experiments.readout import embedding, readout
 from headwise.experiments.running import Inputs
 from headwise.experiments.sweeping import strongest
 from headwise.records.names import Choice
+from headwise.tables import Printed
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Circuits:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Circuits(Printed):
     """The eigenvalues of each head's circuits over tokens. NaN for heads that a layer does not have.
 
     Attributes:

@@ -20,12 +20,13 @@ from headwise.experiments.projections import Projections
 from headwise.experiments.running import Inputs
 from headwise.experiments.sweeping import largest
 from headwise.records.names import Choice
+from headwise.tables import Printed
 
 Kind = Literal["q", "k", "v"]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Composition:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Composition(Printed):
     """The composition of each pair of heads.
 
     Attributes:

@@ -14,10 +14,11 @@ from headwise.edits.positions import Positions
 from headwise.errors import ArgumentError
 from headwise.experiments.running import Inputs, Metric, batch_of, measured, run
 from headwise.records.names import Choice, choose
+from headwise.tables import Printed
 
 
-@dataclasses.dataclass(frozen=True)
-class Knockout:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Knockout(Printed):
     """How the metric changes where some attention is blocked in a window of layers.
 
     Attributes:

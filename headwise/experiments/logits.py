@@ -25,10 +25,11 @@ from headwise.experiments.projections import Projections, find
 from headwise.experiments.readout import Term, readout
 from headwise.experiments.running import Inputs, batch_of
 from headwise.experiments.sweeping import strongest
+from headwise.tables import Printed
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class LogitAttribution:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class LogitAttribution(Printed):
     """The parts of a logit, or of a difference of two, at one position of each example. They sum to it exactly.
 
     Attributes:

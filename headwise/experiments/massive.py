@@ -20,6 +20,7 @@ from headwise.errors import ArgumentError
 from headwise.experiments.observing import tensors_in
 from headwise.experiments.running import Inputs, run
 from headwise.experiments.scores import names_of
+from headwise.tables import Printed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Activation:
         return f"{self.value:10.4g} ({self.ratio:.0f} times the median)  {self.layer}, {place}"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Massive:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Massive(Printed):
     """The massive activations of a run, and its sinks.
 
     Attributes:

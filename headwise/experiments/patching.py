@@ -27,12 +27,13 @@ from headwise.experiments.edges import attributed_edges, sweep_edges, weights_of
 from headwise.experiments.running import Inputs, Metric, batch_of, check_gradient, measured, run
 from headwise.experiments.sweeping import largest, outputs_of, sweep
 from headwise.records.names import Choice
+from headwise.tables import Printed
 
 What = Literal["heads", "positions", "edges"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Patching:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Patching(Printed):
     """The effects of all heads, averaged over the examples; 1 = a head alone brings back the clean metric.
 
     Attributes:

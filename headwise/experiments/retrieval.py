@@ -18,10 +18,11 @@ from headwise.experiments.readout import logits_of
 from headwise.experiments.scores import names_of
 from headwise.experiments.sweeping import strongest
 from headwise.records.names import Choice
+from headwise.tables import Printed
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Retrieval:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Retrieval(Printed):
     """The retrieval scores of all heads.
 
     Attributes:

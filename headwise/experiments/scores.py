@@ -16,12 +16,13 @@ from headwise.experiments.running import run
 from headwise.experiments.sweeping import strongest
 from headwise.records import Seen
 from headwise.records.names import Choice
+from headwise.tables import Printed
 
 Pattern = Literal["induction", "previous_token", "duplicate_token"]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class HeadScores:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class HeadScores(Printed):
     """The mean weight of each head on three diagonals, each [L, H] and in 0 … 1: `analyses.pattern_scores`."""
 
     layers: tuple[str, ...]

@@ -14,7 +14,9 @@ from headwise.errors import ArgumentError, KernelRefused
 from headwise.kernels import decode, exact, flex, native, reference, sdpa, tiled
 from headwise.kernels.kernel import Blocks, Cost, Kernel, machine, matrix_flops, refusal
 from headwise.kernels.speeds import Machine
+from headwise.language import said
 from headwise.masks import Mask
+from headwise.tables import Printed, padded
 
 # Of two that cost the same, the first is taken.
 KERNELS: dict[str, Kernel] = {
@@ -130,8 +132,8 @@ class Verdict:
     cost: Cost | None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Plan:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Plan(Printed):
     """How a call would run. `print` it; or read `kernel`, `cost`, `dense_flops` and `verdicts`."""
 
     call: AttentionCall
@@ -174,7 +176,7 @@ class Plan:
             ("", f"{str(call.q.dtype).removeprefix('torch.')} on {call.q.device}" + _options(call)),
             ("mask", "none: every query sees every key" if call.mask is None else repr(call.mask)),
             ("kernel", self.kernel + how),
-            ("  flops", f"{_flops(cost.flops)}, {of_dense}"),
+            ("  flops", _flops(cost.flops) + said(", ") + said(of_dense)),
             ("  speed", self._speed()),
             ("  bytes", f"{_bytes(cost.bytes)} read and written"),
             ("  peak", f"{_bytes(cost.peak)} beyond the inputs"),
@@ -203,19 +205,17 @@ class Plan:
                         f"could, at {ratio:.3g}× the time and {_bytes(verdict.cost.peak)} at the peak",
                     )
                 )
-        return "\n".join(f"{name:<16}{text}".rstrip() for name, text in lines)
-
-    __repr__ = __str__
+        return "\n".join(f"{padded(said(name), 16)}{said(text)}".rstrip() for name, text in lines)
 
     def _speed(self) -> str:
         product = self.machine.product
         if self.machine.is_measured:
-            here = f"this machine's matrix product ({_flops(self.share * product)}/s of {_flops(product)}/s)"
+            here = f" of this machine's matrix product ({_flops(self.share * product)}/s of {_flops(product)}/s)"
         else:
             how = "; `headwise bench --calibrate` measures it" if self.call.q.is_cpu else ""
-            here = f"a matrix product (nominal{how})"
+            here = f" of a matrix product (nominal{how})"
         share = f"about {self.share:.0%}" if self.share >= 0.005 else "less than 1%"
-        return f"{share} of {here}"
+        return said(share) + said(here)
 
 
 def mask_blocks(mask: Mask, q_len: int, k_len: int) -> Blocks:

@@ -374,6 +374,11 @@ class Mask:
                 written.append(f"offset={value}")
         return f"{self.function}({', '.join(written)})"
 
+    def _repr_html_(self) -> str:
+        from headwise.masks.drawing import drawn
+
+        return drawn(self)
+
     def __rich__(self) -> Any:
         from rich.panel import Panel
         from rich.text import Text

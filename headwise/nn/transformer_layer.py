@@ -175,8 +175,8 @@ class DecoderLayer(ResidualLayer):
     Args:
         memory_dim: dimensions of the memory; None = M.
         self_attention, cross_attention: instead of those that are made with `num_heads`, ready modules; either or both.
-        dim, num_heads, ffn_dim, norm, norm_first, activation, dropout, attention_dropout, ffn_dropout, drop_path,
-            norm_eps, bias: as for `EncoderLayer`.
+        dim, num_heads, ffn_dim, norm, norm_first, activation: as for `EncoderLayer`.
+        dropout, attention_dropout, ffn_dropout, drop_path, norm_eps, bias: as for `EncoderLayer`.
 
     Its parts are `self_attention`, `self_attention_norm`, `cross_attention`, `cross_attention_norm`, `mlp`,
     `mlp_norm`, `dropout` and `drop_path`.

@@ -76,7 +76,8 @@ def heatmap(
     Args:
         what: a record; or a Seen, whose tokens are the names, and one `layer` of it (number or name).
         head: a number, or "mean" = the mean of all heads.
-        rows, cols: the rows and columns to draw: a slice, a range, numbers; default: all.
+        rows, cols: the rows and columns to draw: a slice, a range, numbers, or texts of tokens ("it:2" is the
+            second "it"); default: all.
         scale: the colour scale: "linear", "root" (small weights stand out), "log" (four powers of ten).
         values: whether to print the weights in the cells; "auto" = up to 20 × 20 cells.
         tokens: names if `what` has none, in any form that `headwise.text.as_tokens` takes.

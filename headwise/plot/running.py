@@ -40,6 +40,7 @@ from headwise.plot.subject import Axis, Head, Labels, Places, Subject, find_subj
 from headwise.plot.weights import hidden_note, sink_key, weights_of
 from headwise.records import AttentionRecord, Seen
 from headwise.records.seen import Layer
+from headwise.text.places import Place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,8 +62,8 @@ def text(
     *,
     layer: Layer | None = None,
     head: Head = 0,
-    row: int | None = None,
-    col: int | None = None,
+    row: Place | None = None,
+    col: Place | None = None,
     example: int = 0,
     rows: Places = None,
     cols: Places = None,
@@ -79,13 +80,14 @@ def text(
 ) -> Figure:
     """Draw the text with each token shaded by its weight.
 
-        headwise.plot.text(seen, layer=3, head=5, row=10, out="it.pdf")   # the keys that token 10 attends to
-        headwise.plot.text(seen, layer=3, head=5, col=10)                 # the queries that attend to token 10
+        headwise.plot.text(seen, layer=3, head=5, row="it", out="it.pdf")   # the keys that "it" attends to
+        headwise.plot.text(seen, layer=3, head=5, col=10)                   # the queries that attend to token 10
 
     The chosen token is framed if it is in the drawn text. Lines are as wide as a page.
 
     Args:
-        row: the query whose weights are shown, over the text of the keys; or
+        row: the query whose weights are shown, over the text of the keys: its number, or its text; "it:2" is the
+            second "it"; or
         col: the key whose weights are shown, over the text of the queries.
         rows, cols: the part of the text to show: of the queries with `col`, of the keys with `row`.
         what, layer, head, example, scale, tokens, row_labels, col_labels: as in `heatmap`.
@@ -101,14 +103,15 @@ def text(
             "text: expected exactly one of row= (a query and its keys) and col= (a key and its queries)"
         )
     for name, place in (("row", row), ("col", col)):
-        if place is not None and (isinstance(place, bool) or not isinstance(place, int)):
-            raise DtypeError(f"text: {name}: expected a number. Received: {place!r}")
+        if place is not None and (isinstance(place, bool) or not isinstance(place, (int, str))):
+            raise DtypeError(f"text: {name}: expected a number or the text of a token. Received: {place!r}")
     if (rows is not None and row is not None) or (cols is not None and col is not None):
         raise ArgumentError("text: with row=, choose a part of the text with cols=; with col=, use rows=")
     if hide_sink and row is None:
         raise ArgumentError("hide_sink: expected row=, which draws the keys. Received: col=. Leave hide_sink out")
     queries, keys = rows if row is None else row, cols if col is None else col
-    subject = find_subject(what, layer, head, example, queries, keys, tokens, row_labels, col_labels)
+    called = ("rows" if row is None else "row", "cols" if col is None else "col")
+    subject = find_subject(what, layer, head, example, queries, keys, tokens, row_labels, col_labels, called)
     asking, shown = (subject.cols, subject.rows) if row is None else (subject.rows, subject.cols)
     title = _title(subject, asking, row is None) if title is None else title
 

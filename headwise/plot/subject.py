@@ -11,9 +11,10 @@ from headwise.records import AttentionRecord, Seen
 from headwise.records.names import name_of
 from headwise.records.seen import Layer
 from headwise.text import Tokens, as_tokens
+from headwise.text.places import Place, place_of
 
 Head = int | Literal["mean"]
-Places = int | slice | range | Sequence[int] | None
+Places = Place | slice | range | Sequence[Place] | None
 Labels = Sequence[str] | None
 
 
@@ -75,8 +76,12 @@ def find_subject(
     tokens: Any,
     row_labels: Labels,
     col_labels: Labels,
+    called: tuple[str, str] = ("rows", "cols"),
 ) -> Subject:
-    """The subject given by the arguments of a figure. Raises ArgumentError, DtypeError, ShapeError or RecordError."""
+    """The subject given by the arguments of a figure; `called` says how messages name `rows` and `cols`.
+
+    Raises ArgumentError, DtypeError, ShapeError or RecordError.
+    """
     record, name = find_record(what, layer)
     batch, count, q_len, k_len = record.shape
     if 0 in record.shape:
@@ -93,10 +98,17 @@ def find_subject(
         record,
         example,
         heads,
-        make_axis("rows", "query", q_len, rows, row_labels, row_names, row_tokens),
-        make_axis("cols", "key", k_len, cols, col_labels, col_names, col_tokens),
+        make_axis(called[0], "query", q_len, rows, row_labels, row_names, row_tokens),
+        make_axis(called[1], "key", k_len, cols, col_labels, col_names, col_tokens),
         name,
     )
+
+
+def find_axes(what: Seen | AttentionRecord, layer: Layer | None, example: int) -> list[Tokens | Sequence[str] | None]:
+    """The tokens of the rows and of the columns of one layer, or only their labels; None if they are unknown."""
+    record, _ = find_record(what, layer)
+    example = check_place("example", example, record.shape[0])
+    return [tokens or names for names, tokens in _names(what, record, example, None)]
 
 
 def find_record(what: Seen | AttentionRecord, layer: Layer | None) -> tuple[AttentionRecord, str]:
@@ -154,7 +166,7 @@ def make_axis(
 ) -> Axis:
     """The rows or the columns: `choice` of `size`, with the names `given`, or else `labels`."""
     if given is not None:
-        name, of = {"rows": ("row_labels", "row"), "cols": ("col_labels", "column")}[argument]
+        name, of = {"query": ("row_labels", "row"), "key": ("col_labels", "column")}[word]
         if isinstance(given, str) or not all(isinstance(each, str) for each in given):
             raise DtypeError(f"{name}: expected a list of strings. Received: {brief(given)}")
         if len(given) != size:
@@ -162,10 +174,10 @@ def make_axis(
                 f"{name}: expected {size} names, one for each {of}, drawn or not. Received: len({name})={len(given)}"
             )
         labels, tokens = tuple(given), None
-    return Axis(word, size, _places(argument, choice, size), labels, tokens)
+    return Axis(word, size, _places(argument, choice, size, tokens or labels), labels, tokens)
 
 
-def _places(argument: str, choice: Places, size: int) -> Sequence[int]:
+def _places(argument: str, choice: Places, size: int, tokens: Tokens | Sequence[str] | None) -> Sequence[int]:
     if choice is None:
         return range(size)
     if isinstance(choice, slice):
@@ -173,7 +185,8 @@ def _places(argument: str, choice: Places, size: int) -> Sequence[int]:
     elif isinstance(choice, range):
         places = choice if not choice or (min(choice) >= 0 and max(choice) < size) else list(choice)
     else:
-        places = [choice] if isinstance(choice, int) else list(choice)
+        several = [choice] if isinstance(choice, (int, str)) else list(choice)
+        places = [place_of(each, tokens, argument) for each in several]
     if isinstance(places, list):
         places = [check_place(argument, place, size) for place in places]
     if not places:

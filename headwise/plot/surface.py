@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -101,48 +102,80 @@ def surface3d(
         square = (box.x0 - 0.04 * box.width, middle - tall / 2, box.width, tall)
         axes = figure.add_axes(square, projection="3d", computed_zorder=False)
         norm = norm_of(scale, vmax or weights.top)
-        _draw_steps(axes, weights, norm, colours(cmap))
         _set_scene(axes, letters, weights)
+        _draw_steps(axes, weights, norm, colours(cmap))
         _name_edge(axes, letters, subject.cols, weights.block[1], "front")
         _name_edge(axes, letters, subject.rows, weights.block[0], "right")
         add_bar(figure, letters, ScalarMappable(norm, colours(cmap)), bar)
         return write(figure, path, letters, title)
 
 
-def steps_of(values: Array) -> tuple[Array, Array, Array]:
-    """x, y and height of the corners of a surface with one flat step per cell and walls down to the ground."""
+def steps_of(values: Array, *, towards: tuple[float, float]) -> Iterator[tuple[int, int, Array]]:
+    """The visible faces of a surface with one flat step per cell, from the far side to the near one.
+
+    In a parallel projection this order is exact: no face hides a later one. The library's own sorting by the middle of
+    each face is not, and draws steps through each other.
+
+    Args:
+        values: the heights [rows, cols]; NaN = on the ground.
+        towards: (x, y) from the scene to the eye, with columns along x and rows along y.
+
+    Yields:
+        (row, column, corners [4, 3]): the walls of a step, as far as the next step towards the eye does not hide them,
+        then its top.
+    """
     rows, cols = values.shape
-    x, y = np.meshgrid(*(np.repeat(np.arange(count + 1) - 0.5, 2) for count in (cols, rows)))
-    return x, y, np.pad(_doubled(np.nan_to_num(values)), 1)
-
-
-def _doubled(x: Array) -> Array:
-    return x.repeat(2, axis=0).repeat(2, axis=1)
+    z = np.pad(np.nan_to_num(values), 1)  # the ground around
+    right, near = (1 if part > 0 else -1 for part in towards)
+    for i in range(rows)[::near]:
+        for j in range(cols)[::right]:
+            height, beside, before = z[i + 1, j + 1], z[i + 1, j + 1 + right], z[i + 1 + near, j + 1]
+            (x0, x1), (y0, y1) = (j - 0.5, j + 0.5), (i - 0.5, i + 0.5)
+            x, y = (x1 if right > 0 else x0), (y1 if near > 0 else y0)
+            if height > beside:
+                yield i, j, np.array([(x, y0, beside), (x, y1, beside), (x, y1, height), (x, y0, height)])
+            if height > before:
+                yield i, j, np.array([(x0, y, before), (x1, y, before), (x1, y, height), (x0, y, height)])
+            yield i, j, np.array([(x0, y0, height), (x1, y0, height), (x1, y1, height), (x0, y1, height)])
 
 
 def _draw_steps(axes: Axes3D, weights: Weights, norm: Normalize, cmap: Colormap) -> None:
+    """Draw the faces in their order, projected here: the view of a figure on paper does not change."""
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PolyCollection
     from matplotlib.colors import to_rgb, to_rgba
+    from mpl_toolkits.mplot3d.proj3d import proj_transform
 
-    x, y, z = steps_of(weights.values)
-    masked = np.pad(_doubled(np.isnan(weights.values)), 1, constant_values=True)
-
-    def of_corners(grid: Array) -> Array:
-        """The four corners of each face."""
-        return np.stack([grid[:-1, :-1], grid[:-1, 1:], grid[1:, :-1], grid[1:, 1:]])
-
-    colour = np.asarray(cmap(norm(of_corners(z).max(0))))  # a wall has the colour of its step
-    colour[of_corners(masked).all(0)] = to_rgba(MASKED)
-    axes.plot_surface(
-        x,
-        y,
-        z,
-        facecolors=colour,
-        rstride=1,
-        cstride=1,
-        shade=False,
-        edgecolor=(*to_rgb(INK), 0.25),
-        linewidth=0.25 if max(weights.values.shape) <= OUTLINED else 0.0,
+    azimuth = np.deg2rad(axes.azim)
+    across, down = (np.sign(np.subtract(*limits)) for limits in (axes.get_xlim()[::-1], axes.get_ylim()[::-1]))
+    towards = (np.cos(azimuth) * across, np.sin(azimuth) * down)
+    faces = list(steps_of(weights.values, towards=towards))
+    corners = np.stack([face for _, _, face in faces])
+    x, y, _ = proj_transform(*corners.reshape(-1, 3).T, axes.get_proj())
+    colour = np.array(cmap(norm(np.nan_to_num(weights.values))))
+    colour[np.isnan(weights.values)] = to_rgba(MASKED)
+    shade = np.where(
+        np.ptp(corners[:, :, 2], axis=1) > 0, np.where(np.ptp(corners[:, :, 0], axis=1) > 0, 0.9, 0.8), 1.0
     )
+    rows, cols = (np.array([place[side] for place in faces]) for side in (0, 1))
+    filled = colour[rows, cols]
+    filled[:, :3] *= shade[:, None]
+    outlined = max(weights.values.shape) <= OUTLINED
+
+    class Painted(PolyCollection):
+        """Faces that are in their order, and in the plane of the paper."""
+
+        def do_3d_projection(self) -> float:
+            return 0.0
+
+    drawn = Painted(
+        list(np.stack([x, y], axis=-1).reshape(-1, 4, 2)),
+        facecolors=filled,
+        edgecolors=(*to_rgb(INK), 0.25) if outlined else filled,  # the same colour closes the gaps between faces
+        linewidths=0.25 if outlined else 0.1,
+        zorder=1,
+    )
+    Axes.add_collection(axes, drawn, autolim=False)  # not that of Axes3D, which would project and sort again
 
 
 def _set_scene(axes: Axes3D, letters: Letters, weights: Weights) -> None:
@@ -153,6 +186,7 @@ def _set_scene(axes: Axes3D, letters: Letters, weights: Weights) -> None:
     axes.set(xlim=(-0.5, cols - 0.5), ylim=(rows - 0.5, -0.5), zlim=(0, weights.top or 1))
     longest = max(rows, cols)
     axes.set_box_aspect((max(0.4, cols / longest), max(0.4, rows / longest), 0.5), zoom=0.8)
+    axes.set_proj_type("ortho")
     axes.view_init(38, -58)
     axes.apply_aspect()
     axes.patch.set_alpha(0)

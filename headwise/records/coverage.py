@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from headwise.language import said
 from headwise.tables import Heading, Table
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ class CallSite:
     where: str = dataclasses.field(default="", metadata={"since": 3})  # the file and the line, where there is no record
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Coverage:
     """Every call site, in the order of the computation; `notes` say what else there is to know.
 
@@ -60,6 +62,15 @@ class Coverage:
         """The sites that were recognised but cannot be recorded exactly; `how` says why."""
         return tuple(site for site in self.sites if site.status == "refused")
 
+    def __repr__(self) -> str:
+        counts = Counter(site.status for site in self.sites)
+        said = ", ".join(f"{count} {status}" for status, count in counts.items()) or "no sites"
+        notes = f", {len(self.notes)} note{'s' * (len(self.notes) > 1)}" if self.notes else ""
+        return f"Coverage({said}{notes}; print it for the table)"
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
     def __str__(self) -> str:
         return str(self._table())
 
@@ -70,15 +81,15 @@ class Coverage:
         rows = [
             # The status is in colour.
             (
-                [(site.status, _STYLES[site.status])],
+                [(said(site.status), _STYLES[site.status])],
                 str(site.calls),
                 site.name,
-                f"{site.how} ({site.where})" if site.where else site.how,
+                f"{said(site.how)} ({site.where})" if site.where else said(site.how),
             )
             for site in self.sites
         ]
-        notes = [f"note: {note}" for note in self.notes]
+        notes = [said(f"note: {note}") for note in self.notes]
         if not rows:
-            return Table((), (), notes=["no place that computes attention was found", *notes])
+            return Table((), (), notes=[said("no place that computes attention was found"), *notes])
         headings = [Heading("status"), Heading("calls"), Heading("name", "left"), Heading("how", "left")]
         return Table(headings, [rows], notes=notes)

@@ -15,12 +15,13 @@ from headwise.records.computed import ComputedRecord
 from headwise.records.coverage import Coverage
 from headwise.records.record import AttentionRecord, Choice
 from headwise.registry import Bundle
+from headwise.text.places import Place, place_of
 from headwise.text.tokens import Tokens
 
 if TYPE_CHECKING:
     import pandas
 
-    from headwise.records.statistics import Statistics
+    from headwise.records.statistics.compute import OfLayers
     from headwise.records.summary import Summary
 
 Layer = int | str
@@ -33,6 +34,7 @@ class Seen:
         seen[3], seen["encoder.layer.3"]  the record of one: by number, path, or a part or pattern of the path
         seen[2:5], seen[["0", "*.11"]]    some of the layers, a Seen again
         seen[3, 7, :, 0]                  weights [B, heads, rows, cols]: layer, heads, rows, cols
+        seen[3, 7, "it", "animal"]        the same, of tokens by their text; "it:2" is the second "it"
         seen.call(1)                      the second forward pass, where there were several
 
     `headwise.records.names.choose` says how layers are chosen. RecordError, with the names that there are, for a layer
@@ -41,6 +43,7 @@ class Seen:
 
     _tokens: list[Tokens] | None = None
     _source_tokens: list[Tokens] | None = None
+    pixel_values: Tensor | None = None  #: the images that the model read, [B, C, H, W], as it read them; None = none
 
     def __init__(self, records: Sequence[AttentionRecord] = (), coverage: Coverage | None = None) -> None:
         self._records = list(records)
@@ -142,9 +145,7 @@ class Seen:
             raise RecordError(f"there is no call {number}: {there}")
         return self._copy([record for record in self.records if id(record) in chosen])
 
-    def _weights(
-        self, layer: Any, heads: Choice = None, rows: Choice = None, cols: Choice = None, *more: Any
-    ) -> Tensor:
+    def _weights(self, layer: Any, heads: Choice = None, rows: Any = None, cols: Any = None, *more: Any) -> Tensor:
         if more or isinstance(heads, str):
             index = (layer, heads, rows, cols, *more)
             raise ArgumentError(
@@ -156,6 +157,8 @@ class Seen:
             raise ArgumentError(
                 f"weights are those of one layer: expected its number or name. Received: layer={layer!r}"
             )
+        of_rows, of_cols = self.axes(record) if _texts(rows) or _texts(cols) else (None, None)
+        rows, cols = _found(rows, of_rows, "rows"), _found(cols, of_cols, "cols")
         return record.weights(rows=rows, cols=cols, heads=heads)
 
     def _calls(self) -> dict[str, list[AttentionRecord]]:
@@ -199,6 +202,7 @@ class Seen:
     def _copy(self, records: Sequence[AttentionRecord]) -> Seen:
         seen = Seen(records, self.coverage())
         seen._tokens, seen._source_tokens = self._tokens, self._source_tokens
+        seen.pixel_values = self.pixel_values
         return seen
 
     # Tokens of rows and columns.
@@ -207,17 +211,17 @@ class Seen:
     def tokens(self) -> list[Tokens] | None:
         """The tokens of each example; of an encoder-decoder, those of the decoder. None if they were not set.
 
-        Set it to anything that `headwise.text.as_tokens` takes: what a tokenizer returned, `Tokens`, `Patches`, names
-        for each example; for an encoder-decoder to `{"source": ..., "target": ...}`. RecordError if a record has
-        another number of rows or columns.
+        Set it to anything that `headwise.text.as_tokens` takes: what a tokenizer returned, `Tokens`, `Patches`,
+        `Frames`, names for each example; for an encoder-decoder to `{"source": ..., "target": ...}`. RecordError if a
+        record has another number of rows or columns.
         """
         return self._tokens
 
     @tokens.setter
     def tokens(self, value: object) -> None:
-        from headwise.text import Patches, as_tokens
+        from headwise.text import Frames, Patches, as_tokens
 
-        if isinstance(value, Patches):  # every image of the batch is cut alike
+        if isinstance(value, (Patches, Frames)):  # every image or sound of the batch is cut alike
             value = [value] * max((record.shape[0] for record in self.records), default=1)
         sides = (
             value
@@ -234,6 +238,11 @@ class Seen:
     def source_tokens(self) -> list[Tokens] | None:
         """The tokens that the encoder of an encoder-decoder read; None if they were not set."""
         return self._source_tokens
+
+    def unknown_tokens(self) -> tuple[int, int]:
+        """How many tokens of all examples the model does not know, in whose place it read [UNK], and of how many."""
+        named = [each for side in (self._source_tokens, self._tokens) for each in side or ()]
+        return sum(each.unknown_count for each in named), sum(len(each.labels) for each in named)
 
     def row_labels(self, record: AttentionRecord, b: int = 0) -> tuple[str, ...] | None:
         """The labels of the rows (queries) of example `b`; None if there are no tokens."""
@@ -297,15 +306,22 @@ class Seen:
 
     # Numbers.
 
-    def statistics(self, *which: str, **options: Any) -> dict[str, Statistics]:
-        """`record.statistics(*which, **options)` of every layer, by its name."""
-        return {name: self[name].statistics(*which, **options) for name in self.layers}
+    def statistics(self, *which: str, **options: Any) -> OfLayers:
+        """`record.statistics(*which, **options)` of every layer: a dict, by its name."""
+        from headwise.records.statistics.compute import OfLayers
 
-    def summary(self) -> Summary:
-        """A table with one row for each head: how wide it looks, how far, and at what. See also `to_pandas`."""
+        return OfLayers({name: self[name].statistics(*which, **options) for name in self.layers})
+
+    def summary(self, row: Place | None = None) -> Summary:
+        """A table with one row for each head: how wide it looks, how far, and at what. See also `to_pandas`.
+
+        `row`: of one query only, its number or text: `seen.summary("it")` says what each head looks at from "it".
+        """
         from headwise.records.summary import Summary, rows_of
 
-        return Summary(tuple(row for record in self.records for row in rows_of(self, record)))
+        unknown, tokens = self.unknown_tokens()
+        rows = tuple(head for record in self.records for head in rows_of(self, record, row))
+        return Summary(rows, tokens, unknown)
 
     def to_pandas(self) -> pandas.DataFrame:
         """The rows of `summary()` as a frame. Needs pandas: pip install "headwise[pandas]"."""
@@ -320,6 +336,26 @@ class Seen:
         from headwise.records.saving import save
 
         save(self, path)
+
+
+def _texts(choice: Any) -> bool:
+    """Whether a choice of rows or columns names tokens by their text."""
+    return isinstance(choice, str) or (isinstance(choice, (list, tuple)) and any(isinstance(x, str) for x in choice))
+
+
+def _found(choice: Any, tokens: list[Tokens] | None, name: str) -> Choice:
+    """A choice of rows or columns with the positions of its texts. ArgumentError if they differ between examples."""
+    if not _texts(choice):
+        return choice
+    parts = [choice] if isinstance(choice, str) else list(choice)
+    of_each: Sequence[Tokens | None] = tokens or [None]
+    found = [[place_of(each, one, name) for each in parts] for one in of_each]
+    if any(places != found[0] for places in found):
+        raise ArgumentError(
+            f"{name}: {brief(choice)} is at other positions in other examples: {brief(found)}. Give numbers, or watch "
+            "one example at a time"
+        )
+    return found[0]
 
 
 def _call_numbers(records: Sequence[AttentionRecord]) -> list[int]:

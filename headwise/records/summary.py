@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,22 +13,27 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError
+from headwise.language import said
 from headwise.records import names as paths
 from headwise.records.names import name_of
-from headwise.records.record import AttentionRecord
+from headwise.records.record import AttentionRecord, positions
 from headwise.records.statistics import Column, Statistics, columns
 from headwise.tables import Cell, Heading, Table
+from headwise.text.places import Place, place_of
 
 if TYPE_CHECKING:
     import pandas
     from rich.console import RenderableType
 
     from headwise.records.seen import Seen
+    from headwise.text.tokens import Tokens
 
-SHOWN = 48  # rows of a table in a notebook or a terminal
+SHOWN = 48  # rows of a table in a terminal
+SHOWN_IN_A_NOTEBOOK = 480  # where the table scrolls
+BEGUN = 8  # rows of a `repr`
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadSummary:
     """One head of one call: means over the examples and over the queries that attend to anything.
 
@@ -55,6 +61,11 @@ class HeadSummary:
             raise AttributeError(f"a HeadSummary has no {name!r}") from None
         return found
 
+    def __repr__(self) -> str:
+        pair = f", {self.looks_label} → {self.looked_at_label} {self.weight:.2f}" if self.weight > 0 else ""
+        numbers = ", ".join(f"{name} {x:.3g}" for name, x in self.numbers.items())
+        return f"HeadSummary({self.layer}, head {self.head}{pair}; {numbers})"
+
     @staticmethod
     def fields() -> list[str]:
         """The names of all values of a row, the numbers among them, in order."""
@@ -66,11 +77,13 @@ class HeadSummary:
         return {name: getattr(self, name) for name in self.fields()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """One row for each layer and head. `print` it, or show it in a notebook."""
 
     rows: tuple[HeadSummary, ...]
+    tokens: int = 0  # how many the model read; 0 where they were not named
+    unknown: int = 0  # how many of them it does not know: it read [UNK] in their place
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -78,11 +91,29 @@ class Summary:
     def __iter__(self) -> Iterator[HeadSummary]:
         return iter(self.rows)
 
+    def __repr__(self) -> str:
+        """The first rows; `print` writes more."""
+        if not self.rows:
+            return "Summary(no heads)"
+        layers = len({row.layer for row in self.rows})
+        many = len(self.rows) > BEGUN
+        table = head_table(self.rows, title="", caption="", most=BEGUN)
+        lines = [f"Summary of {len(self.rows):,} heads in {layers:,} layer{'s' * (layers > 1)}"]
+        one_group = [[row for group in table.groups for row in group]]  # without blank lines
+        lines += str(dataclasses.replace(table, groups=one_group, notes=())).splitlines()
+        return "\n".join([*lines, *(["… print(summary) shows more, summary.to_pandas() has all"] if many else [])])
+
+    def _repr_html_(self) -> str:
+        return head_table(self.rows, most=SHOWN_IN_A_NOTEBOOK, unknown=(self.unknown, self.tokens))._repr_html_()
+
     def __str__(self) -> str:
-        return str(head_table(self.rows, most=SHOWN))
+        return str(self._table())
 
     def __rich__(self) -> RenderableType:
-        return head_table(self.rows, most=SHOWN)
+        return self._table()
+
+    def _table(self) -> Table:
+        return head_table(self.rows, most=SHOWN, unknown=(self.unknown, self.tokens))
 
     def to_pandas(self) -> pandas.DataFrame:
         """All rows as a frame; its columns are `HeadSummary.fields()`. ArgumentError if pandas is not installed."""
@@ -103,6 +134,7 @@ class RunningSummary:
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, int], tuple[HeadSummary, dict[str, tuple[float, int]]]] = {}
+        self._unknown = self._tokens = 0
         self.runs = 0
 
     @staticmethod
@@ -112,6 +144,8 @@ class RunningSummary:
 
     def add(self, seen: Seen) -> None:
         """Add a run. Its records are not needed afterwards."""
+        unknown, tokens = seen.unknown_tokens()
+        self._unknown, self._tokens = self._unknown + unknown, self._tokens + tokens
         for record in seen.records:
             queries = record.shape[0] * record.shape[2]
             for row in rows_of(seen, record):
@@ -131,7 +165,7 @@ class RunningSummary:
         for row, sums in self._of.values():
             means = {name: total / count for name, (total, count) in sums.items()}
             rows.append(replace(row, numbers={name: means.get(name, math.nan) for name in row.numbers}))
-        return Summary(tuple(sorted(rows, key=lambda row: (row.index, row.head))))
+        return Summary(tuple(sorted(rows, key=lambda row: (row.index, row.head))), self._tokens, self._unknown)
 
 
 def ask(record: AttentionRecord, kind: str, *, rows: int | None = None) -> Statistics:
@@ -157,18 +191,23 @@ def _meaningless(column: Column, kind: str) -> bool:
     return kind == "cross" and column.within_sequence
 
 
-def rows_of(seen: Seen, record: AttentionRecord) -> list[HeadSummary]:
-    """The rows of one record of `seen`, one for each head."""
+def rows_of(seen: Seen, record: AttentionRecord, row: Place | None = None, *, called: str = "row") -> list[HeadSummary]:
+    """The rows of one record of `seen`, one for each head.
+
+    `row`: look at this query of each example only, a number or the text of a token; messages call it `called`.
+    """
     layer, (_, heads, q_len, k_len) = name_of(record), record.shape
     call, kind = (record.site.call, record.site.kind) if record.site else (0, "self")
     shown = [column.name for column in columns().values() if column.heading]
     found = ask(record, kind)
+    if row is not None:
+        found.lse = found.lse.where(_only_row(seen, record, row, called), math.nan)
     empty = not (q_len and k_len)
     means = {} if empty else {name: mean.tolist() for name, mean in numbers(found, kind, (0, 2)).items()}
     rows = []
     for head in range(heads):
         # The strongest pair, among the queries of all examples.
-        weights = found.top.weights[:, head, :, :1].flatten()
+        weights = found.top.weights[:, head, :, 0].where(~found.lse[:, head].isnan(), -1.0).flatten()
         weight, place = (math.nan, 0) if empty else (float(weights.max()), int(weights.argmax()))
         b, q = divmod(place, q_len or 1)
         k = 0 if empty else int(found.top.keys[b, head, q, 0])
@@ -191,6 +230,14 @@ def rows_of(seen: Seen, record: AttentionRecord) -> list[HeadSummary]:
     return rows
 
 
+def _only_row(seen: Seen, record: AttentionRecord, row: Place, called: str) -> Tensor:
+    """Which queries are meant: bool [B, 1, Q]."""
+    batch, _, q_len, _ = record.shape
+    tokens: Sequence[Tokens | None] = seen.axes(record)[0] or [None] * batch
+    places = [positions(place_of(row, one, called), q_len, called)[0] for one in tokens]
+    return (torch.arange(q_len) == torch.tensor(places)[:, None])[:, None].to(record.q.device)
+
+
 def _label(labels: Sequence[str] | None, place: int) -> str:
     return str(place) if labels is None else labels[place]
 
@@ -207,23 +254,21 @@ def head_table(
     title: str | None = None,
     caption: str | None = None,
     most: int | None = None,
+    unknown: tuple[int, int] = (0, 0),
 ) -> Table:
-    """The rows as a table, with the columns of these headings (None = all); of more than `most` rows the first ones."""
+    """The rows as a table, with the columns of these headings (None = all); of more than `most` rows the first ones.
+
+    `unknown`: how many tokens the model does not know, and of how many: a note says so.
+    """
     shown = [each for each in columns().values() if (each.heading if headings is None else each.heading in headings)]
     if not rows:
-        return Table((), (), notes=["no attention was seen, so there is nothing to summarise"])
+        return Table((), (), notes=[said("no attention was seen, so there is nothing to summarise")])
     calls, kinds = any(row.call for row in rows), len({row.kind for row in rows}) > 1
     if caption is None:
-        said = (
-            f"{each.heading} in {each.unit}"
-            if each.unit in ("nats", "tokens")
-            else f"{each.heading}: {each.sentence[:1].lower()}{each.sentence[1:].rstrip('.')}"
-            for each in shown
-        )
-        caption = " · ".join([*said, "pair: query → key"])
+        caption = " · ".join([*map(_explained, shown), said("pair: query → key")])
     if title is None:
         layers = dict.fromkeys((row.index, row.layer) for row in rows)
-        title = "\n".join(f"layer {line}" for line in paths.legend(list(layers)))
+        title = "\n".join(said("layer ") + line for line in paths.legend(list(layers)))
 
     def cells(row: HeadSummary, *, first: bool) -> list[Cell]:
         """`first`: whether the row is the first of its layer and call."""
@@ -248,8 +293,30 @@ def head_table(
         groups=[[cells(row, first=not place) for place, row in enumerate(group)] for _, group in groups],
         title=title,
         caption=caption,
-        notes=[] if len(rows[:most]) == len(rows) else [f"… and {len(rows[most:]):,} more rows; to_pandas() has all"],
+        notes=[
+            *(
+                [said(f"… and {len(rows[most:]):,} more rows; to_pandas() has all")]
+                if len(rows[:most]) < len(rows)
+                else []
+            ),
+            *filter(None, [unknown_said(*unknown)]),
+        ],
     )
+
+
+def _explained(column: Column) -> str:
+    """A column in a few words, for the caption."""
+    heading, sentence = said(column.heading), said(column.sentence)
+    if column.unit in ("nats", "tokens"):
+        return heading + said(f" in {column.unit}")
+    return f"{heading}{said(': ')}{sentence[:1].lower()}{sentence[1:].rstrip('.。')}"
+
+
+def unknown_said(unknown: int, tokens: int) -> str | None:
+    """`54 of 73 tokens are unknown to this model`; None if it knows all."""
+    if not unknown:
+        return None
+    return said(f"{unknown:,} of {tokens:,} tokens {'is' if unknown == 1 else 'are'} unknown to this model")
 
 
 def _number(value: float, how: str) -> str:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import FileError, RecordError, brief
-from headwise.files import parsed, replacing
+from headwise.files import check_there, parsed, replacing
 
 PIECE = 2**24  # bytes that are in memory at once while a file is written
 MAX_HEADER = 100_000_000  # of the format
@@ -137,8 +137,7 @@ class TensorFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        if not path.exists():
-            raise FileError(f"there is no file {path}")
+        check_there(path)
         if not path.is_file():
             raise FileError(f"{path}: expected a file. Received: a {'folder' if path.is_dir() else 'device'}")
         try:

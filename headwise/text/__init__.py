@@ -1,16 +1,19 @@
-"""The input of a model in readable form: tokens with labels, their words and sentences, the patches of an image.
+"""The input of a model in readable form: tokens with labels, their words and sentences, the patches of an image,
+the frames of a sound.
 
 Tokens      one text as a model reads it: ids, labels, offsets
 Tokenizer   a checkpoint's own tokenizer
 as_tokens   Tokens from what Hugging Face tokenizers return, or from a list of names
 Patches     the tokens of an image
+Frames      the tokens of a sound
 Groups      which tokens make up which word, or which sentence
 """
 
+from headwise.text.frames import Frames
 from headwise.text.groups import Groups
 from headwise.text.patches import Patches
 from headwise.text.sources import as_tokens
 from headwise.text.tokenizer import Tokenizer
 from headwise.text.tokens import Tokens
 
-__all__ = ["Groups", "Patches", "Tokenizer", "Tokens", "as_tokens"]
+__all__ = ["Frames", "Groups", "Patches", "Tokenizer", "Tokens", "as_tokens"]

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headwise.errors import ArgumentError
-from headwise.text.labels import characters, shown
+from headwise.text.labels import BY_ITSELF, HAN, HIRAGANA, characters, shown
 
 if TYPE_CHECKING:
     from headwise.text.tokens import Tokens
@@ -187,15 +187,10 @@ def _begins(
 
 def _kind(character: str) -> str:
     """H: a word by itself, L: letter, N: number, P: punctuation, S: symbol, C: the rest."""
-    if _BY_ITSELF.match(character):
+    if BY_ITSELF.match(character):
         return "H"
     kind = unicodedata.category(character)[0]
     return "L" if kind == "M" else kind
-
-
-_HAN = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
-_HIRAGANA = "\u3041-\u309f"
-_BY_ITSELF = re.compile(f"[{_HAN}{_HIRAGANA}]")
 
 
 def _is_inside(text: str, at: int) -> bool:
@@ -211,7 +206,7 @@ def _is_inside(text: str, at: int) -> bool:
 
 _END = re.compile(
     rf"""
-    (?P<mark>[.!?…]+) ["'”’»)\]]* (?=\s|\Z|[{_HAN}{_HIRAGANA}]) \s*
+    (?P<mark>[.!?…]+) ["'”’»)\]]* (?=\s|\Z|[{HAN}{HIRAGANA}]) \s*
     | [。！？｡．।॥؟۔][。！？｡．।॥؟۔!?…]* [”’」』）】》〉\]"')]* \s*
     | \n \s*
     """,
@@ -249,7 +244,7 @@ def _is_end(text: str, start: int, found: re.Match[str], cased: bool) -> bool:
         return True
     before = _WORD_AT_END.search(text, start, found.start())
     word = before[0] if before else ""
-    initial = len(word) == 1 and word.isalpha() and not _BY_ITSELF.match(word)
+    initial = len(word) == 1 and word.isalpha() and not BY_ITSELF.match(word)
     item = word.isdigit() and text[start : found.start()].strip() == word
     numbered = bool(_BEFORE_NUMBERS.fullmatch(word)) and next_character.isdigit()
     return not (initial or item or numbered or _NEVER_LAST.fullmatch(word))

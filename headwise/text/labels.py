@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+
+# Letters that are no part of a longer word by their spelling: a sign that a word goes on would say nothing.
+HAN = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+HIRAGANA = "\u3041-\u309f"
+BY_ITSELF = re.compile(f"[{HAN}{HIRAGANA}]")
 
 
 def label(
@@ -51,6 +57,7 @@ def label(
                 and seen[spans[0]] == 1  # otherwise (2/3) says it
                 and not (text[start].isspace() or _is_loose_byte(text[start]))
                 and not text[start - 1].isspace()  # " w" in two tokens: the second begins the word
+                and not (BY_ITSELF.match(text, start) or BY_ITSELF.match(text, start - 1))
             )
             name = f"##{name}" if continues else name
         labels.append(name)

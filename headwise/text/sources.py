@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, DtypeError
+from headwise.text.frames import Frames
 from headwise.text.groups import number_words
 from headwise.text.labels import label
 from headwise.text.patches import Patches
@@ -34,6 +35,7 @@ def as_tokens(value: Any, text: Text | Sequence[Text] | None = None) -> list[Tok
         tokenizer.convert_ids_to_tokens(ids)        of any other tokenizer: a list of strings
         ["first", "second"]                         any names, shown unchanged
         Patches(14, 14)                             the patches of an image
+        Frames(1500, 0.02)                          the frames of a sound, 20 ms each
         tokenizers.Encoding, Tokens
 
     With `text`, the encoded text (or texts), labels are cut out of it, as `Tokenizer.encode` does, and show case,
@@ -79,7 +81,7 @@ def _examples(value: Any) -> tuple[list[Any], list[int]]:
             return list(value), list(range(len(value)))
         received = f"a list with {type(odd).__name__}"
     raise DtypeError(
-        "tokens: expected the output of a fast tokenizer, Tokens, Patches or lists of strings. "
+        "tokens: expected the output of a fast tokenizer, Tokens, Patches, Frames or lists of strings. "
         f"Received: {received}. For ids, pass tokenizer.convert_ids_to_tokens(ids); for a text, tokenizer(text)"
     )
 
@@ -87,7 +89,7 @@ def _examples(value: Any) -> tuple[list[Any], list[int]]:
 def _is_example(value: Any) -> bool:
     from tokenizers import Encoding
 
-    return isinstance(value, (Encoding, Tokens, Patches)) or (
+    return isinstance(value, (Encoding, Tokens, Patches, Frames)) or (
         isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(name, str) for name in value)
     )
 
@@ -112,14 +114,14 @@ def _is_pair(value: Any) -> bool:
 
 def _names(source: Any) -> list[str]:
     """The names of an example's tokens; [] if they need no interpretation."""
-    if isinstance(source, (Tokens, Patches)):
+    if isinstance(source, (Tokens, Patches, Frames)):
         return []
     return list(source if isinstance(source, (list, tuple)) else source.tokens)
 
 
 def _tokens(source: Any, text: Text | None, spelling: Spelling) -> Tokens:
     names = _names(source)
-    if not isinstance(source, (Tokens, Patches, list, tuple)):
+    if not isinstance(source, (Tokens, Patches, Frames, list, tuple)):
         return _of_encoding(source, names, text, spelling)
     if text is not None:
         raise ArgumentError(
@@ -128,7 +130,7 @@ def _tokens(source: Any, text: Text | None, spelling: Spelling) -> Tokens:
         )
     if isinstance(source, Tokens):
         return source
-    return source.tokens() if isinstance(source, Patches) else _of_names(names, spelling)
+    return source.tokens() if isinstance(source, (Patches, Frames)) else _of_names(names, spelling)
 
 
 def _of_encoding(encoding: Encoding, names: list[str], text: Text | None, spelling: Spelling) -> Tokens:

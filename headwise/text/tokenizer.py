@@ -35,9 +35,9 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         added = backend.get_added_tokens_decoder()
-        unknown = getattr(backend.model, "unk_token", None)
+        unknown = getattr(backend.model, "unk_token", None) or "<unk>"  # a Unigram model does not tell its own
         self._backend = backend
-        self._unknown_id = None if unknown is None else backend.token_to_id(unknown)
+        self._unknown_id = backend.token_to_id(unknown)
         self._special_ids = {id_ for id_, token in added.items() if token.special} - {self._unknown_id}
 
     @classmethod

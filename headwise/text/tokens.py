@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
@@ -12,8 +12,10 @@ from headwise.text import groups
 if TYPE_CHECKING:
     from headwise.text.patches import Patches
 
+LABELS = 16  # of a `repr`
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Tokens:
     """One tokenized text. Every tuple has one entry per token.
 
@@ -38,6 +40,7 @@ class Tokens:
     unknown: tuple[bool, ...] = ()  # the vocabulary lacks this text: the model reads [UNK]
     word_ids: tuple[int | None, ...] = ()  # the tokenizer's word of each; None = special. () = unknown
     patches: Patches | None = None  # for tokens of an image: their positions
+    seconds: float | None = field(default=None, metadata={"since": 3})  # for tokens of a sound: how long each is
 
     def __post_init__(self) -> None:
         counts = {len(self.ids), len(self.labels), len(self.offsets), len(self.special)}
@@ -45,6 +48,16 @@ class Tokens:
             raise ArgumentError(f"tokens: expected tuples of one length. Received: lengths {sorted(counts)}")
         if self.patches is not None and len(self.patches) not in counts:
             raise ArgumentError(f"tokens: expected {len(self.patches)}, one a patch. Received: {len(self.ids)}")
+
+    @property
+    def unknown_count(self) -> int:
+        """How many of the tokens the model does not know: it reads [UNK] in their place."""
+        return sum(self.unknown)
+
+    def __repr__(self) -> str:
+        begin = " ".join(self.labels[:LABELS]) + (" …" if len(self.labels) > LABELS else "")
+        cut = f", {self.cut} cut" if self.cut else ""
+        return f"Tokens({len(self.labels)}{cut}: {begin})"
 
     def take(self, places: Sequence[int]) -> Tokens:
         """Some of the tokens; `cut` grows by the number of the others."""

@@ -1,4 +1,4 @@
-"""Answers to a page's questions about one layer: tiles of a head, and weighted sums of rows, computed from its record.
+"""Answers to a page's questions about a layer, from its record: tiles of a head, weighted sums of rows, a row's terms.
 
 No tensor of the matrix's size is ever made. Scores are computed in pieces that fit the processor's cache, only for the
 rows that matter, and not where the mask forbids. The normalisers found on the way are kept, so that the next tile of
@@ -20,6 +20,7 @@ from torch import Tensor
 from headwise.errors import ArgumentError
 from headwise.records import AttentionRecord
 from headwise.records.head import CELLS, Head
+from headwise.records.terms import Terms, head_row
 from headwise.softmax import EMPTY, Normaliser, finite
 
 T = TypeVar("T")
@@ -152,6 +153,29 @@ class Answers:
         some = [(head, strip) for head in map(self.head, range(heads)) for strip in self.strips(head, rows, k_len)]
         parts = [part(head, strip) for head, strip in some]
         return Answer(parts, lambda: (out / heads).astype(np.float32), heads * len(rows) * k_len)
+
+    def terms(self, head: int, row: int) -> Answer[Numbers]:
+        """All that the weights of a row are computed from, float64; `data/terms.js` reads it.
+
+        D, scale, softcap, sink (NaN = none); then q [D], k [K, D], bias [K], allowed [K] (1 = may attend).
+        """
+        self.record.shape  # noqa: B018 (raises RecordError if the record's tensors were changed since)
+        _, _, _, k_len = self.record.shape
+        found: list[Terms] = []
+
+        def part() -> Part:
+            found.append(head_row(self.record, self.example, head, row))
+            yield
+
+        def result() -> Numbers:
+            (terms,) = found
+            none = float("nan")
+            bias = np.zeros(k_len) if terms.bias is None else terms.bias.numpy()
+            numbers = (len(terms.q), terms.scale, terms.softcap or none, none if terms.sink is None else terms.sink)
+            parts = (numbers, terms.q.numpy(), terms.k.numpy().ravel(), bias, terms.allowed.numpy())
+            return np.concatenate([np.asarray(each, np.float64) for each in parts])
+
+        return Answer([part()], result, k_len)
 
     def strips(self, head: KnownHead, rows: Numbers, width: int) -> Sequence[slice]:
         """Slices of `rows` (ascending) that are computed together when `width` columns are requested."""

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headwise.errors import RecordError
-from headwise.options import EVERY
 from headwise.records import AttentionRecord
 from headwise.viewer.planes import carried_bias, common_to_rows
 from headwise.viewer.threads import on_threads
@@ -27,7 +26,7 @@ TOLERANCE = 1e-4
 LOOSEST = 2e-3  # for scores so large that float32 weights are no more accurate
 FEWEST, MOST = 12, 24  # bits per number
 TRIED_ROWS, CHECKED_ROWS = 128, 1024  # rows compared to guess the bits, and to check them; evenly spread
-BLOCK_CELLS = 2**19  # cells compared at once, so that they stay in the cache
+BLOCK_CELLS, BLOCK_ROWS = 2**19, 128  # cells compared at once, so that they stay in the cache, and of how many rows
 MARGIN = 0.7  # share of the tolerance for which the bits are guessed
 LARGE = 256.0  # larger scores have too few fractional digits in float32
 BLIND = 2.0**28  # a bias of this size, common to a row, leaves no digits of its scores
@@ -105,21 +104,36 @@ class _Rounded:
         bias = carried_bias(record)
         self.record = AttentionRecord(dataclasses.replace(record.call, q=q, k=k, bias=bias))
 
-    def error(self, of: AttentionRecord, most: int) -> Tensor:
-        """The largest difference of a weight from the record's, [B, G], in at most `most` rows."""
+    def error(self, of: AttentionRecord, most: int, groups: Sequence[int]) -> Tensor:
+        """The largest difference of a weight from the record's in at most `most` rows; of these key heads, [B, groups].
+
+        Above the tolerance, one difference may stand for the largest.
+        """
         batch, heads, q_len, k_len = of.shape
-        assert of.lse is not None  # computed once, which makes all weights cheaper
-        error = torch.zeros(batch, heads, device=of.q.device)
-        rows: Sequence[int] = range(q_len)
+        size = heads // self.bits.shape[1]
+        rows = torch.arange(q_len)
         if q_len > most:
-            rows = [round(i * (q_len - 1) / (most - 1)) for i in range(most)]
-        step = max(1, BLOCK_CELLS // (batch * heads * k_len))
-        for start in range(0, len(rows), step):
-            some = rows[start : start + step]
-            part = slice(some.start, some.stop) if isinstance(some, range) else some
-            away = self.record.weights(part) - of.weights(part, EVERY)
-            error = torch.maximum(error, away.abs_().flatten(2).amax(2).float())
-        return error.unflatten(1, (self.bits.shape[1], -1)).amax(2)
+            rows = torch.tensor([round(i * (q_len - 1) / (most - 1)) for i in range(most)])
+        # Many rows of few heads: a product of few rows reads all keys for little.
+        together = max(1, BLOCK_CELLS // (batch * size * min(len(rows), BLOCK_ROWS) * k_len))
+        step = max(1, BLOCK_CELLS // (batch * size * min(together, len(groups)) * k_len))
+        errors = []
+        for first in range(0, len(groups), together):
+            chosen = torch.tensor([g * size + i for g in groups[first : first + together] for i in range(size)])
+            error = torch.zeros(batch, len(chosen), device=of.q.device)
+            for some in rows.split(step):
+                away = _weights(self.record, some, chosen).sub_(_weights(of, some, chosen))
+                error = torch.maximum(error, away.abs_().flatten(2).amax(2).float())
+                if bool((error > self.tolerance).all()):
+                    break  # they need more bits, whatever the other rows say
+            errors.append(error)
+        return torch.cat(errors, 1).unflatten(1, (len(groups), size)).amax(2)
+
+
+def _weights(record: AttentionRecord, rows: Tensor, heads: Tensor) -> Tensor:
+    """Those of `record.weights`; this asks for so few at a time that checking the choice would take longer."""
+    rows, heads = rows.to(record.q.device), heads.to(record.q.device)
+    return record.call.weights(rows, heads, overwrite=True)
 
 
 def _round_as_far_as_possible(record: AttentionRecord, name: str) -> _Rounded:
@@ -138,11 +152,13 @@ def _round_as_far_as_possible(record: AttentionRecord, name: str) -> _Rounded:
         return (tried.bits + more).clamp(FEWEST, MOST).int()
 
     bits = torch.full((q.shape[0], k.shape[1]), 16, dtype=torch.int32, device=q.device)
+    groups = list(range(k.shape[1]))
     tried = _Rounded(record, q, k, bits, highest)
-    bits = needed(tried, tried.error(record, TRIED_ROWS))
+    bits = needed(tried, tried.error(record, TRIED_ROWS, groups))
+    error = torch.zeros(bits.shape, device=q.device)
     while True:
         tried = _Rounded(record, q, k, bits, highest)
-        error = tried.error(record, CHECKED_ROWS)
+        error[:, groups] = tried.error(record, CHECKED_ROWS, groups)
         away = ~(error <= tried.tolerance)  # true for NaN too
         if not bool(away.any()):
             return tried
@@ -152,6 +168,7 @@ def _round_as_far_as_possible(record: AttentionRecord, name: str) -> _Rounded:
                 f"expected at most {tried.tolerance:.0e}"
             )
         bits = torch.where(away, torch.maximum(needed(tried, error), bits + 1), bits)
+        groups = away.any(0).nonzero()[:, 0].tolist()  # the others keep their bits, and so their error
 
 
 def _usable(record: AttentionRecord) -> tuple[Tensor, Tensor]:

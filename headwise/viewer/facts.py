@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -11,18 +12,26 @@ import torch
 
 from headwise.analyses.gradient_relevance import relevance_by_layer
 from headwise.errors import RecordError
+from headwise.language import asked
 from headwise.records import AttentionRecord
 from headwise.text import Tokens
 from headwise.text.groups import Groups
 from headwise.viewer.inputs import Axis, Input, Layer, Stack
-from headwise.viewer.statistics import cost, descriptions, statistics_of
+from headwise.viewer.pairs import pairs_of
+from headwise.viewer.statistics import cost, descriptions, rows_of_estimate, statistics_of
 from headwise.viewer.threads import on_threads
 
 QUICK_CELLS = 1e8  # weights that are processed in about half a second
 
 
 def facts_of(
-    inputs: Sequence[Input], *, title: str, made: str | None = None, quick: bool = False, rows: int | None = None
+    inputs: Sequence[Input],
+    *,
+    title: str,
+    made: str | None = None,
+    quick: bool = False,
+    rows: int | None = None,
+    language: str | None = None,
 ) -> dict[str, Any]:
     """The facts of a page that asks a server; `write_page` adds what a page knows of the numbers in it.
 
@@ -32,6 +41,8 @@ def facts_of(
         made: the Python code that produces `seen`, such as 'headwise.load("run.hw")'; None = unknown.
         quick: leave out (None) statistics and relevance that would take long; the page then asks for them.
         rows: estimate statistics that would take long from this many rows; None = never estimate.
+        language: that of the page, "en" or "zh"; None = the one that `headwise.language.speak` or --lang named, or
+            else that of each reader's browser.
     """
     stacks = [stack for each in inputs for stack in each.stacks]
     records = {layer.record for stack in stacks for layer in stack.layers}
@@ -40,7 +51,7 @@ def facts_of(
     relevance = functools.cache(_relevance)  # examples of a batch share their records
     axes: dict[Axis, int] = {}
     told = []
-    for stack in stacks:
+    for stack, pairs in zip(stacks, pairs_of(stacks), strict=True):
         example = stack.layers[0].example
         relevances = relevance(tuple(layer.record for layer in stack.layers)) if complete else None
         layers = [{**_layer(layer), "stats": statistics.get((layer.record, layer.example))} for layer in stack.layers]
@@ -53,11 +64,13 @@ def facts_of(
                 "example": example,
                 "layers": layers,
                 "relevance": relevances and relevances[example],
+                "pairs": [{**asdict(pair), "weight": float(f"{pair.weight:.4g}")} for pair in pairs],
             }
         )
     found = iter(told)
     return {
         "title": title,
+        "language": language or asked(),
         "made": made,
         "tolerance": 0,
         "source": "server",
@@ -88,7 +101,7 @@ def _statistics(stacks: Sequence[Stack], rows: int | None) -> dict[tuple[Attenti
 
     def of(record: AttentionRecord) -> dict[int, dict[str, Any]]:
         tokens = {example: stack.cols.tokens for example, stack in examples[record].items()}
-        some = None if rows is None or cost(record) <= QUICK_CELLS or record.shape[2] <= rows else rows
+        some = None if rows is None or cost(record) <= QUICK_CELLS else rows_of_estimate(record, rows)
         found = statistics_of(record, tokens, kind=next(iter(examples[record].values())).kind, rows=some)
         return {example: {**numbers, **({"estimated": some} if some else {})} for example, numbers in found.items()}
 
@@ -128,7 +141,9 @@ def _axis(axis: Axis) -> dict[str, Any]:
         "words": _groups(words),
         "sentences": _groups(tokens.sentences() if is_text else words),  # names form no sentences
         "patches": patches and {"rows": patches.rows, "cols": patches.cols, "prefix": patches.prefix},
-        "image": axis.image,
+        "image": axis.image and axis.image.uri,
+        "imageNote": axis.image and axis.image.note,
+        "seconds": tokens.seconds,
         "generated": axis.generated,
     }
 

@@ -16,13 +16,14 @@ from headwise.errors import ArgumentError, DtypeError, RecordError
 from headwise.records import AttentionRecord, Seen
 from headwise.records.names import name_of
 from headwise.text import Tokens
-from headwise.viewer.images import Image, data_uri
+from headwise.viewer.images import Image, Normalisation, Picture, each_image, picture
 
 BEGINNING = 60  # characters of a text that serve as its name
+LONGEST = 120  # characters of a title that names its inputs
 
 Shown = Seen | AttentionRecord
 Many = Shown | Sequence[Shown] | Mapping[str, Shown]
-Images = Image | Sequence[Image | None] | None
+Images = Image | Sequence[Image | None] | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Axis:
 
     tokens: Tokens
     generated: int | None = None  # the first token that the model generated; None = none or unknown
-    image: str | None = None  # data: URI, if the tokens are patches of an image
+    image: Picture | None = None  # if the tokens are patches of an image
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,14 @@ class Input:
 
     name: str
     stacks: tuple[Stack, ...]
+    pixels: Image | None = None  # the image that the model read, if the watch saw it
 
 
 def inputs_of(
     seen: Many,
     *,
     images: Images = None,
+    processor: Normalisation = None,
     generated: int | Sequence[int | None] | None = None,
     layers: Collection[int] | None = None,
 ) -> list[Input]:
@@ -76,8 +79,10 @@ def inputs_of(
     Args:
         seen: a `Seen`, a record, or several of them: a list, or a mapping from names. Every example of a
             batch is an input.
-        images: if tokens are patches, the image: a path, an array [H, W, 3] or [H, W], a PIL image; or a list with one
-            for each input.
+        images: if tokens are patches, the image: a path, a PIL image, pixels [H, W], [H, W, 3] or [3, H, W]; or one for
+            each input: a list, a batch [B, 3, H, W], or what an image processor returned. None = what the model read,
+            if the watch saw it.
+        processor: the image processor, or (mean, std), whose normalisation is removed from floats.
         generated: if the model generated a part, the number of tokens in the prompt; or a list with one number for each
             input.
         layers: indices into `seen.layers`; None = all.
@@ -88,10 +93,30 @@ def inputs_of(
         DtypeError: `seen` has another type.
     """
     found = [_only(each, layers) for name, shown, python in _named(seen) for each in _examples(name, shown, python)]
-    uris = [None if image is None else data_uri(image) for image in one_each("images", images, len(found))]
+    pictures = _pictures(images, processor, found)
     prompts = one_each("generated", generated, len(found))
-    given = zip(_distinct([each.name for each in found]), found, uris, prompts, strict=True)
-    return [_completed(Input(name, each.stacks), uri, prompt) for name, each, uri, prompt in given]
+    given = zip(_distinct([each.name for each in found]), found, pictures, prompts, strict=True)
+    return [_completed(Input(name, each.stacks), image, prompt) for name, each, image, prompt in given]
+
+
+def _pictures(images: Images, processor: Normalisation, found: Sequence[Input]) -> list[Picture | None]:
+    """The image of each input."""
+    if images is None:
+        given = [each.pixels if any(map(_has_patches, each.stacks)) else None for each in found]
+    else:
+        images = each_image(images)
+        if isinstance(images, list) and len(images) < len(found) and len(found) % len(images or "?") == 0:
+            raise ArgumentError(
+                f"images: expected one for each of the {len(found)} inputs. Received: {len(images)}. If the model "
+                "attends in windows, as Swin does, each window is an input: give the part of the image in each window, "
+                "and set seen.tokens = headwise.text.Patches(rows, cols, prefix=()) for the patches of a window"
+            )
+        given = one_each("images", images, len(found))
+    return [None if image is None else picture(image, processor) for image in given]
+
+
+def _has_patches(stack: Stack) -> bool:
+    return any(axis.tokens.patches is not None for axis in (stack.rows, stack.cols))
 
 
 def _named(seen: Many) -> Iterator[tuple[str | None, Shown, str]]:
@@ -130,7 +155,8 @@ def _examples(name: str | None, shown: Shown, python: str) -> Iterator[Input]:
     for example in range(batch):
         base = name or _beginning(seen, example) or "input"
         stacks = tuple(_stacks(seen, places, example))
-        yield Input(base if batch == 1 else f"{base} · {example + 1} of {batch}", stacks)
+        pixels = None if seen.pixel_values is None else seen.pixel_values[example]
+        yield Input(base if batch == 1 else f"{base} · {example + 1} of {batch}", stacks, pixels)
 
 
 @dataclass(frozen=True)
@@ -233,6 +259,12 @@ def _numbers(first: int, count: int) -> Tokens:
     return Tokens((-1,) * count, labels, ((0, 0),) * count, no, "", 0, no)
 
 
+def title_of(inputs: Sequence[Input]) -> str:
+    """The default title of a page."""
+    names = " · ".join(each.name for each in inputs)
+    return names if len(names) <= LONGEST else f"{names[:LONGEST]}…"
+
+
 def one_each(name: str, given: Any, count: int) -> list[Any]:
     """The value for each of `count` inputs: a list has one for each, anything else is used for all."""
     if not isinstance(given, (list, tuple)):
@@ -242,7 +274,7 @@ def one_each(name: str, given: Any, count: int) -> list[Any]:
     return list(given)
 
 
-def _completed(given: Input, image: str | None, prompt: int | None) -> Input:
+def _completed(given: Input, image: Picture | None, prompt: int | None) -> Input:
     """The input with its image on axes of patches, and with the prompt marked on axes that begin with it."""
     if prompt is not None and (type(prompt) is not int or prompt < 0):
         raise ArgumentError(f"generated: expected the number of tokens in the prompt. Received: {prompt!r}")
@@ -256,7 +288,8 @@ def _completed(given: Input, image: str | None, prompt: int | None) -> Input:
     axes = [axis for stack in stacks for axis in (stack.rows, stack.cols)]
     if image is not None and all(axis.image is None for axis in axes):
         raise ArgumentError(
-            f"images: {given.name} has no tokens that are patches of an image. Set seen.tokens = Patches(…)"
+            f"images: {given.name} has no tokens that are patches of an image. If the model reads patches, set "
+            "seen.tokens = headwise.text.Patches(rows, cols, prefix=(…)), with the names of the tokens before them"
         )
     if prompt is not None and all(axis.generated is None for axis in axes):
         lengths = sorted({len(axis.tokens.labels) for axis in axes})
@@ -267,7 +300,7 @@ def _completed(given: Input, image: str | None, prompt: int | None) -> Input:
     return replace(given, stacks=tuple(stacks))
 
 
-def _completed_axis(axis: Axis, image: str | None, prompt: int | None) -> Axis:
+def _completed_axis(axis: Axis, image: Picture | None, prompt: int | None) -> Axis:
     begins = prompt is not None and prompt < len(axis.tokens.labels)
     return replace(axis, image=image if axis.tokens.patches else None, generated=prompt if begins else None)
 

@@ -11,8 +11,9 @@ import functools
 import html
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from headwise.errors import HeadwiseError
@@ -22,31 +23,87 @@ from headwise.registry import Bundle
 from headwise.viewer.bundle import assemble
 from headwise.viewer.encoding import TOLERANCE
 from headwise.viewer.facts import facts_of
-from headwise.viewer.inputs import Input, Layer, inputs_of
+from headwise.viewer.inputs import Input, Layer, inputs_of, title_of
 from headwise.viewer.page import blocks_of, page_of
 from headwise.viewer.picture import overview
-from headwise.viewer.view import title_of
 
-Shown = Seen | AttentionRecord
 Blocks = Mapping[str, bytes]
 
 WIDGET_BYTES = 64e6  # largest data of a widget
 FRAME_BYTES = 18e6  # largest data of a page in a frame; as text, a third longer, it is saved in the notebook
 FRAME_HEIGHT = 640  # pixels
+LINE = 20  # pixels of a token in a small output with lines
 ESTIMATED_ROWS = 256  # rows for estimating statistics of long inputs, so that a cell is fast
 
-_shown: WeakKeyDictionary[Shown, Any] = WeakKeyDictionary()  # the last widget of each object
+_shown: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # the last widget of each object
 
 
-def mimebundle(shown: Shown) -> tuple[Bundle, Bundle]:
+@dataclass(frozen=True)
+class Small:
+    """A small output: a few heads of one layer, and nothing around them."""
+
+    kind: Literal["map", "lines"]
+    heads: tuple[int, ...]
+    row: int | None = None  # the query that it begins with
+    unnamed: bool = False  # its layer has no number
+
+    def height(self, tokens: int) -> int:
+        """Of its frame, in pixels, since a frame does not grow with what is in it; about 800 pixels wide."""
+        if self.kind == "lines":
+            return 300 + LINE * tokens
+        return 110 + (400 if len(self.heads) == 1 else 310 * -(-len(self.heads) // 3))
+
+
+class Inline:
+    """What `headwise.view` and `headwise.show` return in a notebook, displayed as the last expression of a cell."""
+
+    def __init__(
+        self,
+        inputs: Sequence[Input],
+        title: str,
+        *,
+        write: str,
+        save: str = "seen",
+        small: Small | None = None,
+        language: str | None = None,
+    ) -> None:
+        self.inputs, self.title, self.write, self.save, self.small = inputs, title, write, save, small
+        self.language = language
+
+    def __repr__(self) -> str:
+        what = "page" if self.small is None else f"{self.small.kind} of {_counted(self.small.heads)}"
+        return f"<{what} of {self.title!r}, displayed in a notebook; {self.write} writes a file>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[Bundle, Bundle]:
+        return _bundle(self, lambda: self)
+
+
+def in_notebook() -> bool:
+    """Whether the caller's cells have outputs that show more than text: IPython with a kernel."""
+    return hasattr(_shell(), "kernel")
+
+
+def mimebundle(shown: Seen | AttentionRecord) -> tuple[Bundle, Bundle]:
     """The MIME bundle of a cell and its metadata. An object that cannot be shown gives a sentence, never an error."""
+
+    def page() -> Inline:
+        inputs = inputs_of(shown)
+        if isinstance(shown, Seen):
+            return Inline(inputs, title_of(inputs), write='headwise.view(seen, "page.html")')
+        record = "headwise.Seen([record])"
+        return Inline(inputs, name_of(shown), write='headwise.view(record, "page.html")', save=record)
+
+    return _bundle(shown, page)
+
+
+def _bundle(shown: Any, page: Callable[[], Inline]) -> tuple[Bundle, Bundle]:
     shell = _shell()
     plain: Bundle = {}
     try:
         plain = {"text/plain": repr(shown)}
         if shell is not None and not hasattr(shell, "kernel"):  # IPython in a terminal shows only text
             return plain, {}
-        rich, metadata = _rich(shown, kernel=shell is not None)
+        rich, metadata = _rich(shown, page(), kernel=shell is not None)
         return {**rich, **plain}, metadata
     except HeadwiseError as error:
         sentence = f"This {type(shown).__name__} cannot be shown: {error}"
@@ -59,32 +116,32 @@ def _shell() -> Any:
     return None if ipython is None else ipython.get_ipython()
 
 
-def _rich(shown: Shown, *, kernel: bool) -> tuple[Bundle, Bundle]:
-    inputs = inputs_of(shown)
-    if isinstance(shown, Seen):
-        name, file, title = "seen", "seen", title_of(inputs)
-    else:
-        name, file, title = "record", "headwise.Seen([record])", name_of(shown)
+def _rich(shown: Any, page: Inline, *, kernel: bool) -> tuple[Bundle, Bundle]:
     widgets = kernel and _widget_class() is not None
-    facts, blocks = _carried(inputs, title, WIDGET_BYTES if widgets else FRAME_BYTES)
-    page = f"<code>headwise.view({name})</code> writes a page"
+    facts, blocks = _carried(page, WIDGET_BYTES if widgets else FRAME_BYTES)
+    write = f"<code>{_escaped(page.write)}</code> writes a {'page' if page.small is None else 'figure'}"
     if blocks is not None and widgets:
         rich, metadata = _widget(shown, facts, blocks)._repr_mimebundle_()
-        return {**rich, **_still(inputs, f"Run the cell for the interactive view; {page}.")}, metadata
+        return {**rich, **_still(page, f"Run the cell for the interactive view; {write}.")}, metadata
     if blocks is not None:
-        return _frame("".join(page_of(facts, blocks.items())), title), {}
-    if not widgets and sum(map(_least_bytes, _layers(inputs))) <= WIDGET_BYTES:
-        ways = f'<code>pip install "headwise[notebook]"</code> enables the interactive view; {page}'
+        tokens = max(max(layer.record.shape[2:]) for layer in _layers(page.inputs))
+        height = FRAME_HEIGHT if page.small is None else page.small.height(tokens)
+        return _frame("".join(page_of(facts, blocks.items())), page.title, height), {}
+    if not widgets and sum(map(_least_bytes, _layers(page.inputs))) <= WIDGET_BYTES:
+        ways = f'<code>pip install "headwise[notebook]"</code> enables the interactive view; {write}'
     else:
-        ways = f'<code>{file}.save("run.hw")</code>, then <code>headwise view run.hw --serve</code>'
-    return _still(inputs, f"The interactive view is too large for this output: {ways}."), {}
+        ways = f'<code>{page.save}.save("run.hw")</code>, then <code>headwise view run.hw --serve</code>'
+    return _still(page, f"The interactive view is too large for this output: {ways}."), {}
 
 
-def _carried(inputs: Sequence[Input], title: str, size: float) -> tuple[dict[str, Any], Blocks | None]:
+def _carried(page: Inline, size: float) -> tuple[dict[str, Any], Blocks | None]:
     """The facts and the numbers of a page; None instead of numbers that take more than `size` bytes."""
+    inputs, small = page.inputs, page.small
     if sum(map(_least_bytes, _layers(inputs))) > size:  # skip encoding
         return {}, None
-    facts = {**facts_of(inputs, title=title, rows=ESTIMATED_ROWS), "source": "embedded", "tolerance": TOLERANCE}
+    told = facts_of(inputs, title=page.title, rows=ESTIMATED_ROWS, language=page.language)
+    facts = {**told, "source": "embedded", "tolerance": TOLERANCE}
+    facts["small"] = small and asdict(small)
     blocks, total = {}, 0
     for name, data in blocks_of(inputs, facts):
         blocks[name] = data
@@ -107,7 +164,7 @@ def _least_bytes(layer: Layer) -> int:
 # The three kinds of output.
 
 
-def _widget(shown: Shown, facts: Mapping[str, Any], blocks: Blocks) -> Any:
+def _widget(shown: Any, facts: Mapping[str, Any], blocks: Blocks) -> Any:
     """ipywidgets never frees a widget while the kernel runs, so an unchanged object reuses its widget."""
     places, past = {}, 0
     for name, data in blocks.items():
@@ -142,21 +199,26 @@ def _viewer() -> Any:
     return Viewer
 
 
-def _frame(page: str, title: str) -> Bundle:
+def _frame(page: str, title: str, height: int) -> Bundle:
     """The page in a sandboxed frame that may only run its script and save pictures."""
     rights = 'sandbox="allow-scripts allow-downloads" allow="clipboard-write"'
-    size = f'width="100%" height="{FRAME_HEIGHT}" style="border: 0" loading="lazy"'
+    size = f'width="100%" height="{height}" style="border: 0" loading="lazy"'
     frame = f'<iframe srcdoc="{html.escape(page)}" title="{_escaped(title)}" {rights} {size}></iframe>'
     return {"text/html": frame}
 
 
-def _still(inputs: Sequence[Input], more: str) -> Bundle:
+def _still(page: Inline, more: str) -> Bundle:
     """A picture of the first input, and a sentence (HTML) on how to see more."""
-    picture = overview(inputs[0])
+    inputs = page.inputs
+    picture = overview(inputs[0], None if page.small is None else page.small.heads)
     about = picture.about if len(inputs) == 1 else f"{picture.about} This is the first of {len(inputs)} inputs."
     size = f'width="{picture.width}" height="{picture.height}"'
     image = f'<img src="{picture.uri}" {size} alt="{_escaped(about)}">'
     return {"text/html": f"<p>{image}</p>\n<p>{_escaped(about)} {more}</p>"}
+
+
+def _counted(heads: Sequence[int]) -> str:
+    return f"head {heads[0]}" if len(heads) == 1 else f"heads {', '.join(map(str, heads))}"
 
 
 def _escaped(text: str) -> str:

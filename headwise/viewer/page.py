@@ -10,6 +10,7 @@ import hashlib
 import html
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ LARGEST_PAGE = 1e9  # bytes
 ESTIMATED_ROWS = 1024
 
 
-def write_page(path: Path | str, inputs: Sequence[Input], *, title: str, made: str | None = None) -> None:
+def write_page(
+    path: Path | str, inputs: Sequence[Input], *, title: str, made: str | None = None, language: str | None = None
+) -> None:
     """Write one self-contained HTML file that shows every layer and head of `inputs`.
 
     The page holds queries, keys and masks, so its size is linear in the length: 6.7 MB for 6 layers x 12 heads x 512
@@ -39,7 +42,7 @@ def write_page(path: Path | str, inputs: Sequence[Input], *, title: str, made: s
         RecordError: the page cannot represent a record.
         FileError: the file cannot be written. No partial file is left behind.
     """
-    path, parts = Path(path), whole_page(inputs, title=title, made=made)
+    path, parts = Path(path), whole_page(inputs, title=title, made=made, language=language)
     try:
         with replacing(path) as part, part.open("w", encoding="utf-8", newline="\n") as out:
             out.writelines(parts)
@@ -47,10 +50,12 @@ def write_page(path: Path | str, inputs: Sequence[Input], *, title: str, made: s
         raise FileError(f"cannot write the page to {path}: {error.strerror or error}. Choose another file") from error
 
 
-def whole_page(inputs: Sequence[Input], *, title: str, made: str | None = None) -> Iterator[str]:
+def whole_page(
+    inputs: Sequence[Input], *, title: str, made: str | None = None, language: str | None = None
+) -> Iterator[str]:
     """The HTML of a self-contained page, in parts. Raises RecordError as `write_page` does."""
     _check_length(inputs)
-    told = facts_of(inputs, title=title, made=made, rows=ESTIMATED_ROWS)
+    told = facts_of(inputs, title=title, made=made, rows=ESTIMATED_ROWS, language=language)
     facts = {**told, "source": "embedded", "tolerance": TOLERANCE}
     return page_of(facts, blocks_of(inputs, facts))
 
@@ -117,7 +122,8 @@ def blocks_of(inputs: Sequence[Input], facts: dict[str, Any]) -> Iterator[tuple[
             planes, bias = shared.planes(record, layer.example), shared.bias(record, layer.example)
             softcap = None if record.softcap is None else float(record.softcap)
             told.update(dim=record.q.shape[3], scale=float(record.scale), softcap=softcap)
-            told.update(planes=planes, bias=bias, groups=groups)
+            sinks = None if record.sinks is None else [x if isfinite(x) else None for x in record.sinks.tolist()]
+            told.update(planes=planes, bias=bias, sinks=sinks, groups=groups)
     yield from shared.blocks()
 
 

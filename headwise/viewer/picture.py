@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwise.viewer.answers import Answers, Numbers, Question
-from headwise.viewer.images import data_uri
+from headwise.viewer.images import picture as image_of
 from headwise.viewer.inputs import Input, Layer
 
 WIDTH = 700  # pixels; more if there are too many heads
@@ -41,23 +42,25 @@ class Picture:
     about: str
 
 
-def overview(shown: Input) -> Picture:
-    """All heads of an input as small maps: one row per layer, or several rows if there is only one layer."""
+def overview(shown: Input, chosen: Sequence[int] | None = None) -> Picture:
+    """All heads of an input, or the chosen ones of its only layer, as small maps: one row per layer, or several rows if
+    there is only one layer.
+    """
     layers = [layer for stack in shown.stacks for layer in stack.layers]
-    heads = max(layer.record.shape[1] for layer in layers)
+    heads = max(layer.record.shape[1] for layer in layers) if chosen is None else len(chosen)
     across = heads if len(layers) > 1 else math.ceil(heads / math.ceil(heads / ACROSS))
     side = int(np.clip(WIDTH // across - GAP, *SIDES))
     rows = CELLS // sum(layer.record.shape[1] * layer.record.shape[3] for layer in layers)
     lines: list[list[Pixels]] = []
     for layer in layers[:LAYERS]:
-        maps = _maps(layer, side, rows)
+        maps = _maps(layer, side, rows, range(layer.record.shape[1]) if chosen is None else chosen)
         lines += [maps[start : start + across] for start in range(0, len(maps), across)]
     step = side + GAP
     pixels = np.full((len(lines) * step - GAP, across * step - GAP, 3), 255, np.uint8)
     for y, line in enumerate(lines):
         for x, each in enumerate(line):
             pixels[y * step : y * step + side, x * step : x * step + side] = each
-    return Picture(data_uri(pixels), pixels.shape[1], pixels.shape[0], _about(len(layers), heads))
+    return Picture(image_of(pixels).uri, pixels.shape[1], pixels.shape[0], _about(len(layers), heads))
 
 
 def _about(layers: int, heads: int) -> str:
@@ -67,15 +70,15 @@ def _about(layers: int, heads: int) -> str:
     return f"Attention weights of {of}. Rows are queries, columns are keys; darker means larger."
 
 
-def _maps(layer: Layer, side: int, rows: int) -> list[Pixels]:
-    """Each head of a layer, [side, side, 3]; computed from at most `rows` rows, evenly spread."""
-    _, heads, q_len, k_len = layer.record.shape
+def _maps(layer: Layer, side: int, rows: int, heads: Sequence[int]) -> list[Pixels]:
+    """These heads of a layer, [side, side, 3]; computed from at most `rows` rows, evenly spread."""
+    _, _, q_len, k_len = layer.record.shape
     answers = Answers(layer.record, layer.example)
     every, height, width = q_len <= rows, min(side, q_len), min(side, k_len)
     if not every:
         height = min(height, max(4, rows))
     maps = []
-    for head in range(heads):
+    for head in heads:
         question = Question(head, (0, q_len), (0, k_len), height, width, "max" if every else "sample")
         maps.append(_coloured(answers.tile(question).now(), side))
     return maps

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.files import writing
+from headwise.language import asked
 from headwise.profiles import CLASSES, KINDS, MEASURES, Head, Profile
 from headwise.profiles.bins import NEAR, OFFSETS
 from headwise.profiles.examples import Window, distinct
@@ -52,6 +53,7 @@ def facts_of_profile(profile: Profile, *, title: str, serves: bool = False) -> d
     return {
         "source": "embedded" if not serves else "server",
         "title": title,
+        "language": asked(),
         "serves": serves,
         "model": Path(profile.model).name or profile.model,
         "texts": profile.texts,

@@ -4,6 +4,7 @@
     GET  /TOKEN/tile?input=0&stack=0&layer=3&head=5&rows=0-512&cols=0-512&height=48&width=48&how=max
                         float32, little-endian, [height, width]; NaN = forbidden
     POST /TOKEN/mix?input=0&stack=0&layer=3       float32 [Q] in the body -> float32 [K]
+    GET  /TOKEN/terms?input=0&stack=0&layer=3&head=5&row=7        float64: `Answers.terms`
     GET  /TOKEN/stats?input=0&stack=0&layer=3     JSON
     POST /TOKEN/run        JSON, {"prompt": …, "edits": […], "position": …} -> the facts of that run, as JSON
 
@@ -155,6 +156,7 @@ class Site(Guarded):
             "": ("GET", self.give_page),
             "tile": ("GET", self.give_tile),
             "mix": ("POST", self.give_mix),
+            "terms": ("GET", self.give_terms),
             "stats": ("GET", self.give_statistics),
         }
         if live:
@@ -198,6 +200,14 @@ class Site(Guarded):
             raise ArgumentError(f"mix: expected {size} bytes, a float32 for each row. Received: {len(body)}")
         numbers = await _waited_for(request, self.tiles.ask(answers.mix(np.frombuffer(body, "<f4"))))
         return Response(_bytes(numbers), media_type="application/octet-stream")
+
+    async def give_terms(self, request: Request) -> Response:
+        """All that the weights of a row of a head are computed from."""
+        _, answers = self.layer(request)
+        _, heads, q_len, _ = answers.record.shape
+        head, row = place_of(request, "head", heads), place_of(request, "row", q_len)
+        numbers = await _waited_for(request, self.tiles.ask(answers.terms(head, row)))
+        return Response(numbers.astype("<f8").tobytes(), media_type="application/octet-stream")
 
     async def give_statistics(self, request: Request) -> Response:
         """The statistics of the heads of a layer, estimated from some rows for long inputs."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 import torch
 from torch import Tensor
 
+from headwise import masks
 from headwise.analyses import head_importance
-from headwise.analyses.stack import row_blocks
-from headwise.options import EVERY
+from headwise.analyses.stack import blocks
+from headwise.native.attend import refuse
 from headwise.records import AttentionRecord
 from headwise.records.statistics import columns
 from headwise.records.summary import ask, numbers
 from headwise.text import Tokens
+
+TOGETHER = 128  # places of repeated tokens whose weights are computed at once
 
 Numbers = dict[str, list[float | None]]  # by key: a number for each head; None = undefined
 
@@ -48,6 +52,15 @@ def descriptions() -> list[dict[str, str]]:
 def cost(record: AttentionRecord) -> int:
     """The number of weights from which the statistics of a record are computed."""
     return math.prod(record.shape)
+
+
+def rows_of_estimate(record: AttentionRecord, rows: int) -> int | None:
+    """`rows`, if the statistics of so many rows are found sooner than those of all; else None.
+
+    The native kernels look at all rows in the time in which torch looks at a quarter of them.
+    """
+    quick = 1 if refuse(record.call) else 4
+    return None if record.shape[2] <= quick * rows else rows
 
 
 def statistics_of(
@@ -85,30 +98,62 @@ def _induction(
 
     Only tokens before the query count. Special tokens are ignored, because they are frequent and mean little.
     """
-    batch, heads, length, _ = record.shape
-    words = torch.arange(-batch * length, 0).view(batch, length)  # all different
-    counts = {}
+    found = {}
     for b, each in tokens.items():
-        first: dict[int | str, int] = {}
-        names: tuple[int | str, ...] = each.ids if min(each.ids) >= 0 else each.labels
-        for i, (name, special) in enumerate(zip(names, each.special, strict=True)):
-            if not special:
-                words[b, i] = first.setdefault(name, i)
-        counts[b] = (torch.arange(length) - words[b] >= 2) & (words[b] >= 0)
-    rows = torch.stack(list(counts.values())).any(0).nonzero()[:, 0].tolist()
-    if looked_at is not None:
-        rows = rows[:: -(-len(rows) // looked_at) or 1]
-    total = torch.zeros(batch, heads, device=record.q.device)
-    words = words.to(record.q.device)
-    for part in row_blocks(record, rows):
-        at = torch.tensor(part, dtype=torch.long, device=record.q.device)
-        came_before = (words[:, at, None] == words[:, None, :-1]) & (
-            torch.arange(1, length, device=at.device) < at[:, None]
-        )
-        followed = record.weights(part, EVERY)[..., 1:] * came_before[:, None]
-        total += followed.sum((2, 3))
-    found = {b: int(count[rows].sum()) for b, count in counts.items()}
-    return {b: _numbers(total[b] / count) for b, count in found.items() if count}
+        repeated = _repeated(each)
+        rows = sorted(row for places in repeated for row in places if row - places[0] >= 2)
+        if looked_at is not None:
+            rows = rows[:: -(-len(rows) // looked_at) or 1]
+        if rows:
+            one = _example(record, b)
+            followed = torch.stack([_followed(one, block, set(rows)) for block in _joined(repeated)])
+            found[b] = _numbers(followed.sum(0) / len(rows))
+    return found
+
+
+def _repeated(tokens: Tokens) -> list[list[int]]:
+    """The places of each token that occurs several times."""
+    names: tuple[int | str, ...] = tokens.ids if min(tokens.ids) >= 0 else tokens.labels
+    places: dict[int | str, list[int]] = {}
+    for i, (name, special) in enumerate(zip(names, tokens.special, strict=True)):
+        if not special:
+            places.setdefault(name, []).append(i)
+    return [each for each in places.values() if len(each) > 1]
+
+
+def _joined(repeated: Sequence[list[int]]) -> Iterator[list[list[int]]]:
+    """The places of several tokens together: a matrix for each would take longer than its cells."""
+    block: list[list[int]] = []
+    for places in repeated:
+        block.append(places)
+        if sum(map(len, block)) >= TOGETHER or places is repeated[-1]:
+            yield block
+            block = []
+
+
+def _followed(record: AttentionRecord, block: Sequence[list[int]], rows: Set[int]) -> Tensor:
+    """The weight of these rows on what followed earlier occurrences of their token, summed, for each head [H]."""
+    device = record.q.device
+    of = {place: number for number, places in enumerate(block) for place in places}
+    cols = [place + 1 for place in of if place + 1 < record.shape[3]]
+    keys, words_of_keys = (torch.tensor(x, device=device) for x in (cols, [of[col - 1] for col in cols]))
+    total = torch.zeros(record.shape[1], dtype=record.call.dtype, device=device)
+    for some in blocks([place for place in of if place in rows], record.shape[1] * len(cols) * total.itemsize):
+        queries, words = (torch.tensor(x, device=device) for x in (some, [of[row] for row in some]))
+        came_before = (words[:, None] == words_of_keys) & (keys < queries[:, None])
+        total += (record.weights(some, cols)[0] * came_before).sum((1, 2))
+    return total
+
+
+def _example(record: AttentionRecord, b: int) -> AttentionRecord:
+    """One example of a batch."""
+    if record.shape[0] == 1:
+        return record
+    mask = record.mask
+    if mask is not None:
+        places = (torch.arange(size, device=record.q.device) for size in record.shape[2:])
+        mask = masks.from_tensor(mask.cells(*places, b=b))
+    return AttentionRecord(dataclasses.replace(record.call.part(b=slice(b, b + 1)), mask=mask, places=None))
 
 
 def _numbers(x: Tensor) -> list[float | None]:

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from headwise.viewer.inputs import Images, Input, Many, inputs_of
+from headwise.errors import ArgumentError
+from headwise.language import LANGUAGES, known
+from headwise.viewer.images import Normalisation
+from headwise.viewer.inputs import Images, Many, inputs_of, title_of
+from headwise.viewer.notebook import Inline, in_notebook
 from headwise.viewer.page import write_page
 
-LONGEST = 120  # characters of a title that names its inputs
+PAGE = Path("attention.html")
 
 
 def view(
     seen: Many,
-    out: Path | str = "attention.html",
+    out: Path | str | None = None,
     *,
     title: str | None = None,
     images: Images = None,
+    processor: Normalisation = None,
     generated: int | Sequence[int | None] | None = None,
-) -> Path:
-    """Write an interactive page of every layer and head: one file that needs no network.
+    language: str | None = None,
+) -> Path | Inline:
+    """Show an interactive page of every layer and head: in a notebook below the cell, else in one offline file.
 
         with headwise.watch(model, tokens=tokens) as seen:
             model(**inputs)
-        headwise.view(seen)                                         attention.html
+        headwise.view(seen)                                         in a notebook; in a script, attention.html
         headwise.view({"before": first, "after": second}, "tuning.html")    two inputs to compare
 
     The page holds queries and keys instead of weights, so its size is linear in the length. Its weights are within 1e-4
@@ -32,28 +39,36 @@ def view(
     Args:
         seen: a `Seen` of `headwise.watch` or `headwise.load`, a record, or several of them: a list, or a mapping from
             names. The page offers every example of a batch.
-        out: the file to write.
+        out: the file to write. None = in a notebook none: the page is shown below the cell. Elsewhere attention.html,
+            and a line on standard error says so.
         title: the title of the page; None = the first words of the texts.
-        images: if tokens are patches of an image, the image: a path of a PNG or JPEG, an array or tensor [H, W, 3]
-            or [H, W] (uint8, or floats from 0 to 1), a PIL image; or a list with one for each input.
+        images: if tokens are patches of an image, the image: a path of a PNG or JPEG, a PIL image, or pixels [H, W],
+            [H, W, 3] or [3, H, W] (uint8, or floats). Or one for each input: a list, a batch [B, 3, H, W], or what an
+            image processor returned. None = the images that the model read, if the watch saw them.
+        processor: the image processor of the model, or (mean, std): its normalisation is removed from pixels that are
+            floats. None = floats beyond 0 to 1 are spread from black to white, and the page says so.
         generated: if the model generated a part, the number of tokens in the prompt; or a list with one number for each
             input.
+        language: that of the page, "en" or "zh"; None = that of each reader's browser. The page has a switch.
 
     Returns:
-        The path of the file.
+        The path of the file; in a notebook without `out`, an object that displays the page as the last expression of
+        a cell.
 
     Raises:
         RecordError: no attention was recorded, or the page cannot show a record within its tolerance.
-        ArgumentError: an image or a number does not fit.
+        ArgumentError: an image or a number does not fit, or headwise does not speak the language.
         DtypeError: `seen` has another type.
         FileError: the file cannot be written. No partial file is left behind.
     """
-    inputs = inputs_of(seen, images=images, generated=generated)
-    write_page(out, inputs, title=title_of(inputs) if title is None else title)
-    return Path(out)
-
-
-def title_of(inputs: Sequence[Input]) -> str:
-    """The default title of a page."""
-    names = " · ".join(each.name for each in inputs)
-    return names if len(names) <= LONGEST else f"{names[:LONGEST]}…"
+    if language is not None and known(language) is None:
+        raise ArgumentError(f"view: language must be one of {', '.join(LANGUAGES)}. Received: language={language!r}")
+    inputs = inputs_of(seen, images=images, processor=processor, generated=generated)
+    title = title_of(inputs) if title is None else title
+    if out is None and in_notebook():
+        return Inline(inputs, title, write='headwise.view(…, "page.html")', language=language)
+    path = PAGE if out is None else Path(out)
+    write_page(path, inputs, title=title, language=language)
+    if out is None:
+        print(f"headwise: wrote {path}: open it in a browser; it needs no network", file=sys.stderr)
+    return path

@@ -2,6 +2,7 @@
 
     headwise.worksheet.write(module, x, "attention.xlsx", mask=masks.causal(), tokens=["I", "drink", "and"])
     headwise.worksheet.make(module, x).show()                        # the same in the terminal
+    headwise.worksheet.of_weight(seen, layer=3, head=5, row="it", col="animal")     # one weight of a record
 
 A workbook has one sheet per step, with live formulas: change a number and all later steps are recalculated. The
 same steps are written as Markdown (.md) and as a page (.html). Only the workbook needs XlsxWriter.
@@ -9,7 +10,8 @@ same steps are written as Markdown (.md) and as a page (.html). Only the workboo
 
 from headwise.worksheet.description import Axis, Matrix, Step
 from headwise.worksheet.make import make
+from headwise.worksheet.of_weight import of_weight
 from headwise.worksheet.sheet import Worksheet
 from headwise.worksheet.write import write
 
-__all__ = ["Axis", "Matrix", "Step", "Worksheet", "make", "write"]
+__all__ = ["Axis", "Matrix", "Step", "Worksheet", "make", "of_weight", "write"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from headwise.errors import WorksheetError
+from headwise.language import said
 from headwise.worksheet.description import LETTERS, ONE, Axis, Kind, Matrix, Step
 from headwise.worksheet.formulas import Array, Formula
 from headwise.worksheet.names import check_name
@@ -29,9 +30,13 @@ FITS = (
 
 
 class Builder:
-    """Collects steps. A matrix is made by `given`, `cells` or `whole`, then shown by its `step`."""
+    """Collects steps. A matrix is made by `given`, `cells` or `whole`, then shown by its `step`.
 
-    def __init__(self) -> None:
+    `longest`: by letter, how many rows or columns are allowed where it is not what a person can follow.
+    """
+
+    def __init__(self, longest: Mapping[str, int] = LONGEST_OF) -> None:
+        self._longest = longest
         self.steps: list[Step] = []
         self.notes: list[str] = []
         self.matrices: dict[str, Matrix] = {}
@@ -42,7 +47,7 @@ class Builder:
     def part(self, title: str, prefix: str) -> Iterator[None]:
         """Within the context, steps belong to a part of the module, and names begin with `prefix`."""
         outer = self._part, self._prefix
-        self._part = f"{outer[0]}, {title}" if outer[0] else title
+        self._part = f"{outer[0]}, {said(title)}" if outer[0] else said(title)
         self._prefix = f"{outer[1]}{prefix}_"
         yield
         self._part, self._prefix = outer
@@ -86,7 +91,7 @@ class Builder:
     def step(self, title: str, sentence: str, symbols: str, *grid: Sequence[Matrix]) -> None:
         """Add a step that shows the matrices just made; `grid` is their arrangement on a page, in rows."""
         rows = tuple(tuple(row) for row in grid if row)
-        self.steps.append(Step(title, sentence, symbols, rows, self._part))
+        self.steps.append(Step(said(title), said(sentence), said(symbols), rows, self._part))
         if len(self.steps) > MOST_STEPS:
             raise WorksheetError(f"the module needs more than {MOST_STEPS} steps. Use one of its layers. {FITS}")
 
@@ -101,7 +106,7 @@ class Builder:
                     sizes[axis.letter].append(len(axis))
         assert sizes.keys() <= LETTERS.keys(), f"letters without a meaning: {sizes.keys() - LETTERS.keys()}"
         dimensions = tuple((letter, ", ".join(map(str, sizes[letter]))) for letter in LETTERS if letter in sizes)
-        return Worksheet(title, about, tuple(self.steps), output, tuple(self.notes), dimensions)
+        return Worksheet(title, said(about), tuple(self.steps), output, tuple(map(said, self.notes)), dimensions)
 
     def _computed(self, name: str, rows: Axis, cols: Axis, formula: Formula, kind: Kind, digits: int) -> Matrix:
         self._check_size(name, rows, cols)
@@ -115,7 +120,7 @@ class Builder:
 
     def _check_size(self, name: str, rows: Axis, cols: Axis) -> None:
         for axis in (rows, cols):
-            most = LONGEST_OF.get(axis.letter, LONGEST)
+            most = self._longest.get(axis.letter, LONGEST)
             if len(axis) > most:
                 raise WorksheetError(
                     f"{self._prefix}{name} is [{len(rows)} × {len(cols)}], too large to follow: expected at "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headwise.language import said
 from headwise.worksheet import colour
 from headwise.worksheet.description import Matrix
 from headwise.worksheet.layout import Place
@@ -54,7 +55,9 @@ def follow_numbers(book: Workbook, page: Page, matrix: Matrix, place: Place) -> 
         page.conditional_format(area, {"type": "cell", "criteria": "==", "value": 0, "format": ground})
         # A drop-down list would put texts into the cells, which are not equal to 1.
         choice = {"validate": "integer", "criteria": "between", "minimum": 0, "maximum": 1, "ignore_blank": False}
-        page.data_validation(area, {**choice, "error_title": "Mask", "error_message": "1 = may attend, 0 = may not"})
+        page.data_validation(
+            area, {**choice, "error_title": said("Mask"), "error_message": said("1 = may attend, 0 = may not")}
+        )
     elif matrix.formula is not None and any("−∞" in text for text in matrix.formula.texts):
         faint = book.add_format({"bg_color": grey, "font_color": _FAINT})
         first = place.address(1, 1)
@@ -70,4 +73,4 @@ def set_up_printing(page: Page, title: str, rows: int | None = None, columns: in
     page.fit_to_pages(1 if columns <= COLUMNS_OF_A_PAGE else 0, 1 if whole else 0)
     page.set_margins(left=0.5, right=0.5, top=0.6, bottom=0.8)
     # A digit at the beginning would be parsed as a font size.
-    page.set_footer(f"&L {title.replace('&', '&&')}&R&A, page &P of &N", {"margin": 0.35})
+    page.set_footer(f"&L {title.replace('&', '&&')}&R{said('&A, page &P of &N')}", {"margin": 0.35})

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import WorksheetError
+from headwise.language import said
 from headwise.nn.positions import Alibi, Rope, Rope2D
 from headwise.worksheet.builder import FITS, Builder
 from headwise.worksheet.description import LONGEST_TITLE, Matrix, printable
@@ -71,7 +72,7 @@ def make(
         output = build(b, module, given)
     _compare(module, b, output, expected)
     usual, about = ABOUT[type_of(module)]
-    return b.finish(usual if title is None else printable(title, LONGEST_TITLE), about, output)
+    return b.finish(said(usual) if title is None else printable(title, LONGEST_TITLE), about, output)
 
 
 def type_of(module: nn.Module) -> type[nn.Module]:

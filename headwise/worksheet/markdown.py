@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headwise.language import said
 from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step
 from headwise.worksheet.formulas import readable
 
@@ -23,11 +24,13 @@ def write_markdown(sheet: Worksheet, path: Path) -> None:
 def _lines(sheet: Worksheet) -> Iterator[str]:
     yield f"# {_plain(sheet.title)}"
     yield from ("", _plain(sheet.about), "")
-    yield "In the formulas `X[i,j]` is the number of X in the same row and column, `X[i,:]` the same row, `X[:,j]` the"
-    yield from ("same column. Numbers without a formula are inputs, parameters and options.", "")
-    yield from ("| dimension | what it counts | size |", "|---|---|---|")
+    yield said(
+        "In the formulas `X[i,j]` is the number of X in the same row and column, `X[i,:]` the same row, `X[:,j]` the"
+    )
+    yield from (said("same column. Numbers without a formula are inputs, parameters and options."), "")
+    yield from (said("| dimension | what it counts | size |"), "|---|---|---|")
     for letter, size in sheet.dimensions:
-        yield f"| {letter} | {LETTERS[letter]} | {size} |"
+        yield f"| {letter} | {said(LETTERS[letter])} | {size} |"
     yield ""
     for number, step in enumerate(sheet, start=1):
         yield from _step(number, step)
@@ -48,8 +51,8 @@ def _matrix(matrix: Matrix) -> Iterator[str]:
         origin = f" = {_code(texts[0])}" if texts else ""
         yield from (f"**{_plain(matrix.name)}**{origin} = {matrix.shown(0, 0)}", "")
         return
-    origin = f" = {_code(texts[0])}" if len(texts) == 1 else " column by column" if texts else ""
-    given = ", given" if matrix.kind in CONSTANTS else ""
+    origin = f" = {_code(texts[0])}" if len(texts) == 1 else said(" column by column") if texts else ""
+    given = said(", given") if matrix.kind in CONSTANTS else ""
     yield from (f"**{_plain(matrix.name)}** {matrix.size}{given}{origin}", "")
     yield "| " + " | ".join([matrix.corner, *map(_plain, matrix.cols.labels)]) + " |"
     yield "|---|" + "---:|" * len(matrix.cols)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headwise.language import language, said
 from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step
 from headwise.worksheet.formulas import readable
 
@@ -25,25 +27,28 @@ def write_page(sheet: Worksheet, path: Path) -> None:
 def _lines(sheet: Worksheet) -> Iterator[str]:
     style = resources.files(__name__.rpartition(".")[0]).joinpath("page.css").read_text("utf-8")
     title = escape(sheet.title)
-    yield '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
+    yield f'<!DOCTYPE html>\n<html lang="{language()}">\n<head>\n<meta charset="utf-8">'
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield '<meta name="color-scheme" content="light dark">'
     yield f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>"
-    yield '<nav aria-label="Steps"><ol>'
+    yield f'<nav aria-label="{said("Steps")}"><ol>'
     for number, step in enumerate(sheet, start=1):
         yield f'<li><a href="#step-{number}">{escape(step.heading)}</a></li>'
     yield "</ol></nav>\n<main>"
     yield f"<header><h1>{title}</h1>\n<p>{escape(sheet.about)}</p>"
-    yield (
-        '<p class="key"><b class="given">Blue</b> numbers are inputs, parameters and options. The others are computed '
-        "by the formula above them: <code>X[i,j]</code> is the number of X in the same row and column, "
-        "<code>X[i,:]</code> the same row, <code>X[:,j]</code> the same column. Hover over a number to see "
-        "all of it, and its own formula.</p>"
+    key = said(
+        "Blue numbers are inputs, parameters and options. The others are computed by the formula above them: X[i,j] is "
+        "the number of X in the same row and column, X[i,:] the same row, X[:,j] the same column. Hover over a number "
+        "to see all of it, and its own formula."
     )
+    blue = said("Blue")
+    coded = re.sub(r"X\[.,.\]", lambda name: f"<code>{name[0]}</code>", escape(key))
+    coded = coded.replace(blue, f'<b class="given">{blue}</b>', 1)
+    yield f'<p class="key">{coded}</p>'
     yield '<dl class="dimensions">'
     for letter, size in sheet.dimensions:
-        yield f"<div><dt>{escape(letter)} = {escape(size)}</dt><dd>{escape(LETTERS[letter])}</dd></div>"
+        yield f"<div><dt>{escape(letter)} = {escape(size)}</dt><dd>{escape(said(LETTERS[letter]))}</dd></div>"
     yield "</dl>"
     for note in sheet.notes:
         yield f"<p>{escape(note)}</p>"

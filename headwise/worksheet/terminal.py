@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from headwise.language import said
 from headwise.worksheet import colour
 from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step
 
@@ -33,16 +34,16 @@ def print_worksheet(sheet: Worksheet, console: Console | None = None) -> None:
     console.print(Text(sheet.about))
     console.print(
         Text.assemble(
-            ("Blue", GIVEN),
-            " numbers are inputs, parameters and options. The others are computed by the formula above them.",
+            (said("Blue"), GIVEN),
+            said(" numbers are inputs, parameters and options. The others are computed by the formula above them."),
         )
     )
-    sizes = "   ".join(f"{letter} = {size} {LETTERS[letter]}" for letter, size in sheet.dimensions)
+    sizes = "   ".join(f"{letter} = {size} {said(LETTERS[letter])}" for letter, size in sheet.dimensions)
     console.print(Text(sizes, style="dim"))
     for number, step in enumerate(sheet, start=1):
         _print_step(console, number, step)
     for note in sheet.notes:
-        console.print(Text(f"note: {note}"))
+        console.print(Text(said(f"note: {note}")))
 
 
 def _print_step(console: Console, number: int, step: Step) -> None:

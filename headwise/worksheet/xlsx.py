@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import WorksheetError
+from headwise.language import said
 from headwise.worksheet.description import CONSTANTS, LETTERS, SCIENTIFIC, Matrix
 from headwise.worksheet.layout import Place, Sheet, lay_out
 from headwise.worksheet.look import FONT, STYLES, WRAPPED, follow_numbers, set_up_printing
@@ -80,7 +81,7 @@ class Writer:
             self._text(page, row, 1, text, style, until=len(widths))
         heights = {1: 26.0, 2: 16.0 * _lines(step.sentence, sum(widths.values()) * 1.05) + 2}
         # Links to the overview, the previous and the next sheet.
-        targets = {OVERVIEW: OVERVIEW}
+        targets = {said(OVERVIEW): said(OVERVIEW)}
         if number:
             targets[f"← {self.layouts[number - 1].name}"] = self.layouts[number - 1].name
         if number + 1 < len(self.layouts):
@@ -141,13 +142,13 @@ class Writer:
     # --- The first sheet -----------------------------------------------------------------------------------------
 
     def _overview(self) -> None:
-        page = self.book.add_worksheet(OVERVIEW)
+        page = self.book.add_worksheet(said(OVERVIEW))
         for col, width in enumerate((34, 60, 40)):
             page.set_column_pixels(col, col, width * DIGIT)
-        texts = ((self.sheet.title, "title", 26), (self.sheet.about, "sentence", 18), (HOW, "sentence", 36))
+        texts = ((self.sheet.title, "title", 26), (self.sheet.about, "sentence", 18), (said(HOW), "sentence", 36))
         for row, (text, style, height) in enumerate(texts, start=1):
             self._line(page, row, text, style, height)
-        row = self._table(page, 5, ("Step", "What it does", "In symbols"))
+        row = self._table(page, 5, tuple(map(said, ("Step", "What it does", "In symbols"))))
         for layout in self.layouts:
             self._link(page, row, 1, layout.name, layout.name, **WRAPPED)
             self._text(page, row, 2, layout.step.sentence, "plain")
@@ -155,9 +156,9 @@ class Writer:
             rooms = ((layout.step.sentence, 76), (layout.step.symbols, 44), (layout.name, 33))
             page.set_row(row - 1, 15 * max(_lines(text, room) for text, room in rooms) + 3)
             row += 1
-        row = self._table(page, row + 1, ("Dimension", "What it counts", "Size"))
+        row = self._table(page, row + 1, tuple(map(said, ("Dimension", "What it counts", "Size"))))
         for letter, size in self.sheet.dimensions:
-            for col, text in enumerate((letter, LETTERS[letter], size), start=1):
+            for col, text in enumerate((letter, said(LETTERS[letter]), size), start=1):
                 self._text(page, row, col, text, "plain")
             row += 1
         for below, note in enumerate(self.sheet.notes, start=1):
@@ -223,7 +224,7 @@ def origin(matrix: Matrix) -> str:
     """Where its numbers come from: "= MMULT(X,W_Q_1)", or that they may be changed."""
     formula = matrix.formula
     if formula is None:
-        return "1 = may, 0 = may not: change it" if matrix.kind == "mask" else "change it"
+        return said("1 = may, 0 = may not: change it" if matrix.kind == "mask" else "change it")
     return f"= {formula.summary}" if formula.is_uniform else f"{matrix.summarised}: = {formula.summary}"
 
 

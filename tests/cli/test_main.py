@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -39,18 +40,18 @@ VERBS = {
     "serve": "models --backend --precision --workers --threads --max-batch --max-delay-ms --max-queue "
     "--max-tokens --host --max-body --timeout --port --grpc-port --tensorflow-port --token-file --tls-cert "
     "--tls-key --drain --debug",
-    "stats": "path --layers --csv --json --verify --debug",
-    "view": "texts --file --model --layers --out --serve --port --open --debug",
+    "stats": "path --layers --row --csv --json --verify --debug",
+    "view": "texts --file --model --image --layers --out --serve --port --open --debug",
     "watch": "texts --file --model --out --layers --only --max-length --generate --values --dtype --statistics-only "
     "--lines --chunk --debug",
-    "worksheet": "--kind --tokens --memory --mask --heads --kv-heads --positions --latents --model --seed --out --show "
-    "--debug",
+    "worksheet": "records --layer --head --row --col --call --example "
+    "--kind --tokens --memory --mask --heads --kv-heads --positions --latents --model --seed --out --show --debug",
 }
 
 
 def test_the_verbs_and_their_options_are_pinned() -> None:
     assert command.commands.keys() == {*VERBS, "train"}
-    assert options(command) == "--version --debug"
+    assert options(command) == "--version --lang --debug"
     assert {name: sorted(options(command.commands[name]).split()) for name in VERBS} == {
         name: sorted(pinned.split()) for name, pinned in VERBS.items()
     }
@@ -161,25 +162,30 @@ def test_a_terminal_without_unicode_is_no_error() -> None:
     assert done.stderr.startswith(b"headwise: --file n?e.txt")
 
 
+HEAVY = {
+    *("torch", "numpy", "rich", "tokenizers", "safetensors", "huggingface_hub", "transformers", "pytorch_lightning"),
+    *("datasets", "torchmetrics", "sacrebleu", "pandas", "onnx", "onnxruntime", "tensorflow", "keras", "kserve"),
+    *("fastapi", "uvicorn", "grpc", "ray"),
+}
+# Runs some commands, and prints what they imported on standard error.
+IMPORTED = (
+    "import contextlib, sys, atexit\n"
+    "atexit.register(lambda: print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr))\n"
+    "from headwise.cli import main\n"
+    "for arguments in sys.argv[1:] or [None]:\n"
+    "    with contextlib.suppress(SystemExit):\n"
+    "        main(arguments and arguments.split())\n"
+)
+
+
 def test_answers_without_importing_anything_heavy() -> None:
     """Torch alone takes over a second, and help must answer at once."""
-    program = (
-        "import contextlib, sys, atexit\n"
-        "atexit.register(lambda: print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr))\n"
-        "from headwise.cli import main\n"
-        "for arguments in sys.argv[1:] or [None]:\n"
-        "    with contextlib.suppress(SystemExit):\n"
-        "        main(arguments and arguments.split())\n"
-    )
-    heavy = {"torch", "numpy", "rich", "tokenizers", "safetensors", "huggingface_hub", "transformers"}
-    heavy |= {"pytorch_lightning", "datasets", "torchmetrics", "sacrebleu", "pandas"}
-    heavy |= {"onnx", "onnxruntime", "tensorflow", "keras", "kserve", "fastapi", "uvicorn", "grpc", "ray"}
     asked = ["--version", "--help", *(f"{verb} --help" for verb in command.commands)]
     asked += [f"train {task} --help" for task in BUILT_IN]
     completing = {"_HEADWISE_COMPLETE": "bash_complete", "COMP_WORDS": "headwise v", "COMP_CWORD": "1"}
     for arguments, environment in ((asked, {}), ([], completing)):
         done = subprocess.run(
-            [sys.executable, "-c", program, *arguments],
+            [sys.executable, "-c", IMPORTED, *arguments],
             env={**os.environ, **environment},
             capture_output=True,
             text=True,
@@ -187,7 +193,49 @@ def test_answers_without_importing_anything_heavy() -> None:
         )
         assert done.stdout.count("Usage: ") == max(0, len(arguments) - 1)
         assert done.stdout
-        assert heavy.isdisjoint(done.stderr.split()), f"imported by one of {arguments}"
+        assert HEAVY.isdisjoint(done.stderr.split()), f"imported by one of {arguments}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *("view nope.hw", "stats nope.hw", "plot nope.hw", "profile --file nope.txt", "watch --file nope.txt"),
+        *("doctor nope.py:A", "doctor --nope", "compare nope.py:A torch", "gradcheck nope.py:A"),
+        *("evaluate nope a.csv", "predict nope text", "serve nope", "train classify --nope", "bench --nope"),
+    ],
+)
+def test_a_mistake_is_told_without_importing_anything_heavy(arguments: str, tmp_path: Path) -> None:
+    program = [sys.executable, "-c", IMPORTED, arguments]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, cwd=tmp_path)
+    said, imported = done.stderr.splitlines()
+    assert said.startswith("headwise: ")
+    assert "nope" in said
+    assert HEAVY.isdisjoint(imported.split())
+
+
+def test_help_groups_the_verbs_and_cuts_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for width in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = run("--help").out.splitlines()
+        assert max(map(len, lines)) <= width
+        titles = [line for line in lines if line.endswith(":")]
+        assert titles == ["Options:", "Look:", "Check:", "Build:", "Train:", "Ship:"]
+        listed = {
+            line.split()[0]: line for line in lines if line.startswith("  ") and line.split()[0] in command.commands
+        }
+        assert listed.keys() == command.commands.keys()
+        for name, line in listed.items():
+            assert line.endswith("."), line
+            assert "…" not in line
+            assert "..." not in line
+            assert line.endswith(str(command.commands[name].short_help))
+    (tried,) = (line for line in lines if "Try: " in line)
+    assert shlex.split(tried)[1:3] == ["headwise", "view"]
+
+
+def test_a_verb_in_no_group_is_listed_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(command.commands, "more", click.Command("more", short_help="One more."))
+    assert "Others:\n  more       One more." in run("--help").out
 
 
 def test_completion_knows_verbs_and_options() -> None:

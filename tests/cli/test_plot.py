@@ -84,6 +84,7 @@ def test_every_option_reaches_the_figure(run: Run, run_hw: Path, asked: list[tup
         run("plot", "run.hw", "--kind", "text", "--layer", "1", "--head", "1", "--col", "4", "--rows", "2:").code == 0
     )
     assert run("plot", "run.hw", "--layer", "0", "--values").code == 0
+    assert run("plot", "run.hw", "--kind", "text", "--layer", "0", "--row", "c", "--cols", "b,5").code == 0
     assert asked == [
         (
             "heatmap",
@@ -104,6 +105,7 @@ def test_every_option_reaches_the_figure(run: Run, run_hw: Path, asked: list[tup
         ("heads", {"layers": [1], "example": 0, "title": ""}),
         ("text", {"layer": 1, "head": 1, "example": 0, "col": 4, "rows": slice(2, None)}),
         ("heatmap", {"layer": 0, "example": 0, "values": True}),
+        ("text", {"layer": 0, "example": 0, "row": 2, "cols": [1, 5]}),
     ]
 
 
@@ -146,8 +148,13 @@ BAD: dict[str, tuple[list[str], str]] = {
     "a head that is not there": ("run.hw --layer 0 --head 2", "head must be in 0 … 1. Received: head=2"),
     "a head that is no number": ("run.hw --layer 0 --head all", '--head: expected a number, or "mean"'),
     "an example that is not there": ("run.hw --layer 0 --example 1", "example must be in 0 … 0"),
-    "rows that are none": ("run.hw --layer 0 --rows a-b", "--rows: expected a range such as 0:20"),
+    "rows that are none": ("run.hw --layer 0 --rows a,,b", "--rows: expected a range such as 0:20"),
     "rows that are not there": ("run.hw --layer 0 --rows 9:", "rows: expected at least one of 0 … 5"),
+    "a token that is not there": ("run.hw --layer 0 --rows a,z", "--rows: 'z' is not among the tokens"),
+    "a token that is there twice": (
+        "twice.hw --kind text --layer 0 --row it",
+        "--row: 'it' occurs at 1 and 4. Choose one: --row it:2 or --row 4",
+    ),
     "a text without a row": ("run.hw --kind text --layer 0", "expected exactly one of --row"),
     "a row of a heat map": ("run.hw --layer 0 --row 1", "--row: only --kind text has it. Received: --kind=heatmap"),
     "a layer of heads": ("run.hw --kind heads --layer 0", "only --kind heatmap, surface3d or text has it"),
@@ -166,6 +173,9 @@ def test_bad_input_gets_one_line_and_leaves_nothing_behind(run: Run, run_hw: Pat
     (tmp_path / "words.txt").write_text("some words", encoding="utf-8")
     (tmp_path / "same.pdf").write_bytes(run_hw.read_bytes())
     (tmp_path / "folder.pdf").mkdir()
+    twice = make_seen()
+    twice.tokens = ["the", "it", "b", "c", "it", "d"]
+    twice.save(tmp_path / "twice.hw")
     before = contents(tmp_path)
     arguments, expected = BAD[case]
     refused(run("plot", *arguments.split()), expected)

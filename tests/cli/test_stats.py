@@ -142,3 +142,16 @@ def test_bad_input_gets_one_line_and_leaves_nothing_behind(run: Run, run_hw: Pat
     arguments, *expected = BAD[case]
     refused(run("stats", *arguments.split()), *expected)
     assert contents(tmp_path) == before
+
+
+def test_one_query_is_chosen_by_its_text(run: Run, run_hw: Path, seen: Seen) -> None:
+    result = run("stats", run_hw, "--row", "x", "--layers", "0-2")
+    assert result.code == 0
+    for layer, head, row in zip([0, 0, 1, 1, 2, 2], [0, 1] * 3, rows(result.out), strict=True):
+        weights = seen[layer].weights(rows=3, heads=head).flatten()
+        assert row[2] == f"{float(seen[layer].entropy()[0, head, 3]):.2f}"
+        assert f"x → {'uvwxyz'[weights.argmax()]}" in " ".join(row)
+        assert row[-1] == f"{float(weights.max()):.2f}"
+    assert rows(run("stats", run_hw, "--row", "3", "--layers", "0-2").out) == rows(result.out)
+    refused(run("stats", run_hw, "--row", "x"), "--row: 'x' is not among the tokens")  # layer 3 reads the other text
+    refused(run("stats", run_hw, "--row", "6"), "--row", "0 … 5")

@@ -178,7 +178,6 @@ def test_what_serve_cannot_take_is_one_line(
     refused(run("view", "cat", "owl", *serve), "one prompt at a time", "Received: 2 texts")
     refused(run("view", "cat " * 65, *serve), "at most 64 tokens. Received: 65")
     refused(run("view", "cat", *serve, "--layers", "2"), "--layers", "Received: layer 2")
-    refused(run("view", "cat", "--model", copying_model), "Add --serve")
     for folder, kind in (("vit", "vit"), ("t5", "t5"), ("roberta", "roberta")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "config.json").write_text(json.dumps({"model_type": kind}), encoding="utf-8")
@@ -228,3 +227,10 @@ def test_bad_input_gets_one_line_and_leaves_nothing_behind(
     refused(run("view", *shlex.split(arguments)), *expected)
     assert contents(tmp_path) == before
     assert served == []
+
+
+def test_a_file_that_is_given_several_times_is_shown_once(run: Run, records: Path, tmp_path: Path) -> None:
+    result = run("view", "run.hw", "./run.hw", records)
+    assert result.code == 0
+    assert "headwise: run.hw was given 3 times; it is shown once" in result.err
+    assert len(facts(tmp_path / "attention.html")["inputs"]) == 2  # the two examples of the file's batch

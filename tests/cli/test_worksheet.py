@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headwise import masks
+from headwise.records import Seen
 from headwise.worksheet import Worksheet, demo, make
+from tests.viewer.conftest import look, record
+from tests.worksheet.workbook import Workbook
 
 from .conftest import Run, refused
 
@@ -167,3 +171,44 @@ def test_without_xlsxwriter(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert result.code == 2
     assert 'pip install "headwise[worksheet]"' in result.err
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- one weight of a file of records
+
+
+@pytest.fixture
+def seen(tmp_path: Path) -> Seen:
+    seen = look(*(record(length=4, mask=masks.causal()) for _ in range(2)), labels=["it", "was", "the", "animal"])
+    seen.save(tmp_path / "run.hw")
+    return seen
+
+
+def test_a_weight_of_a_record(run: Run, tmp_path: Path, seen: Seen) -> None:
+    asked = ["run.hw", "--layer", "1", "--head", "1", "--row", "animal", "--col", "it"]
+    result = run("worksheet", *asked, "--out", "weight.xlsx")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("Wrote weight.xlsx (")
+    weight = seen[1].weights(heads=1, rows=3, cols=0).item()
+    assert Workbook(tmp_path / "weight.xlsx")["Weight"].item() == pytest.approx(weight, abs=1e-6)
+    printed = run("worksheet", *asked[:-4], "--row", "3", "--col", "0").out
+    assert f"Weight = INDEX(Weights, 1, 1) = {weight:.6f}" in printed
+
+
+@pytest.mark.usefixtures("seen")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run.hw", "--row", "it"], "--col: expected a token or a position of RECORDS. Received: no --col"),
+        (["--row", "it"], "--row: only a weight of RECORDS has this option. Received: no RECORDS"),
+        (["run.hw", "--kind", "mla"], "--kind: only made-up numbers have this option. Received: RECORDS=run.hw"),
+        (["run.hw", "--seed", "1"], "--seed: only made-up numbers have this option"),
+        (["run.hw", "--row", "it", "--col", "it"], "layer: expected one of the 2 layers"),
+        (
+            ["run.hw", "--layer", "0", "--row", "dog", "--col", "0"],
+            "row: expected one of the tokens, it, was, the, animal",
+        ),
+        (["no.hw", "--row", "0", "--col", "0"], "no.hw"),
+    ],
+)
+def test_what_it_refuses_of_a_record(run: Run, arguments: list[str], said: str) -> None:
+    refused(run("worksheet", *arguments), said)

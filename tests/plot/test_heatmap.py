@@ -340,7 +340,12 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "several layers": ({"layer": slice(0, 2)}, ArgumentError, r"layer: expected the number or name of one layer"),
     "rows that are not there": ({"rows": [1, 6]}, ArgumentError, r"rows must be in 0 … 5. Received: rows=6"),
     "no columns": ({"cols": slice(6, 9)}, ArgumentError, r"cols: expected at least one of 0 … 5"),
-    "rows that are no numbers": ({"rows": ["a"]}, DtypeError, r"rows: expected a number from 0 to 5. Received: 'a'"),
+    "rows that are no numbers": ({"rows": [1.5]}, DtypeError, r"rows: expected a number from 0 to 5. Received: 1.5"),
+    "rows that are no tokens": (
+        {"rows": ["a"]},
+        ArgumentError,
+        r"rows: 'a' is not among the tokens. The nearest: 'sat'",
+    ),
     "a scale": (
         {"scale": "cubic"},
         ArgumentError,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
-from mpl_toolkits.mplot3d import Axes3D
+from mpl_toolkits.mplot3d.proj3d import proj_transform
 
 from headwise import masks
 from headwise.errors import ArgumentError
-from headwise.plot import surface3d
+from headwise.plot import surface, surface3d
 from headwise.plot.colour import MASKED
 from headwise.plot.surface import steps_of
 from headwise.records import Seen
@@ -18,25 +20,68 @@ from .conftest import WORDS, make_record, weights_of, written
 
 
 def test_two_steps_by_hand() -> None:
-    x, y, z = steps_of(np.array([[0.25, 0.75]]))
-    assert x[0].tolist() == [-0.5, -0.5, 0.5, 0.5, 1.5, 1.5]
-    assert y[:, 0].tolist() == [-0.5, -0.5, 0.5, 0.5]
-    assert z.tolist() == [[0] * 6, [0, 0.25, 0.25, 0.75, 0.75, 0], [0, 0.25, 0.25, 0.75, 0.75, 0], [0] * 6]
+    """From the right and the front: the lower step first, of whose walls the front one is seen."""
+    found = [(i, j, face.tolist()) for i, j, face in steps_of(np.array([[0.25, 0.75]]), towards=(1.0, 1.0))]
+    assert found == [
+        (0, 0, [[-0.5, 0.5, 0], [0.5, 0.5, 0], [0.5, 0.5, 0.25], [-0.5, 0.5, 0.25]]),
+        (0, 0, [[-0.5, -0.5, 0.25], [0.5, -0.5, 0.25], [0.5, 0.5, 0.25], [-0.5, 0.5, 0.25]]),
+        (0, 1, [[1.5, -0.5, 0], [1.5, 0.5, 0], [1.5, 0.5, 0.75], [1.5, -0.5, 0.75]]),
+        (0, 1, [[0.5, 0.5, 0], [1.5, 0.5, 0], [1.5, 0.5, 0.75], [0.5, 0.5, 0.75]]),
+        (0, 1, [[0.5, -0.5, 0.75], [1.5, -0.5, 0.75], [1.5, 0.5, 0.75], [0.5, 0.5, 0.75]]),
+    ]
+
+
+@pytest.mark.parametrize("eye", [(1.0, 0.6, 0.7), (-0.4, 1.0, 0.3), (0.8, -1.0, 1.5), (-1.0, -0.2, 0.5)])
+def test_the_face_drawn_last_is_the_nearest_one(eye: tuple[float, float, float]) -> None:
+    """At random places of the paper, among all faces there: so no step is drawn through another."""
+    random = np.random.default_rng(0)
+    values = 2 * random.random((5, 6)) ** 3
+    values[1, 2] = np.nan
+    faces = np.stack([face for _, _, face in steps_of(values, towards=eye[:2])])
+    towards = np.array(eye) / np.linalg.norm(eye)
+    right = np.cross([0, 0, 1], towards)
+    right /= np.linalg.norm(right)
+    paper = np.stack([right, np.cross(towards, right)])  # its two directions
+    flat, depth = faces @ paper.T, faces @ towards
+    covered = 0
+    for at in random.uniform(flat.min((0, 1)), flat.max((0, 1)), (400, 2)):
+        edges, to = np.roll(flat, -1, axis=1) - flat, at - flat
+        sides = edges[..., 0] * to[..., 1] - edges[..., 1] * to[..., 0]
+        inside = (sides > 1e-9).all(1) | (sides < -1e-9).all(1)
+        if not inside.any():
+            continue
+        covered += 1
+        # The depth of a face there: it is linear in the place.
+        across = np.stack([flat[inside, 1] - flat[inside, 0], flat[inside, 3] - flat[inside, 0]], axis=-1)
+        steps = np.linalg.solve(across, (at - flat[inside, 0])[..., None])[..., 0]
+        more = np.stack([depth[inside, 1] - depth[inside, 0], depth[inside, 3] - depth[inside, 0]], axis=-1)
+        here = depth[inside, 0] + (steps * more).sum(1)
+        assert here[-1] == pytest.approx(here.max())
+    assert covered > 100
 
 
 def test_the_surface_is_the_records_weights(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    heights, draw = [], Axes3D.plot_surface
+    heights = []
 
-    def plot_surface(self: Axes3D, x: object, y: object, z: np.ndarray, **options: object) -> object:
-        heights.append(z)
-        return draw(self, x, y, z, **options)
+    def remember(values: np.ndarray, **options: Any) -> Any:
+        heights.append(values)
+        assert min(options["towards"]) > 0, "the last query and the last key are in front"
+        return steps_of(values, **options)
 
-    monkeypatch.setattr(Axes3D, "plot_surface", plot_surface)
+    monkeypatch.setattr(surface, "steps_of", remember)
     figure = surface3d(seen, layer=1, head=2)
     weights = weights_of(seen[1], 2)
-    np.testing.assert_array_equal(heights[0][1:-1:2, 1:-1:2], weights)
-    assert figure.axes[-1].get_zlim()[1] == pytest.approx(weights.max())
-    assert len(figure.axes[-1].collections) == 1
+    np.testing.assert_array_equal(heights[0], weights)
+    axes = figure.axes[-1]
+    assert axes.get_zlim()[1] == pytest.approx(weights.max())
+    (painted,) = axes.collections
+    faces = sum(1 for _ in steps_of(weights, towards=(1.0, 1.0)))
+    assert len(painted.get_paths()) == faces
+    # Its highest corner is where the library itself projects it.
+    row, col = np.unravel_index(weights.argmax(), weights.shape)
+    x, y, _ = proj_transform(col - 0.5, row - 0.5, weights.max(), axes.get_proj())
+    corners = np.concatenate([path.vertices for path in painted.get_paths()])
+    assert np.abs(corners - (x, y)).max(1).min() < 1e-9
     assert {*WORDS, "query", "key", "attention weight", "layer 1, head 2"} <= set(written(figure))
 
 

@@ -53,6 +53,19 @@ def pieces(figure: Figure) -> list[tuple[str, float, float]]:
     return [(each.get_text(), *each.get_position()) for each in figure.axes[0].texts if each.get_text().strip()]
 
 
+def test_a_token_is_chosen_by_its_text(seen: Seen) -> None:
+    chosen, numbered = text(seen, layer=1, head=2, row="on"), text(seen, layer=1, head=2, row=3)
+    np.testing.assert_array_equal(shades(chosen).get_array(), shades(numbered).get_array())
+    assert written(chosen) == written(numbered)
+    part = text(seen, layer=1, head=2, col="cat", rows=["sat", "mat"])
+    np.testing.assert_array_equal(shades(part).get_array(), weights_of(seen[1], 2)[[2, 5], 1])
+    assert text(seen[1], head=2, row="b", row_labels=list("abcdef"))
+    with pytest.raises(ArgumentError, match=r"^row: 'dog' is not among the tokens"):
+        text(seen, layer=1, row="dog")
+    with pytest.raises(ArgumentError, match=r"^row: expected a number, because the tokens are not known"):
+        text(seen[1], row="on")
+
+
 def test_the_keys_of_a_query(seen: Seen) -> None:
     figure = text(seen, layer=1, head=2, row=3)
     np.testing.assert_array_equal(shades(figure).get_array(), weights_of(seen[1], 2)[3])
@@ -209,9 +222,9 @@ def test_everything_lies_inside_the_figure() -> None:
     [
         ({}, ArgumentError, "expected exactly one of row= (a query and its keys) and col= (a key and its queries)"),
         ({"row": 1, "col": 1}, ArgumentError, "expected exactly one of row="),
-        ({"row": 6}, ArgumentError, "rows must be in 0 … 5. Received: rows=6"),
-        ({"col": -7}, ArgumentError, "cols must be in 0 … 5. Received: cols=-7"),
-        ({"row": "cat"}, DtypeError, "row: expected a number. Received: 'cat'"),
+        ({"row": 6}, ArgumentError, "row must be in 0 … 5. Received: row=6"),
+        ({"col": -7}, ArgumentError, "col must be in 0 … 5. Received: col=-7"),
+        ({"row": 1.5}, DtypeError, "row: expected a number or the text of a token. Received: 1.5"),
         ({"row": 1, "rows": [2]}, ArgumentError, "with row=, choose a part of the text with cols="),
         ({"col": 1, "cols": [2]}, ArgumentError, "with col=, use rows="),
         ({"col": 1, "hide_sink": True}, ArgumentError, "hide_sink: expected row="),

@@ -339,3 +339,20 @@ def test_statistics_by_layer() -> None:
     torch.testing.assert_close(found["a"].entropy, seen["a"].entropy())
     with pytest.raises(RecordError, match="called 2 times"):
         model("a", calls=2).statistics("entropy")
+
+
+def test_tokens_are_chosen_by_their_text() -> None:
+    q = torch.randn(2, 2, 4, 8)
+    kept = headwise.attention(q, q, q, record=True)[1]
+    seen = Seen([kept])
+    seen.tokens = [["the", "cat", "the", "mat"], ["the", "cat", "a", "dog"]]
+    assert torch.equal(seen[0, 1, "cat"], kept.weights(1, heads=1))
+    assert torch.equal(seen[0, :, "cat", ["cat", 0]], kept.weights(1, [1, 0]))
+    assert {row.looks_label for row in seen.summary("cat")} == {"cat"}
+    with pytest.raises(ArgumentError, match=r"rows: 'the' occurs at 0 and 2. Choose one: rows='the:2' or rows=2"):
+        seen[0, :, "the"]
+    with pytest.raises(ArgumentError, match=r"cols: 'mat' is not among the tokens"):  # of the second example
+        seen[0, :, :, "mat"]
+    seen.tokens = [["the", "cat", "b", "mat"], ["cat", "the", "a", "dog"]]
+    with pytest.raises(ArgumentError, match=r"rows: 'cat' is at other positions in other examples"):
+        seen[0, :, "cat"]

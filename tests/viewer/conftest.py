@@ -19,11 +19,15 @@ import headwise
 from headwise import masks
 from headwise.records import AttentionRecord, Seen, Site
 from headwise.text import Tokens
-from headwise.viewer import inputs_of, write_page
+from headwise.viewer import facts, inputs_of, write_page
+from tests.libreoffice import libreoffice
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext
     from playwright.sync_api import Page as Tab
+
+
+__all__ = ["libreoffice"]
 
 
 def record(
@@ -319,3 +323,10 @@ def tab(context: BrowserContext) -> Iterator[Tab]:
     yield tab
     tab.close()
     assert trouble == []
+
+
+@pytest.fixture(autouse=True)
+def _plain_opening(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages open on the first head with nothing pinned, as most tests expect, unless a test is marked `opening`."""
+    if not request.node.get_closest_marker("opening"):
+        monkeypatch.setattr(facts, "pairs_of", lambda stacks: [[] for _ in stacks])

@@ -99,20 +99,42 @@ def test_one_bit_less_would_be_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
         list(encode({seen: "layer"}))
 
 
-def test_of_long_inputs_rows_are_compared_that_are_spread_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+Asked = list[tuple[list[int], list[int]]]
 
-    class Asked(AttentionRecord):
-        def weights(self, rows: object = None, *others: object) -> torch.Tensor:
-            asked.extend(range(100)[rows] if isinstance(rows, slice) else rows)  # type: ignore[arg-type]
-            return super().weights(rows, *others)  # type: ignore[arg-type]
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """The rows and heads whose weights are compared: each time of what the page will compute, then of the record."""
+    found: Asked = []
+    weights = encoding._weights
+
+    def listening(record: AttentionRecord, rows: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
+        found.append((rows.tolist(), heads.tolist()))
+        return weights(record, rows, heads)
+
+    monkeypatch.setattr(encoding, "_weights", listening)
+    return found
+
+
+def test_of_long_inputs_rows_are_compared_that_are_spread_evenly(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "TRIED_ROWS", 5)
     monkeypatch.setattr(encoding, "CHECKED_ROWS", 12)
-    plain = record(length=100)
-    list(encode({Asked(plain._call): ""}))
-    assert asked[:5] == [0, 25, 50, 74, 99]
-    assert asked[5:17] == [0, 9, 18, 27, 36, 45, 54, 63, 72, 81, 90, 99]
+    list(encode({record(length=100): ""}))
+    rows = [rows for rows, _ in asked]
+    assert rows[:2] == [[0, 25, 50, 74, 99]] * 2
+    assert rows[2:4] == [[0, 9, 18, 27, 36, 45, 54, 63, 72, 81, 90, 99]] * 2
+
+
+def test_heads_that_are_near_enough_are_not_compared_again(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "TRIED_ROWS", 2)  # the first and the last: the bits of head 1 are guessed too low
+    torch.manual_seed(0)
+    q, k = torch.randn(1, 2, 9, 4), torch.randn(1, 2, 9, 4)
+    q[:, 0], q[:, 1, 4] = 0.0, 30 * q[:, 1, 4]
+    ((groups,),) = encode({headwise.attention(q, k, k, record=True)[1]: ""})
+    heads = [heads for _, heads in asked]
+    assert heads[:4] == [[0, 1]] * 4
+    assert set(map(tuple, heads[4:])) == {(1,)}
+    assert groups[1].bits > groups[0].bits
 
 
 def test_rows_are_compared_in_blocks_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

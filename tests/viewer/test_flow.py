@@ -207,7 +207,7 @@ def test_pointing_at_a_layer_reads_it_and_shades_the_text_by_it(tab: Page, tmp_p
     seen = look(*(record() for _ in range(3)))
     show(tab, tmp_path, seen, pinrow=2)
     expected = layer_by_layer(seen, 2)
-    place = tab.locator(".view-flow canvas").bounding_box()
+    place = tab.locator(".view-flow .layers canvas").bounding_box()
     frame = tab.evaluate("headwise.app.view.frame")
     assert place is not None
     for row, col in [(1, 5), (3, 0), (2, 8)]:
@@ -307,7 +307,7 @@ def test_it_fits_a_narrow_window(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, look(*(record(length=30) for _ in range(6))), pinrow=3, col=12)
     assert tab.evaluate("document.documentElement.scrollWidth") <= 400
     assert tab.evaluate("headwise.app.panel.scrollWidth <= headwise.app.panel.clientWidth")
-    assert tab.locator(".view-flow canvas").bounding_box()["width"] > 300  # type: ignore[index]
+    assert tab.locator(".view-flow .layers canvas").bounding_box()["width"] > 300  # type: ignore[index]
 
 
 @pytest.mark.parametrize("kind", ["rollout", "relevance"])

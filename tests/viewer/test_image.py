@@ -15,7 +15,7 @@ from headwise.records import AttentionRecord, Seen, Site
 from headwise.text import Patches
 from headwise.viewer import inputs_of, write_page
 
-from .browser import WITHIN, check_largest, check_with_axe, told
+from .browser import WITHIN, check_largest, check_with_axe, kept_address, told
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -276,7 +276,9 @@ def test_pictures_and_python(tab: Page, tmp_path: Path, monkeypatch: pytest.Monk
     with tab.expect_download() as download:
         tab.get_by_role("button", name="Save SVG").click()
     image = ElementTree.parse(download.value.path())
-    assert len(list(image.iter("{http://www.w3.org/2000/svg}image"))) == 3, "colour bar, image, overlay"
+    assert len(list(image.iter("{http://www.w3.org/2000/svg}image"))) == 3 + 2 * 3, (
+        "colour bar, image, overlay; image and overlay of each head"
+    )
     said = ["".join(each.itertext()) for each in image.iter("{http://www.w3.org/2000/svg}text")]
     assert "gives most to" in said[0]
     for direction in ("gives", "gets"):
@@ -294,3 +296,58 @@ def test_axe_finds_nothing_serious(axe_tab: Page, tmp_path: Path) -> None:
     show(axe_tab, tmp_path, vision(), "row=3&col=0", images=picture())
     told(axe_tab, 3)
     check_with_axe(axe_tab)
+
+
+def test_every_head_of_the_layer_has_a_small_map(tab: Page, tmp_path: Path) -> None:
+    seen = vision(2)
+    show(tab, tmp_path, seen, "layer=1&row=6", images=picture())
+    told(tab, 6)
+    maps = tab.locator(".view-image .maps button")
+    assert maps.all_text_contents() == ["head 0", "head 1", "head 2"]
+    assert tab.locator(".view-image .maps h2").text_content() == "Every head of layer 1"
+    found = tab.evaluate("headwise.app.view.maps.maps.map(({ weights }) => [...weights])")
+    expected = seen[1].weights(rows=6)[0, :, 0, 1:]
+    np.testing.assert_allclose(found, expected, atol=WITHIN)
+    assert tab.evaluate("headwise.app.view.maps.top") == pytest.approx(float(expected.max()), abs=WITHIN)
+    maps.nth(2).click()
+    told(tab, 6, "head 2")
+    assert [each.get_attribute("aria-pressed") for each in maps.all()] == ["false", "false", "true"]
+    tab.keyboard.press("Escape")
+    tab.evaluate("headwise.state.set({ row: null, pinRow: null })")
+    tab.wait_for_function("() => headwise.app.view.maps.element.hidden")
+
+
+@pytest.mark.parametrize("token", [0, 6])
+def test_the_rollout_lies_over_the_image(token: int, tab: Page, tmp_path: Path) -> None:
+    seen = vision(3)
+    show(tab, tmp_path, seen, f"row={token}", images=picture())
+    told(tab, token)
+    tab.keyboard.press("r")
+    tab.get_by_text("is made of: rollout over 3 layers").wait_for()
+    found = told(tab, token)
+    expected = headwise.analyses.rollout(seen, rows=token)[0, 0]
+    check(tab, found, expected)
+    assert "over=rollout" in kept_address(tab)
+    code = tab.evaluate("headwise.app.view.python()")
+    names: dict[str, Any] = {"seen": seen}
+    exec(code.replace('figure.savefig("attention.pdf")', ""), names)
+    np.testing.assert_allclose(names["patches"].reshape(-1), expected[1:], atol=WITHIN)
+
+
+def test_cross_attention_has_no_rollout(tab: Page, tmp_path: Path) -> None:
+    seen = Seen([record(2, ROWS * COLS, kind="cross")])
+    seen.tokens = {"source": Patches(ROWS, COLS, ()), "target": [["a", "b"]]}
+    show(tab, tmp_path, seen, "row=1&over=rollout")
+    told(tab, 1)
+    button = tab.get_by_role("button", name="rollout")
+    assert button.is_disabled()
+    assert button.get_attribute("title") == "A rollout needs self-attention."
+
+
+def test_what_the_model_read_is_behind_its_patches(tab: Page, tmp_path: Path) -> None:
+    seen = vision()
+    seen.pixel_values = torch.randn(1, 3, 10 * ROWS, 10 * COLS)
+    show(tab, tmp_path, seen, "row=6")
+    told(tab, 6)
+    tab.wait_for_function("() => headwise.app.view.photo?.width === 50")
+    tab.get_by_text("spread from its lowest to its highest value").wait_for()

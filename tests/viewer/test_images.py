@@ -13,7 +13,11 @@ import torch
 from PIL import Image
 
 from headwise.errors import ArgumentError, FileError
-from headwise.viewer.images import data_uri
+from headwise.viewer.images import SPREAD, each_image, picture
+
+
+def data_uri(image: Any) -> str:
+    return picture(image).uri
 
 
 def pixels(uri: str, kind: str = "png") -> np.ndarray:
@@ -40,6 +44,10 @@ GIVEN: dict[str, tuple[Any, np.ndarray]] = {
     "half precision": (torch.from_numpy(GREY / 255).half(), GREY),
     "PIL": (Image.fromarray(COLOUR), COLOUR),
     "PIL with a palette": (Image.fromarray(COLOUR).convert("P", palette=Image.Palette.ADAPTIVE), COLOUR),
+    "as a model reads it": (np.moveaxis(COLOUR, 2, 0).repeat(2, 2) / 255, COLOUR.repeat(2, 1)),
+    "one channel first": (GREY[None].repeat(2, 2), GREY.repeat(2, 1)),
+    "one channel last": (GREY[..., None], GREY),
+    "bfloat16": (torch.tensor([[0.0, 1.0]]).bfloat16(), np.array([[0, 255]])),
     "one pixel": (np.full((1, 1), 7, np.uint8), np.full((1, 1), 7, np.uint8)),
 }
 
@@ -77,13 +85,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "channels first": (np.zeros((3, 4, 5)), r"\[H, W, 3\] or \[H, W\]. Received: float64 \[3, 4, 5\]"),
     "transparency": (np.zeros((4, 5, 4), np.uint8), r"Received: uint8 \[4, 5, 4\]"),
     "a batch": (np.zeros((1, 4, 5, 3)), r"Received: float64 \[1, 4, 5, 3\]"),
     "no pixels": (np.zeros((0, 5)), r"Received: float64 \[0, 5\]"),
     "integers": (np.zeros((4, 5), np.int64), r"Received: int64 \[4, 5\]"),
-    "normalised": (np.full((4, 5), -2.1), "floats from 0 to 1. Received: -2.1 to -2.1. Undo the normalisation"),
-    "NaN": (np.full((4, 5), np.nan), "floats from 0 to 1. Received: nan to nan"),
+    "NaN": (np.full((4, 5), np.nan), "expected finite pixels. Received: NaN or inf. Pass the image itself"),
     "no image": (3, r"Received: int64 \[\]"),
 }
 
@@ -93,3 +99,58 @@ def test_what_is_no_image_is_refused(name: str) -> None:
     given, message = REFUSED[name]
     with pytest.raises(ArgumentError, match=message):
         data_uri(given)
+
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.5)
+
+
+class Processor:
+    """As the image processors of transformers."""
+
+    do_normalize = True
+    image_mean, image_std = list(MEAN), list(STD)
+
+
+@pytest.mark.parametrize("processor", [(MEAN, STD), Processor(), type("Both", (), {"image_processor": Processor()})()])
+def test_a_known_normalisation_is_removed(processor: Any) -> None:
+    wide = COLOUR.repeat(2, 1)
+    read = np.moveaxis((wide / 255 - MEAN) / STD, 2, 0)
+    found = picture(torch.from_numpy(read), processor)
+    assert (pixels(found.uri) == wide).all()
+    assert found.note is None
+
+
+def test_an_unknown_normalisation_is_said() -> None:
+    read = (COLOUR.repeat(2, 1) / 255 - 0.5) / 0.5
+    found = picture(np.moveaxis(read, 2, 0))
+    shown = pixels(found.uri)
+    assert (shown.min(), shown.max()) == (0, 255)
+    assert found.note == SPREAD
+    assert picture(np.full((4, 5), -2.1)).note == SPREAD  # of one colour: black
+
+
+def test_a_processor_that_does_not_normalise_changes_nothing() -> None:
+    plain = Processor()
+    plain.do_normalize = False
+    assert (pixels(picture(COLOUR / 255, plain).uri) == COLOUR).all()
+
+
+@pytest.mark.parametrize(
+    ("processor", "message"),
+    [
+        (3, r"expected an image processor with image_mean and image_std, or the pair \(mean, std\). Received: int"),
+        (((0.5, 0.5), 1.0), "expected a mean and a std for each of 3 channels. Received: 2, 1"),
+    ],
+)
+def test_what_is_no_processor_is_refused(processor: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=f"processor: {message}"):
+        picture(COLOUR / 255, processor)
+
+
+def test_a_batch_is_the_list_of_its_images() -> None:
+    batch = torch.rand(2, 3, 4, 5)
+    for given in (batch, {"pixel_values": batch}, list(batch), [batch[:1], batch[1:]]):
+        found = each_image(given)
+        assert len(found) == 2
+        assert all(torch.equal(one, other) for one, other in zip(found, batch, strict=True))
+    assert each_image("a.png") == "a.png"

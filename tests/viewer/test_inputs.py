@@ -182,14 +182,16 @@ def seen_image(batch: int = 1) -> Seen:
 def test_an_image_goes_to_the_axes_that_are_its_patches() -> None:
     (given,) = inputs_of(seen_image(), images=torch.zeros(4, 4))
     assert given.stacks[0].rows.image is not None
-    assert given.stacks[0].rows.image.startswith("data:image/png;base64,")
+    assert given.stacks[0].rows.image.uri.startswith("data:image/png;base64,")
     assert given.stacks[0].rows == given.stacks[0].cols
     both = inputs_of(seen_image(2), images=[torch.zeros(4, 4), None])
     assert [each.stacks[0].rows.image is not None for each in both] == [True, False]
 
 
 def test_images_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"images: input has no tokens that are patches .* seen.tokens = Patches"):
+    with pytest.raises(
+        ArgumentError, match=r"images: input has no tokens that are patches .* seen.tokens = headwise.text.Patches"
+    ):
         inputs_of(record(), images=torch.zeros(4, 4))
     with pytest.raises(ArgumentError, match=r"images: expected one for each of the 2 inputs. Received: 3"):
         inputs_of(seen_image(2), images=[None] * 3)

@@ -307,22 +307,24 @@ def test_nonsense_in_the_address_is_left_out(page: Page, url: str) -> None:
 
 
 def test_a_line_is_clicked(page: Page, induction: int) -> None:
-    """In the Text view a line between two columns is an edge."""
-    page.evaluate("(head) => headwise.state.set({ view: 'text', form: 'lines', layer: 1, head })", induction)
-    page.wait_for_function("() => headwise.app.view.lines.drawn.length > 0")
+    """In the Lines view a line between two columns is an edge."""
+    page.evaluate(
+        "(head) => headwise.state.set({ view: 'lines', layer: 1, head, pinRow: null, pinCol: null })", induction
+    )
+    page.wait_for_function("() => headwise.app.view.columns.drawn.length > 0")
     at = page.evaluate(
         """() => {
-            const { lines } = headwise.app.view;
-            const { left, right } = lines.plot; // in the middle of a line its height is the mean of both ends
-            return { x: (left + right) / 2, y: (lines.middleOf(7) + lines.middleOf(3)) / 2 };
+            const { columns } = headwise.app.view;
+            const { left, right } = columns.plot; // in the middle of a line its height is the mean of both ends
+            return { x: (left + right) / 2, y: (columns.middleOf(7) + columns.middleOf(3)) / 2 };
         }"""
     )
-    page.locator(".lines canvas").click(position=at)
+    page.locator(".columns canvas").click(position=at)
     assert page.locator(".edits .edge").inner_text() == "Block pig → ant"
     page.locator('.edits [data-scope="head"]').click()
     settled(page, f"pig 7 ↛ ant 3 · layer 1 · head {induction}")
-    page.wait_for_function("() => headwise.app.view.lines.shown.blocked[0].length === 1")
-    assert not page.evaluate("headwise.app.view.lines.drawn.some(({ row, col }) => row === 7 && col === 3)")
+    page.wait_for_function("() => headwise.app.view.columns.shown.blocked[0].length === 1")
+    assert not page.evaluate("headwise.app.view.columns.drawn.some(({ row, col }) => row === 7 && col === 3)")
 
 
 def test_every_view_follows_the_edits(page: Page) -> None:

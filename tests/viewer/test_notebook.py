@@ -51,8 +51,12 @@ changed = make()
 before = changed.q.mul_(2)
 """
 
+# Pages open on the first head, as in the other tests (conftest.py).
+PLAIN = "from headwise.viewer import facts; facts.pairs_of = lambda stacks: [[] for _ in stacks]"
+
 CELLS = {
     "make": MAKE,
+    "plain": PLAIN,
     "record": "record",
     "causal": "causal",
     "record again": "record",
@@ -259,7 +263,7 @@ def test_what_is_too_large_for_a_frame_is_a_picture(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(notebook, "FRAME_BYTES", 100)
     text = still(bundle(small())["text/html"])[1]
     assert 'pip install "headwise[notebook]"' in text
-    assert "headwise.view(record)" in text
+    assert 'headwise.view(record, "page.html")' in text
     monkeypatch.setattr(notebook, "WIDGET_BYTES", 100)  # which would not help either
     assert "headwise view run.hw --serve" in still(bundle(small())["text/html"])[1]
 

@@ -55,7 +55,7 @@ def page_with_toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(Path(str(bundle.STATIC)), static)
     (static / "views" / "toy.js").write_text(TOY, encoding="utf-8")
     text = (static / "views.js").read_text(encoding="utf-8")
-    text = 'import { ToyView } from "./views/toy.js";\n' + text.replace("ImageView];", "ImageView, ToyView];")
+    text = 'import { ToyView } from "./views/toy.js";\n' + text.replace("[ModelView,", "[ModelView, ToyView,")
     (static / "views.js").write_text(text, encoding="utf-8")
     monkeypatch.setattr(page, "assemble", functools.partial(bundle.assemble, root=static))
     write(tmp_path / "page.html", look(record(length=3)), look(record(length=4)))
@@ -65,13 +65,13 @@ def page_with_toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_view_is_one_file_and_one_entry(tab: Page, page_with_toy: Path) -> None:
     tab.goto(page_with_toy.as_uri())
     tab.wait_for_function("() => window.headwise?.app")
-    assert tab.get_by_role("tab").all_inner_texts()[-2:] == ["Image", "Toy"]
-    tab.keyboard.press("7")
+    assert tab.get_by_role("tab").all_inner_texts()[:2] == ["Model", "Toy"]
+    tab.keyboard.press("2")
     tab.locator(".toy", has_text="head 0").wait_for()
     assert kept_address(tab) == "view=toy"
     tab.keyboard.press("?")
-    keys = " ".join(tab.get_by_role("dialog", name="Keys").inner_text().split())
-    assert "1 … 7 choose a view" in keys
+    keys = " ".join(tab.get_by_role("dialog", name="Keyboard").inner_text().split())
+    assert "1 … 9 choose a view" in keys
     assert keys.endswith("In Toy y the other head")
     tab.keyboard.press("Escape")
     tab.keyboard.press("y")

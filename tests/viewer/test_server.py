@@ -210,6 +210,20 @@ def test_what_is_missing_is_named(client: Client) -> None:
     assert client.refusal("stats") == (400, "expected input=… in the address. Received: nothing")
 
 
+def test_the_terms_of_a_row_are_exact(everything: Client, shown: dict[str, AttentionRecord]) -> None:
+    number, seen = list(shown).index("scale and softcap"), shown["scale and softcap"]
+    first = sum(each.shape[0] for each in list(shown.values())[:number])
+    status, _, body = everything.ask(f"terms?input={first}&stack=0&layer=0&head=1&row=4")
+    numbers = np.frombuffer(body, "<f8")
+    assert status == 200
+    np.testing.assert_array_equal(numbers[:4], [4, 2.0, 3.0, np.nan])
+    np.testing.assert_array_equal(numbers[4:8], seen.q[0, 1, 4])
+    np.testing.assert_array_equal(numbers[8:44].reshape(9, 4), seen.k[0, 1])
+    np.testing.assert_array_equal(numbers[44:], [0.0] * 9 + [1.0] * 9)
+    refusal = everything.refusal(f"terms?input={first}&stack=0&layer=0&head=1&row=9")
+    assert refusal == (400, "row: expected 0 to 8. Received: 9")
+
+
 @pytest.mark.parametrize(
     ("body", "refusal"),
     [
@@ -324,7 +338,8 @@ def test_other_origins_are_refused(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "allowed"), [("", "GET, HEAD"), ("tile", "GET, HEAD"), ("stats", "GET, HEAD"), ("mix", "POST")]
+    ("path", "allowed"),
+    [("", "GET, HEAD"), ("tile", "GET, HEAD"), ("terms", "GET, HEAD"), ("stats", "GET, HEAD"), ("mix", "POST")],
 )
 def test_only_the_methods_that_are_meant(client: Client, path: str, allowed: str) -> None:
     for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"} - {*allowed.split(", ")}:
@@ -339,7 +354,7 @@ def test_head_tells_the_length_alone(client: Client) -> None:
 
 
 def test_a_path_that_is_not_there_says_what_is(client: Client) -> None:
-    assert client.refusal("weights") == (404, "Unknown path 'weights': expected tile, mix, stats.")
+    assert client.refusal("weights") == (404, "Unknown path 'weights': expected tile, mix, terms, stats.")
     assert client.refusal("../etc/passwd")[0] == 404
     assert client.refusal("tile/")[0] == 404
 

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 WORDS = ["[CLS]", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
-VIEWS = ["model", "head", "text", "compare", "flow", "image"]
+TITLES = {"model": "Model", "head": "Head", "lines": "Lines", "text": "Text", "neuron": "Neuron", "surface": "3-D"}
+TITLES |= {"compare": "Compare", "flow": "Flow", "image": "Image"}
+VIEWS = list(TITLES)
+TABS = VIEWS[:-1]  # of a text: it has no image
 
 
 def seen_of(*records: AttentionRecord, words: list[str] | None = WORDS) -> Seen:
@@ -176,7 +179,7 @@ def test_a_weight_that_is_late_never_stands_for_another(tab: Page, tmp_path: Pat
 
 def test_the_other_keys(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, seen_of(record(), record()), "row=1&col=2")
-    for number, view in enumerate(VIEWS, 1):
+    for number, view in enumerate(TABS, 1):
         tab.keyboard.press(str(number))
         wait(tab, view=view)
     tab.keyboard.press("2")
@@ -222,7 +225,7 @@ def test_keys_of_other_keyboards(tab: Page, tmp_path: Path) -> None:
 def test_the_table_of_keys_lists_those_of_the_view_too(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, seen_of(record()), "view=model")
     tab.keyboard.press("?")
-    dialog = tab.get_by_role("dialog", name="Keys")
+    dialog = tab.get_by_role("dialog", name="Keyboard")
     text = re.sub(r"\s+", " ", dialog.inner_text())
     assert "[ ] previous layer, next layer" in text
     assert "In Model ↑ ↓ ← → next head in this direction Enter open this head" in text
@@ -241,19 +244,19 @@ def test_the_table_of_keys_lists_those_of_the_view_too(tab: Page, tmp_path: Path
 def test_tabs_as_the_pattern_for_tabs_has_them(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, seen_of(record()), "view=model")
     tabs = tab.get_by_role("tab")
-    assert tabs.all_inner_texts() == [view.title() for view in VIEWS]
+    assert tabs.all_inner_texts() == [TITLES[view] for view in TABS]
     tabs.nth(0).focus()
     for key, view in [
         ("ArrowRight", "head"),
-        ("ArrowRight", "text"),
-        ("End", "image"),
+        ("ArrowRight", "lines"),
+        ("End", "flow"),
         ("ArrowRight", "model"),
-        ("ArrowLeft", "image"),
+        ("ArrowLeft", "flow"),
     ]:
         tab.keyboard.press(key)
         wait(tab, view=view)
         chosen = tab.get_by_role("tab", selected=True)
-        assert chosen.inner_text() == view.title()
+        assert chosen.inner_text() == TITLES[view]
         assert tab.evaluate("headwise.app.root.activeElement.id") == f"tab-{view}"
         panel = tab.get_by_role("tabpanel")
         assert panel.get_attribute("aria-labelledby") == f"tab-{view}"
@@ -615,7 +618,7 @@ def test_numbers_that_cannot_be_read_are_a_sentence(change: Any, name: str, tab:
     alert = tab.get_by_role("alert")
     alert.get_by_text("damaged").wait_for()
     assert "Write it again" in alert.inner_text()
-    assert tab.get_by_role("tab").count() == 6  # all the rest is there
+    assert tab.get_by_role("tab").count() == len(TABS)  # all the rest is there
     alert.get_by_role("button", name="Dismiss").click()
     assert alert.inner_text() == ""
 
@@ -744,3 +747,16 @@ def test_axe_finds_nothing_serious(view: str, axe_tab: Page, tmp_path: Path) -> 
             tab.set_viewport_size({"width": 400, "height": 800})
             tab.wait_for_timeout(100)
         check_with_axe(tab)
+
+
+@pytest.mark.parametrize("address", ["view=model&layer=1&head=1", "view=text&row=4&pinrow=4", "view=head&row=4&col=2"])
+def test_a_page_within_another_one_does_not_scroll_that_one(tab: Page, tmp_path: Path, address: str) -> None:
+    page = write(tmp_path, seen_of(record(), record()))
+    outer = tmp_path / "outer.html"
+    frame = f'<iframe src="{page.name}#{address}" width="900" height="600"></iframe>'
+    outer.write_text(f'<div style="height: 3000px"></div>{frame}<div style="height: 3000px"></div>', encoding="utf-8")
+    tab.goto(outer.as_uri())
+    inner = tab.frames[1]
+    inner.wait_for_function("() => window.headwise?.app")
+    tab.wait_for_timeout(300)  # a frame out of sight draws no frames to wait for
+    assert tab.evaluate("scrollY") == 0

@@ -15,9 +15,9 @@ import torch
 from headwise import masks
 from headwise.nn import MultiHeadAttention, MultiHeadLatentAttention
 from headwise.nn.positions import Alibi, Rope, T5Buckets
+from tests.libreoffice import Convert
 
 from .cases import CASES, MLA, Case, bert, heads, x
-from .conftest import Convert
 from .workbook import Workbook
 
 pytestmark = pytest.mark.usefixtures("_exact_rope")

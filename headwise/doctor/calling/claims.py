@@ -196,19 +196,16 @@ def _of_another_mask(lines: Sequence[str], i: int, name: str) -> bool:
     one: `index_mask = scores.new_ones(...)  # True = masked`.
     """
     codes = [line.split("#", 1)[0] for line in lines]
-    start = i
-    while start < len(lines) - 1 and not codes[start].strip():
-        start += 1
-    depth = 0
-    for start in range(start, -1, -1):
+    last = next((at for at in range(i, len(lines)) if codes[at].strip()), i)
+    start, depth = last, 0
+    for start in range(last, -1, -1):
         depth += sum(map(codes[start].count, ")]}")) - sum(map(codes[start].count, "([{"))
         if depth <= 0:
             break
     made = re.match(r"\s*(\w*mask\w*)\s*=(?!=)", codes[start])
     if made is None or made[1] == name:
         return False
-    end = start
-    depth = 0
+    end, depth = start, 0
     for end in range(start, len(lines)):
         depth += sum(map(codes[end].count, "([{")) - sum(map(codes[end].count, ")]}"))
         if depth <= 0:

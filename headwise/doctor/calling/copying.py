@@ -46,6 +46,13 @@ def copied(module: nn.Module) -> nn.Module:
         ) from error
 
 
+def at_rest(module: nn.Module) -> nn.Module:
+    """A copy in eval mode, whatever its own `train` returns."""
+    found = copied(module)
+    found.eval()
+    return found
+
+
 _ATOMS = (bool, int, float, str, type(None))
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling import claims, sizes
-from headwise.doctor.calling.copying import copied
+from headwise.doctor.calling.copying import at_rest, copied
 from headwise.doctor.calling.mask_input import Form, MaskInput
 from headwise.doctor.calling.mask_trial import MaskTrial
 from headwise.doctor.calling.settle import lengths, settle
@@ -217,7 +217,7 @@ def discover(
     spec = spec or Spec()
     with undisturbed(module):
         plain = getattr(module, "_orig_mod", module)  # otherwise torch.compile would compile each trial
-        trial = Trial(copied(plain).eval(), spec, example)
+        trial = Trial(at_rest(plain), spec, example)
         way = settle(trial, trial.search())
         length, same = lengths(trial, way)
         heads = spec.heads or sizes.heads(module)

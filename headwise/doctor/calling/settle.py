@@ -11,6 +11,7 @@ from headwise.doctor.calling import names
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
 from headwise.doctor.calling.way import Inputs, Way, noise
 
+_MANY = 3 * KEYS
 _EXACT = 1e-6  # a smaller relative change of the output counts as none
 
 
@@ -115,7 +116,8 @@ def lengths(trial: Trial, way: Way) -> tuple[int | None, bool]:
 
     own = way.takes == "self"
     if works(QUERIES, QUERIES if own else KEYS):
-        return None, False
+        # Few tokens may be padded to one block each: many more keys than queries show whether they must be as many.
+        return None, not own and works(_MANY, _MANY) and not works(QUERIES, _MANY)
     if works(QUERIES, QUERIES):
         return None, not own
     found = way.lengths[0]

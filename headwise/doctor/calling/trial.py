@@ -127,7 +127,7 @@ class Trial:
             said = f"forward returned {problem}, and nothing in it is an output for {batch} × {queries} inputs"
         except Exception as error:
             if out_of_memory(error) and self.example is None and max(queries, keys) <= LONG:
-                raise  # the next call would need as much memory; with an example it is known to run, so the guess is wrong
+                raise  # the next call would need as much memory (with an example, it is the guess that is wrong)
             said, raised = f"{type(error).__name__}: {str(error).strip() or 'no message'}", error
         else:
             at = way.sizes(inputs)
@@ -180,18 +180,19 @@ class Trial:
             plain = ["B1NM", *plain]
         rows = ["BNM"] if self._example_rows() is None else ["B1NM", "BNM"]
         # A number of keys that differs from the number of queries comes first: it tells which argument is which.
-        for layouts, several, lengths in (
+        ways = (
             *((plain, whole, "differ"), (["BM"], whole, "one"), (rows, whole, "alike")),
             *((others, whole, "any"), (rows, whole, "fixed")),
             *((rows, partial, "differ"), (rows, partial, "alike")),
             (MAPS, [o for o in whole if o.takes == "self"], "map"),
-        ):
+        )
+        for layouts, several, lengths in ways:
             for layout, option, with_optional in itertools.product(layouts, several, (False, True)):
+                if self.calls > _ATTEMPTS:
+                    break
                 found = self._try(option, layout, batch, with_optional, lengths)
                 if found is not None:
                     return found
-                if self.calls > _ATTEMPTS:
-                    raise self._failure()
         replayed = self._replay()
         if replayed is not None:
             return replayed
@@ -242,13 +243,16 @@ class Trial:
         return None
 
     def _attends_to(self, way: Way) -> bool:
-        """Whether the first key reaches the outputs of other queries."""
+        """Whether the first key reaches the outputs of other queries, or that cannot be asked."""
         inputs = self.inputs(way, *self.sizes(way))
-        before = self.run(way, inputs).output
         assert inputs.key is not None
         key = inputs.key.clone()
         key[:, 0] = noise(key.shape[-1], seed=5, dtype=key.dtype, device=key.device)
-        return bool((self.run(way, dataclasses.replace(inputs, key=key)).output - before)[:, 1:].any())
+        try:
+            before, after = (self.run(way, x).output for x in (inputs, dataclasses.replace(inputs, key=key)))
+        except Exception:  # it runs with the example's number of examples alone
+            return True
+        return bool((after - before)[:, 1:].any())
 
     def _says_sequence_first(self) -> bool:
         if self.spec.batch_first is not None:
@@ -320,7 +324,9 @@ class Trial:
 
     def lengths(self, which: str, own: bool) -> list[tuple[int, int]]:
         """Numbers of queries and keys to try."""
-        fixed = [(n, n) for n in sizes.lengths(self.module)[:4] if n != QUERIES]
+        x = self._example_input()
+        likely = [*([] if x is None else [x.shape[1]]), *sizes.lengths(self.module)[:4]]
+        fixed = [(n, n) for n in dict.fromkeys(likely) if n != QUERIES]
         if own:
             squares = [(n * n, n * n) for n in self._sides()] if which == "map" else []
             own_ = {"differ": [(QUERIES, QUERIES)], "any": [(QUERIES, QUERIES)], "fixed": fixed, "map": squares}

@@ -57,7 +57,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     what = ": it has dropout, which acts although training=False was passed" if outside else what
     yield Finding(
         "dropout-in-eval",
-        "bug" if by_hand else "risk",
+        "bug" if by_hand else patient.severity("dropout-in-eval: random numbers", "risk"),
         f"{seen}{what}",
         "pass training= on to its dropout" if outside else "draw random numbers only if self.training is True",
         where=cause.where if cause is not None else None,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling.copying import copied
+from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import quiet
@@ -28,7 +28,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if patient.example is None or len(kinds) != 1 or not kinds <= set(_LOW):
         raise NotApplicable("it is not in half precision, or there is no example")
     kind = kinds.pop()
-    modules = copied(patient.original).cpu().eval(), copied(patient.original).cpu().eval().float()
+    modules = at_rest(patient.original).cpu(), at_rest(patient.original).cpu().float()
     outs = []
     for module, dtype in zip(modules, (kind, torch.float32), strict=True):
         args, named = (_to(x, dtype) for x in patient.example)

@@ -8,16 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
 
+from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.probe import Probe
-from headwise.doctor.probing.reached import matters
+from headwise.doctor.probing.reached import gradients_of, matters, trainable
 from headwise.doctor.reading.creation import origin
 
 FINDINGS = ("unused-parameter",)
 
+_DRAWS = 8
 _TABLES = re.compile(r"embed|table|pos(ition)?(_|\.|$)|rel(ative)?_|bias|bucket|experts?|token", re.IGNORECASE)
 
 
@@ -42,7 +45,11 @@ def check(patient: Patient) -> Iterator[Finding]:
             dead = ~where.any(1 - dim)
             count, of = int(dead.sum()), len(dead)
             head = max(1, interface.width // heads)
-            if not count or count == of or count < min(head, of // 4) or count < 2:
+            if count == of or not _several(count, of, head):
+                continue
+            dead &= ~_alive(patient, inputs, name, where.shape).any(1 - dim)
+            count = int(dead.sum())
+            if not _several(count, of, head):
                 continue
             first = int(dead.nonzero()[0])
             change = matters(patient, name, inputs, before, dead[:, None] if dim == 0 else dead[None])
@@ -60,6 +67,24 @@ def check(patient: Patient) -> Iterator[Finding]:
                 numbers={"idle": count, "of": of, "first": first},
             )
             return
+
+
+def _several(count: int, of: int, head: int) -> bool:
+    return count >= max(2, min(head, of // 4))
+
+
+def _alive(patient: Patient, inputs: Inputs, name: str, shape: torch.Size) -> Tensor:
+    """Where a parameter has a gradient once all parameters have other numbers: a unit that is off may be on then."""
+    found = torch.zeros(shape, dtype=torch.bool)
+    for seed in range(_DRAWS):
+        other = Probe(patient)
+        draw = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for x in other.module.parameters():  # large numbers on which units act, and small ones for a flat softmax
+                size = max(0.1, float(x.abs().amax()) if x.numel() else 0.0) * (1 + 2 * (seed % 2))
+                x.add_(torch.randn(x.shape, generator=draw).to(x.dtype) * size)
+        found |= (gradients_of(other, inputs, trainable(other)) or {}).get(name, found)
+    return found
 
 
 def _runs(dead: Tensor) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.calling.copying import copied
+from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
@@ -92,7 +92,7 @@ def _embedding(module: nn.Module, given: Mapping[str, Tensor], change: Any) -> N
 
 def _softmax(module: nn.Module, given: Mapping[str, Tensor], keys: int) -> Softmax | None:
     """The first softmax over so many keys, in a call in which all ids have the same embedding."""
-    twin = copied(module).cpu().eval()
+    twin = at_rest(module).cpu()
     _embedding(twin, given, lambda ids, out: out[:1, :1].expand_as(out).clone() * 0 + 0.5)
     run = trace(twin, (), lambda: twin(**given), lambda result: next(x for _, x in tensors_in(result)))
     return next((x for x in run.softmaxes if x.scores.shape[-1] == keys and x.dims == (x.scores.ndim - 1,)), None)
@@ -102,7 +102,7 @@ def _source(module: nn.Module, given: dict[str, Tensor], slots: dict[str, str], 
     """Whether the source's padding, which the encoder hides, reaches the output: nobody hid it from the decoder."""
 
     def output(seed: int) -> Tensor:
-        twin = copied(module).cpu().eval()
+        twin = at_rest(module).cpu()
         draw = torch.Generator().manual_seed(seed)
 
         def noise(ids: Tensor, out: Tensor) -> Tensor:

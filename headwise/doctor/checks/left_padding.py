@@ -35,6 +35,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     if probe.interface.takes == "memory" or probe.interface.length is not None:
         raise NotApplicable("its queries and keys are not one sequence, or have a fixed length")
+    if isinstance(getattr(patient.module, "window_size", None), (tuple, list)):
+        raise NotApplicable("its tokens are the places of a window with rows and columns")
     alone = probe.interface.inputs(2, _REAL, _REAL)
     expected = probe.rowwise(alone)
     changes = {}

@@ -18,12 +18,13 @@ from headwise.doctor.probing.masking import given
 from headwise.doctor.probing.probe import REACHED, Probe, moved, rows, scaled
 from headwise.errors import DoctorError
 
-FINDINGS = ("mask-fill-too-small",)
+FINDINGS = ("mask-fill-too-small", "causal-leak")
 SOURCES = ("flashinfer #4401", "transformers #48745")
 
 _FACTORS = (1.0, 10.0, 100.0, 1000.0)
 _ORDINARY = 1e3  # scores below this occur in practice
 _SEEDS = (0, 1)
+_BY_ITSELF = "its causal mask"
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -38,7 +39,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         for factor in _FACTORS:
             leak = max(_leak(probe, factor, seed, options) for seed in _SEEDS)
             if leak > REACHED:
-                yield _finding(probe, said, options, factor, leak)
+                yield _finding(patient, probe, said, options, factor, leak)
                 return
 
 
@@ -77,7 +78,7 @@ def _filled(probe: Probe) -> Iterator[Finding]:
 def _ways(probe: Probe) -> Iterator[tuple[str, dict[str, Any]]]:
     """Ways to hide all keys but the first from the first query that work, at least nearly, while scores are small."""
     if _causal(probe):
-        yield "its causal mask", {}
+        yield _BY_ITSELF, {}
     inputs = probe.inputs()
     before = _leak(probe, 1.0, 0, {})
     seen: set[str] = set()
@@ -113,11 +114,21 @@ def _leak(probe: Probe, factor: float, seed: int, options: dict[str, Any]) -> fl
     return float(change.amax()) if change.numel() else 0.0
 
 
-def _finding(probe: Probe, said: str, options: dict[str, Any], factor: float, leak: float) -> Finding:
+def _finding(patient: Patient, probe: Probe, said: str, options: dict[str, Any], factor: float, leak: float) -> Finding:
     masked, free = _heard(probe, 1.0, options), _heard(probe, factor, {})
     fill = min((x.least() for x in masked), default=-math.inf)
     size = max((x.largest() for x in free), default=0.0)
     beaten = fill > -_ORDINARY if masked else factor <= 10
+    if not masked and said == _BY_ITSELF and beaten:
+        return Finding(
+            "causal-leak",
+            "bug",
+            f"it masks the future by itself, and with inputs times {factor:g} a change of later tokens changes the "
+            f"first output by {leak:.2g} of its size: no softmax runs, so something else is computed from all tokens",
+            "compute maxima and sums of a row from its own past alone, such as the maximum that exp is stabilised with",
+            patient.where,
+            numbers={"factor": factor, "leak": leak},
+        )
     scores = f". At the softmax masked scores are {fill:.4g}; other scores reach {size:.4g}" if masked else ""
     return Finding(
         "mask-fill-too-small",

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.calling.copying import copied
+from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.checks.masked_weight import convolves
 from headwise.doctor.finding import Finding
@@ -96,7 +96,7 @@ def _by_number(patient: Patient, name: str, ids: Tensor, pad: int) -> Iterator[F
 
 def _first(module: nn.Module, given: Mapping[str, Tensor], change: bool) -> Softmax | None:
     """The first softmax of a call, in which nothing is padding if `change`."""
-    twin = copied(module).cpu().eval()
+    twin = at_rest(module).cpu()
     for path, name in pads(twin) if change else ():
         setattr(twin.get_submodule(path), name, _NO_ID)
     run = trace(twin, (), lambda: twin(**given), lambda result: next(x for _, x in tensors_in(result)))

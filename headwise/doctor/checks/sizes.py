@@ -32,13 +32,15 @@ def check(patient: Patient) -> Iterator[Finding]:
     if probe.interface.length is None:
         yield from _lengths(probe)
     if probe.crosses and not probe.rectangular:
-        problem = probe.attempt(probe.interface.inputs(3, None, 2 + probe.inputs().query.shape[1]))
+        queries = probe.inputs().query.shape[1]
+        problems = ((more, probe.attempt(probe.interface.inputs(3, None, queries + more))) for more in (2, 16))
+        more, problem = next((x for x in problems if isinstance(x[1], Exception)), (2, None))
         said = sentence(problem) if isinstance(problem, Exception) else "nothing"
         yield _finding(
-            patient.severity(
-                "sizes-fixed: more keys than queries", "bug" if probe.interface.takes == "memory" else "risk"
-            ),
-            f"with two more keys than queries it raises {said}",
+            patient.severity("sizes-fixed: more keys than queries", "bug")
+            if probe.interface.takes == "memory"
+            else patient.severity("sizes-fixed: queries, keys and values", "risk"),
+            f"with {more} more keys than queries it raises {said}",
             "take the length of keys and values from the keys, not from the queries",
             {},
         )

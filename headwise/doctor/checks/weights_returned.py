@@ -41,7 +41,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         weights = _weights(probe, options)
     if weights is None:
         raise NotApplicable("it returns no weights")
-    yield from _averaged(probe, weights, options)
+    yield from _averaged(patient, probe, weights, options)
     for finding in _sums(probe, weights, options):
         if finding.name == "softmax-axis":
             severity = patient.severity("softmax-axis: over the queries", finding.severity)
@@ -148,7 +148,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool(torch.allclose(a, b, rtol=1e-4, atol=1e-5))
 
 
-def _averaged(probe: Probe, weights: Tensor, options: dict[str, Any]) -> Iterator[Finding]:
+def _averaged(patient: Patient, probe: Probe, weights: Tensor, options: dict[str, Any]) -> Iterator[Finding]:
     heads = probe.interface.heads or 1
     batch = probe.inputs().query.shape[0]
     squeezed = weights.ndim == 4 and weights.shape[1] == 1
@@ -169,7 +169,7 @@ def _averaged(probe: Probe, weights: Tensor, options: dict[str, Any]) -> Iterato
             return
     yield Finding(
         "weights-averaged",
-        "note" if flag else "risk",
+        "note" if flag else patient.severity("weights-averaged: without a choice", "risk"),
         f"the returned weights have the shape {list(weights.shape)}: one map for {heads} heads"
         + (f", unless {flag} says otherwise" if flag else ", and no argument asks for all of them"),
         f"pass {flag} to see every head" if flag else "return [B, H, Q, K], and let the caller take the mean",

@@ -190,7 +190,7 @@ def _severity(patient: Patient, site: Site, factor: float, known: str | None) ->
     if known is None:
         return (None if _normed(site) else "risk"), "which is not a power of any width here"
     if _normed(site):
-        return "risk", f"{known}; queries or keys are normalised".removeprefix("; ")
+        return "note" if _gained(site) else "risk", f"{known}; queries or keys are normalised".removeprefix("; ")
     if _close(factor, 1.0):
         # Luong's dot-product attention is not scaled, nor is attention over images with convolutional projections
         # (Zhang et al. 2018).
@@ -271,6 +271,21 @@ def _learned(site: Site) -> bool:
             if any(shape[-1:] in ((), (1,)) for shape in others):
                 return True
     return False
+
+
+def _gained(site: Site) -> bool:
+    """Whether learned numbers, one per feature, multiply queries and keys: so the scale is learned."""
+    return all(
+        any(
+            step.order < site.product.order
+            and step.name == "mul"
+            and step.names
+            and {seed.number for seed in site.projections[name]} & set(marks.seed_of(step.source).unique().tolist())
+            and any(isinstance(x, Tensor) and x.shape[-1:] == site.q.shape[-1:] for x in step.arguments)
+            for step in site.trace.steps
+        )
+        for name in ("q", "k")
+    )
 
 
 def _is_stated(patient: Patient, factor: float) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headwise.doctor.comparing.parting import Parting
+from headwise.tables import Printed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -36,8 +37,8 @@ class Row:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Comparison(Printed):
     """The differences between two modules, and the first operation where they differ."""
 
     first: str
@@ -66,6 +67,11 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """As JSON-compatible values."""
         return {**dataclasses.asdict(self), "same": self.same, "largest": self.largest}
+
+    def __str__(self) -> str:
+        from headwise.doctor.telling.report import plain
+
+        return plain(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from headwise.doctor.comparing.comparison_report import comparison_report

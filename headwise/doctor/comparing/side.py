@@ -108,7 +108,7 @@ class Side:
 
 def copied(module: nn.Module) -> nn.Module:
     """A copy in eval mode on the CPU, for trials."""
-    return copying.copied(module).eval().cpu()
+    return copying.at_rest(module).cpu()
 
 
 def discovered(module: nn.Module, spec: Spec | None) -> Interface:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.calling.copying import copied
+from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.interface import Inputs, Interface
 from headwise.doctor.fitting.rope_tables import rope_tables
 from headwise.doctor.reading.marks import tensors_in
@@ -55,7 +55,7 @@ class Observed:
 def observe(interface: Interface, seed: int) -> Observed | None:
     """Call a copy of the module, in float64 if possible; None if it does not run, or gives no finite numbers."""
     for dtype in (torch.float64, torch.float32):
-        module = copied(interface.module).to("cpu", dtype).eval()
+        module = at_rest(interface.module).to("cpu", dtype)
         _unsettle(module, seed)
         found = _observe(interface.on(module), dtype, seed)
         if found is not None:

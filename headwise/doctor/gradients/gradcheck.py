@@ -23,6 +23,7 @@ from headwise.doctor.comparing.recording import record
 from headwise.doctor.comparing.side import EXPECTED, copied, discovered
 from headwise.doctor.targets.load import raised_at, said
 from headwise.errors import ArgumentError, DoctorError
+from headwise.tables import Printed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -54,8 +55,8 @@ class TensorGradient:
         return self.verdict in ("wrong", "blocked")
 
 
-@dataclasses.dataclass(frozen=True)
-class Gradients:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Gradients(Printed):
     """The result of a gradient check of a module."""
 
     subject: str
@@ -76,6 +77,11 @@ class Gradients:
     def to_dict(self) -> dict[str, Any]:
         """As JSON-compatible values."""
         return {**dataclasses.asdict(self), "right": self.right}
+
+    def __str__(self) -> str:
+        from headwise.doctor.telling.report import plain
+
+        return plain(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from headwise.doctor.gradients.gradient_report import gradient_report

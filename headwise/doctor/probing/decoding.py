@@ -77,7 +77,10 @@ class Steps:
 
 
 def _tail(make: Maker, at: Sizes, longer: Sizes, first: int, last: int) -> Any:
-    """A value for `last` tokens, cut to those from `first` on, along the dimension that grows with their number."""
+    """A value for `last` tokens, cut to those from `first` on, along the dimension that grows with their number.
+
+    A bias [..., 1, K], as of ALiBi, is that of the keys, and a step attends to all of them.
+    """
 
     def cut(a: Any, b: Any) -> Any:
         if isinstance(a, (tuple, list)):
@@ -85,7 +88,8 @@ def _tail(make: Maker, at: Sizes, longer: Sizes, first: int, last: int) -> Any:
         if isinstance(a, Tensor) and isinstance(b, Tensor):
             for dim, (n, m) in enumerate(zip(a.shape, b.shape, strict=True)):
                 if (n, m) == (last, last + 1):
-                    return a.narrow(dim, first, last - first)
+                    of_keys = a.ndim > 2 and dim == a.ndim - 1 and a.is_floating_point()
+                    return a if of_keys else a.narrow(dim, first, last - first)
         elif isinstance(a, int) and (a, b) == (last, last + 1):
             return last - first
         return a

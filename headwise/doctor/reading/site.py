@@ -141,6 +141,16 @@ class Site:
         return weights.sum(-1)[of_token], scores[weights > 0]
 
     @functools.cached_property
+    def overlaps(self) -> bool:
+        """Whether a key is multiplied in several blocks, as in local attention: then it has a vector in each."""
+        assert self.grid is not None
+        n, m = self.product.value.shape[-2:]
+        there = self.grid.element >= 0
+        block = self.grid.element // (n * m)
+        last, first = block.masked_fill(~there, -1).amax(2), block.masked_fill(~there, 1 << 62).amin(2)
+        return bool(((last != first) & there.any(2)).any())
+
+    @functools.cached_property
     def products(self) -> Tensor:
         """[B, H, Q, K]: q kᵀ of the operands of the product; NaN if there is no score."""
         assert self.grid is not None

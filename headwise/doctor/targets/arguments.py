@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from headwise.doctor.targets.places import nearest
 from headwise.errors import DoctorError
 
 _WORDS = {"true": True, "false": False, "none": None, "null": None}  # the string "false" would be truthy
@@ -142,13 +142,6 @@ def parse_value(text: str) -> Any:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
         return text
-
-
-def nearest(name: str, there: Iterable[str]) -> str | None:
-    """The name that was probably intended."""
-    folded = {each.lower(): each for each in there}
-    found = difflib.get_close_matches(name.lower(), folded, n=1)
-    return folded[found[0]] if found else None
 
 
 def config_class(made: Any, parameter: str) -> type | None:

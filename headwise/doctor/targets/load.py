@@ -23,7 +23,8 @@ from torch import nn
 
 from headwise.doctor.finding import Where
 from headwise.doctor.limits import LARGEST, last_line, line_of, shown_path, size_limit
-from headwise.doctor.targets.arguments import Arguments, nearest, parse_setting
+from headwise.doctor.targets.arguments import Arguments, parse_setting
+from headwise.doctor.targets.places import nearest, place_of
 from headwise.doctor.telling.printable import printable
 from headwise.errors import DoctorError
 from headwise.registry import framework_of, framework_of_class
@@ -114,18 +115,12 @@ def parse(text: str, settings: Sequence[str] = (), *, folder: Path | None = None
     `settings` are more arguments, each `name=value`. A path is relative to `folder`, by default the working directory.
     Runs no code. Raises DoctorError.
     """
-    place, _, called = _split(text)
-    if place.endswith(".py") and folder is not None and folder.resolve() != Path.cwd().resolve():
-        place = str(folder / Path(place).expanduser())
-    if not place or not called:
-        raise DoctorError(_unclear(place or called))
+    place, called = place_of(text, folder)
     name, positional, known = _call(text, called)
     for each in settings:
         key, value = parse_setting(each)
         known[key] = value
     target = Target(place, name, known, positional)
-    if target.file and not target.file.is_file():
-        raise DoctorError(_no_file(target.file))
     if not target.file and not all(part.isidentifier() for part in place.split(".")):
         path = Path(f"{place}.py")
         hint = f"Did you mean {path}:{name}?" if path.is_file() else "Expected a path ending in .py, or package.module"
@@ -143,15 +138,6 @@ def definition(made: object) -> Where | None:
 
 
 # --- Parsing ---------------------------------------------------------------------------------------------------------
-
-
-def _split(text: str) -> tuple[str, str, str]:
-    """The file or module, and the rest; a colon may also be that of a drive, or stand in the arguments."""
-    head, bracket, rest = text.partition("(")
-    place, colon, name = head.rpartition(":")
-    if colon and len(place) == 1 and name.startswith(("\\", "/")):
-        place, name = head, ""
-    return (place, colon, name + bracket + rest) if colon else (head, "", "")
 
 
 def _call(text: str, called: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
@@ -176,37 +162,6 @@ def _dotted(tree: ast.expr) -> ast.expr:
     if not isinstance(part, ast.Name):
         raise ValueError("not a name")
     return tree
-
-
-def _unclear(place: str) -> str:
-    path = Path(place).expanduser()
-    if path.is_file() and path.suffix == ".py":
-        classes = _classes_in(path)
-        there = f" (it has: {', '.join(classes)})" if classes else ""
-        return f"which class of {place}? Write {place}:{classes[0] if classes else 'MyAttention'}{there}"
-    if path.suffix == ".py":
-        return _no_file(path)
-    return f"expected my_model.py:MyAttention or package.module:MyAttention. Received: {place!r}"
-
-
-def _no_file(path: Path) -> str:
-    if path.is_dir():
-        return f"{path} is a folder; expected a Python file"
-    folder = path.parent
-    if not folder.is_dir():
-        return f"no such file: {path}; there is no folder {folder}"
-    near = nearest(path.name, [x.name for x in folder.glob("*.py")])
-    return f"no such file: {path}" + (f"; did you mean {folder / near}?" if near else "; expected a Python file")
-
-
-def _classes_in(path: Path) -> list[str]:
-    """The classes of a file, those with attention in their name first, without running it."""
-    try:
-        body = ast.parse(path.read_bytes()).body
-    except (SyntaxError, ValueError, OSError):
-        return []
-    names = [x.name for x in body if isinstance(x, ast.ClassDef)]
-    return sorted(names, key=lambda name: "att" not in name.lower())
 
 
 def _is_class_of(where: ModuleType, found: object) -> bool:

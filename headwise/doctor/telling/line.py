@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from headwise.doctor.finding import Diagnosis, Severity
 from headwise.doctor.telling.printable import printable
+from headwise.language import said
 
 
 def line(diagnosis: Diagnosis, name: str, ignored: Collection[str] = ()) -> str:
@@ -15,15 +16,17 @@ def line(diagnosis: Diagnosis, name: str, ignored: Collection[str] = ()) -> str:
 
 def _verdict(diagnosis: Diagnosis, ignored: Collection[str]) -> str:
     if diagnosis.not_examined:
-        return f"not examined: {diagnosis.not_examined}"
+        return said(f"not examined: {diagnosis.not_examined}")
     names: dict[Severity, list[str]] = {"bug": [], "risk": []}
     for finding in diagnosis.findings:
         if finding.name not in ignored and finding.severity in names:
             names[finding.severity].append(finding.name)
-    told = [] if names["bug"] else ["healthy"]
+    told = [] if names["bug"] else [said("healthy")]
     for severity, found in names.items():
         if found:
-            told.append(f"{len(found)} {severity}{'s' * (len(found) > 1)}: {', '.join(dict.fromkeys(found))}")
+            told.append(
+                said(f"{len(found)} {severity}{'s' * (len(found) > 1)}") + f": {', '.join(dict.fromkeys(found))}"
+            )
     if left := dict.fromkeys(x.name for x in diagnosis.findings if x.name in ignored):
-        told.append(f"ignored: {', '.join(left)}")
+        told.append(said(f"ignored: {', '.join(left)}"))
     return "; ".join(told)

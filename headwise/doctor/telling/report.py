@@ -17,6 +17,7 @@ from rich.text import Text
 
 from headwise.doctor.catalogue import CATALOGUE, links
 from headwise.doctor.telling.printable import printable
+from headwise.language import said
 
 if TYPE_CHECKING:
     from headwise.doctor.finding import Diagnosis, Finding, Severity, Where
@@ -33,8 +34,13 @@ def report(diagnosis: Diagnosis) -> RenderableType:
 
 def as_text(diagnosis: Diagnosis, width: int = 100) -> str:
     """The same without colours or links."""
+    return plain(report(diagnosis), width)
+
+
+def plain(found: RenderableType, width: int = 100) -> str:
+    """What rich prints, as plain text."""
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None, legacy_windows=False, emoji=False).print(report(diagnosis))
+    Console(file=out, width=width, color_system=None, legacy_windows=False, emoji=False).print(found)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
@@ -43,31 +49,36 @@ def conclusion(diagnosis: Diagnosis) -> str:
     counted = counts(diagnosis.findings)
     if diagnosis.bugs:
         first = diagnosis.bugs[0]
-        at = f" at {printable(str(first.where))}" if first.where else ""
-        begin = f"Fix {printable(first.name)}{at}" + (" first" if len(diagnosis.findings) > 1 else "")
-        return f"{counted}. {begin}, then run the doctor again."
+        name, at = printable(first.name), said(" at ") + printable(str(first.where)) if first.where else ""
+        if len(diagnosis.findings) > 1:
+            return said(f"{counted}. Fix {name}{at} first, then run the doctor again.")
+        return said(f"{counted}. Fix {name}{at}, then run the doctor again.")
     if diagnosis.not_examined:
-        return "Not examined: say how it is called, and run the doctor again."
+        return said("Not examined: say how it is called, and run the doctor again.")
     if not diagnosis.understood:
-        return "No bug was found, but nothing was understood either" + (f"; {counted}." if diagnosis.findings else ".")
+        return said(
+            "No bug was found, but nothing was understood either" + (f"; {counted}." if diagnosis.findings else ".")
+        )
     if diagnosis.findings:
         rest = f" {_plural(len(diagnosis.unchecked), 'check')} could not be made." if diagnosis.limited else ""
-        return f"No bug; {counted}.{rest}"
+        return said(f"No bug; {counted}.{rest}")
     if diagnosis.unchecked:
-        return f"No bug and no risk was found, but {_plural(len(diagnosis.unchecked), 'check')} could not be made."
-    return "Healthy: no bug, no risk."
+        return said(
+            f"No bug and no risk was found, but {_plural(len(diagnosis.unchecked), 'check')} could not be made."
+        )
+    return said("Healthy: no bug, no risk.")
 
 
 def counts(findings: Sequence[Finding]) -> str:
     """ "2 bugs, 1 risk"."""
     numbers = {severity: sum(x.severity == severity for x in findings) for severity in _STYLE}
-    return ", ".join(_plural(count, severity) for severity, count in numbers.items() if count) or "nothing"
+    return said(", ").join(_plural(count, severity) for severity, count in numbers.items() if count) or said("nothing")
 
 
 def indented(lines: Iterable[str], style: str = "") -> Iterator[RenderableType]:
     """Each of the lines, two columns further right."""
     for line in lines:
-        yield Padding(Text(printable(line), style=style), (0, 0, 0, 2))
+        yield Padding(Text(printable(said(line)), style=style), (0, 0, 0, 2))
 
 
 def _parts(diagnosis: Diagnosis) -> Iterator[RenderableType]:
@@ -83,11 +94,11 @@ def _parts(diagnosis: Diagnosis) -> Iterator[RenderableType]:
         yield from _finding(finding)
     if diagnosis.not_examined:
         yield Text()
-        yield Text("not examined", style=_STYLE["risk"])
+        yield Text(said("not examined"), style=_STYLE["risk"])
         yield from indented([diagnosis.not_examined])
     if diagnosis.unchecked:
         yield Text()
-        yield Text("not checked", style="bold dim")
+        yield Text(said("not checked"), style="bold dim")
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True)
         table.add_column()
@@ -106,9 +117,9 @@ def _together(unchecked: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         by_reason.setdefault(why, []).append(check)
     for why, alike in by_reason.items():
         if len(alike) > _MANY:
-            yield f"{len(alike)} checks", f"{why}: {', '.join(alike)}"
+            yield said(f"{len(alike)} checks"), f"{said(why)}: {', '.join(alike)}"
         else:
-            yield from ((check, why) for check in alike)
+            yield from ((check, said(why)) for check in alike)
 
 
 def _worrying(diagnosis: Diagnosis) -> bool:
@@ -116,24 +127,24 @@ def _worrying(diagnosis: Diagnosis) -> bool:
 
 
 def _finding(finding: Finding) -> Iterator[RenderableType]:
-    head = Text(finding.severity, style=_STYLE[finding.severity])
+    head = Text(said(finding.severity), style=_STYLE[finding.severity])
     head.append(f"  {printable(finding.name)}", style="bold")
     entry = CATALOGUE.get(finding.name)
     if entry:
-        head.append(f"  {entry.title}", style="not bold")
+        head.append(f"  {said(entry.title)}", style="not bold")
     yield head
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, min_width=_LABEL_WIDTH + 2)
     table.add_column(overflow="fold")
     noted = finding.severity == "note"  # its fix and sources are in the JSON
     for label, shown in (
-        ("evidence", Text(printable(finding.evidence))),
+        ("evidence", Text(printable(said(finding.evidence)))),
         ("where", _where(finding.where)),
-        ("fix", Text() if noted else Text(printable(finding.fix))),
+        ("fix", Text() if noted else Text(printable(said(finding.fix)))),
         ("see", Text() if noted else _sources(finding.sources)),
     ):
         if shown:
-            table.add_row(Text(f"  {label}", style="dim"), shown)
+            table.add_row(Text(f"  {said(label)}", style="dim"), shown)
     yield table
 
 
@@ -157,4 +168,4 @@ def _sources(sources: Sequence[str]) -> Text:
 
 
 def _plural(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+    return said(f"{count} {word}" if count == 1 else f"{count} {word}s")

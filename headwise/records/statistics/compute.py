@@ -12,7 +12,8 @@ from torch import Tensor
 from headwise.call import Scores, as_written
 from headwise.native.attend import look, refuse
 from headwise.records.statistics.part import Part, Unit, on_all_threads, units
-from headwise.records.statistics.statistic import Statistic
+from headwise.records.statistics.statistic import Statistic, tensors_of
+from headwise.tables import Cell, Heading, Table
 
 
 class Statistics(SimpleNamespace):
@@ -25,6 +26,42 @@ class Statistics(SimpleNamespace):
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         return iter([(name, answer) for name, answer in vars(self).items() if answer is not None])
+
+    def __repr__(self) -> str:
+        lines = [f"{name:<14}{shape:<24}mean {mean}" for name, shape, mean in self._lines()]
+        return "\n".join(["Statistics, each a tensor", *lines] if lines else ["Statistics(nothing)"])
+
+    def _repr_html_(self) -> str:
+        rows: list[list[Cell]] = [[[(name, "bold")], shape, mean] for name, shape, mean in self._lines()]
+        headings = [Heading("statistic", "left"), *map(Heading, ("shape", "mean"))]
+        return Table(headings, [rows])._repr_html_()
+
+    def _lines(self) -> list[tuple[str, str, str]]:
+        """The name, the shape and the mean of each answer; of an answer in several tensors those of the first."""
+        found = []
+        for name, answer in self:
+            first = tensors_of(answer)[0]
+            finite = first[first.isfinite()].double()
+            found.append((name, str(list(first.shape)), f"{finite.mean():.4g}" if len(finite) else "–"))
+        return found
+
+
+class OfLayers(dict[str, Statistics]):
+    """The statistics of some layers, by the names of the layers."""
+
+    def __repr__(self) -> str:
+        names = ", ".join(name for name, _ in next(iter(self.values()))) if self else ""
+        shown = ", ".join(map(repr, list(self)[:2])) + (", …" if len(self) > 2 else "")
+        return f"Statistics of {len(self)} layer{'s' * (len(self) != 1)} ({names}), by their names: {shown}"
+
+    def _repr_html_(self) -> str:
+        names = list(dict.fromkeys(name for each in self.values() for name, _, _ in each._lines()))
+        rows = []
+        for layer, each in self.items():
+            means = {name: mean for name, _, mean in each._lines()}
+            rows.append([layer, *(means.get(name, "") for name in names)])
+        headings = [Heading("layer", "left"), *map(Heading, names)]
+        return Table(headings, [rows], caption="means over all examples, heads and queries")._repr_html_()
 
 
 def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = None) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Whether a run folder is free. Imports nothing heavy, so that the command can look before anything else."""
+"""Whether a run folder is free, or there. Imports nothing heavy, so that the command can look before anything else."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, CheckpointError
 
 CONFIG = "config.yaml"
 
@@ -14,4 +14,14 @@ def check_new(folder: Path) -> None:
     if (folder / CONFIG).exists():
         raise ArgumentError(
             f"{folder} holds a run already: resume it (resume=True, --resume), or choose another folder"
+        )
+
+
+def check_there(folder: Path) -> None:
+    """Raises CheckpointError if there is no such folder."""
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "is not there"
+        raise CheckpointError(
+            f"{folder} {what}: expected a run folder. `headwise train ... --out {folder}` writes one; --resume only "
+            "continues it"
         )

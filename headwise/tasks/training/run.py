@@ -30,7 +30,7 @@ from headwise.renamed import renamed
 from headwise.tasks import kinds
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.scores import Scores
-from headwise.tasks.training.folder import CONFIG
+from headwise.tasks.training.folder import CONFIG, check_there
 from headwise.tasks.training.weights import load_weights
 
 if TYPE_CHECKING:
@@ -104,12 +104,7 @@ def read_config(folder: Path, kind: type[Task[Any]] | None = None) -> dict[str, 
     Raises:
         CheckpointError: no such folder, no config.yaml in it, one that is not a run's, or one of another task.
     """
-    if not folder.is_dir():
-        what = "is a file" if folder.exists() else "is not there"
-        raise CheckpointError(
-            f"{folder} {what}: expected a run folder. `headwise train ... --out {folder}` writes one; --resume only "
-            "continues it"
-        )
+    check_there(folder)
     try:
         config = parsed(yaml.safe_load, (folder / CONFIG).read_text(encoding="utf-8"))
     except FileNotFoundError as cause:

@@ -4,6 +4,7 @@
 // tabs, the strip of heads and the footer, each in its own file.
 
 import CSS from "./page.css" with { type: "text" };
+import { openingOf } from "./data/opening.js";
 import { ramp } from "./map/colour.js";
 import { element } from "./shell/element.js";
 import { Footer } from "./shell/footer.js";
@@ -11,14 +12,17 @@ import { Header } from "./shell/header.js";
 import { Keys } from "./shell/keys.js";
 import { Live } from "./shell/live/live.js";
 import { watched } from "./shell/questions.js";
+import { Opening } from "./shell/opening.js";
 import { Saving } from "./shell/saving.js";
 import { Search } from "./shell/search.js";
 import { State } from "./state.js";
 import { Strip } from "./shell/strip.js";
 import { Tabs } from "./shell/tabs.js";
 import { Thumbs } from "./shell/thumbs.js";
-import { VIEWS } from "./views.js";
+import { SMALL, VIEWS } from "./views.js";
+import { say } from "./words.js";
 
+const NARROW = 640; // pixels; below, the heads are folded first (as in page.css)
 const MANY = 64; // with more tokens most weights are small, so the page opens on the square root scale
 const KEEP_MS = 150; // delay until the address is written, so that a moving pointer does not write it all the time
 const CELL = ["row", "col", "pinRow", "pinCol", "sight"]; // fields of the state that name tokens
@@ -33,16 +37,20 @@ export class App {
     this.closing = new AbortController(); // its signal removes listeners outside of the host
     const { signal } = this.closing;
     this.source = this.watch(source);
+    this.small = source.small; // the heads that a small output shows, and how; null = the whole page
+    this.Views = this.small ? SMALL : VIEWS;
     this.state = new State({
+      ...(this.small ? beginning(this.small) : {}),
       ...(first ? Live.first(first) : {}),
       scale: this.source.inputs[0].stacks[0].cols.length > MANY ? "root" : "linear",
       stat: source.statistics[0]?.key ?? null,
-    });
+      strip: !host.clientWidth || host.clientWidth > NARROW,
+    }, this.small ? null : openingOf(this.source));
     this.address = page && location.protocol !== "about:";
     this.element = element;
     this.found = null; // the matches of the search: { rows: Set, cols: Set, query }
     this.root = host.attachShadow({ mode: "open" });
-    this.root.adoptedStyleSheets = [CSS, ...VIEWS.map((View) => View.css ?? ""), Live.css].map((text) => {
+    this.root.adoptedStyleSheets = [CSS, ...this.Views.map((View) => View.css ?? ""), Live.css].map((text) => {
       const sheet = new CSSStyleSheet();
       sheet.replaceSync(text);
       return sheet;
@@ -85,6 +93,7 @@ export class App {
     const tile = this.root.activeElement?.closest?.(".tile");
     const before = this.stack;
     this.source = this.watch(source);
+    this.state.openWith(openingOf(this.source));
     for (const axis of ["rows", "cols"]) keepAxis(before, this.stack, axis);
     for (const known of this.views) {
       if (!known.view || known.View.follows) continue;
@@ -115,9 +124,19 @@ export class App {
     return this.stack.layers[this.state.layer];
   }
 
+  // The views that can show anything in this page; also the chosen one, which may say why it cannot.
+  get shownViews() {
+    if (this.able?.source !== this.source) {
+      const stacks = this.source.inputs.flatMap((input) => input.stacks);
+      const can = (View) => stacks.some((stack) => !View.why(Object.create(this, { stack: { value: stack } })));
+      this.able = { source: this.source, views: this.Views.filter(can) };
+    }
+    return this.Views.filter((View) => View.id === this.state.view || this.able.views.includes(View));
+  }
+
   // The class of the chosen view, and the view itself; null if it has nothing to show.
   get View() {
-    return VIEWS.find(({ id }) => id === this.state.view);
+    return this.Views.find(({ id }) => id === this.state.view);
   }
 
   get view() {
@@ -129,15 +148,16 @@ export class App {
   }
 
   layerName(layer) {
-    return `layer ${this.stack.layers[layer].number}`;
+    return say("layer {n}", { n: this.stack.layers[layer].number });
   }
 
   headName(layer, head) {
-    return `${this.plainHeadName(layer, head)}${this.live?.isOff(layer, head) ? " (off)" : ""}`;
+    return `${this.plainHeadName(layer, head)}${this.live?.isOff(layer, head) ? ` (${say("off")})` : ""}`;
   }
 
   plainHeadName(layer, head) {
-    return `${this.layerName(layer)} · head ${head}`;
+    const name = say("head {n}", { n: head });
+    return this.small?.unnamed ? name : `${this.layerName(layer)} · ${name}`;
   }
 
   digits(weight) {
@@ -167,7 +187,7 @@ export class App {
   within(said) {
     const below = (number, count) => (number !== null && number < count ? number : null);
     const found = { ...said };
-    if (!VIEWS.some(({ id }) => id === said.view)) delete found.view; // the view stays
+    if (!this.Views.some(({ id }) => id === said.view)) delete found.view; // the view stays
     found.input = below(said.input, this.source.inputs.length) ?? 0;
     const { stacks } = this.source.inputs[found.input];
     found.stack = below(said.stack, stacks.length) ?? 0;
@@ -194,27 +214,30 @@ export class App {
   // ---- the frame
 
   build(page) {
-    this.views = VIEWS.map((View) => ({ View, view: null }));
+    this.views = this.Views.map((View) => ({ View, view: null }));
     this.thumbs = new Thumbs(this);
     this.header = new Header(this);
     this.search = new Search(this);
     this.saving = new Saving(this);
     this.tabs = new Tabs(this, [this.search.element, this.saving.element]);
     this.strip = new Strip(this);
+    this.opening = new Opening(this);
     this.footer = new Footer(this);
     this.keys = new Keys(this, page ? document : this.host);
-    this.progress = element("div", { className: "progress", role: "progressbar", ariaLabel: "Computing" });
+    this.progress = element("div", { className: "progress", role: "progressbar", ariaLabel: say("Computing") });
     this.progress.hidden = true;
     this.bar = element("div", { className: "bar" });
     this.panel = element("div", { className: "panel", role: "tabpanel", id: "panel", tabIndex: 0 });
     const { live } = this;
     const some = (...parts) => (live ? parts : []);
-    const stage = element("div", { className: "stage" }, ...some(live?.row.element), this.bar, this.panel);
+    const stage = element("div", { className: "stage" }, ...some(live?.row.element), this.opening.element, this.bar, this.panel);
     const aside = some(live?.predictions.element);
     const body = element("div", { className: "body" }, this.strip.element, stage, ...aside);
     const main = element(page ? "main" : "div", { className: "main" }, this.tabs.element, body);
-    const parts = [this.progress, this.header.element, ...some(live?.prompt.element), main, this.footer.element, this.keys.help];
-    this.frame = element("div", { className: "app" }, ...parts);
+    const whole = [this.header.element, ...some(live?.prompt.element), main];
+    const parts = [this.progress, ...(this.small ? [this.panel] : whole), this.footer.element, this.keys.help];
+    this.frame = element("div", { className: this.small ? "app small" : "app" }, ...parts);
+    this.host.toggleAttribute("data-small", Boolean(this.small));
     this.root.append(this.frame);
   }
 
@@ -265,7 +288,7 @@ export class App {
     const known = this.views.find(({ View }) => View === this.View);
     const why = known.View.why(this);
     if (changed.has("style") || changed.has("scale") || changed.has("sink")) this.thumbs.restyle();
-    for (const part of [this.header, this.search, this.tabs, this.strip, this.footer]) part.update(changed);
+    for (const part of [this.header, this.search, this.tabs, this.strip, this.opening, this.footer]) part.update(changed);
     this.live?.update(changed);
     if (this.shown !== known || why !== this.why) {
       this.show(known, why);
@@ -321,6 +344,12 @@ export class App {
       }
     }, KEEP_MS);
   }
+}
+
+// The state that a small output begins with.
+function beginning({ kind, heads: [head, ...others], row }) {
+  const also = others.map((other) => [0, other]);
+  return { view: kind === "lines" ? "lines" : "maps", head, heads: also, pinRow: row };
 }
 
 const sameTokens = (one, other) => one === other || one.labels.join("\0") === other.labels.join("\0");

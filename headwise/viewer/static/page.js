@@ -5,15 +5,15 @@ import { liveSource } from "./data/live.js";
 import { embeddedSource, serverSource } from "./data/source.js";
 import { Live } from "./shell/live/live.js";
 import { State } from "./state.js";
-import { speak } from "./words.js";
+import { say, speak, untranslated } from "./words.js";
 
-const AGAIN = "Write it again with headwise view.";
+const again = () => say("Write it again with headwise view.");
 const place = document.getElementById("page");
 
 open().catch((error) => {
   const sentence = document.createElement("p");
   sentence.setAttribute("role", "alert");
-  sentence.textContent = `This page cannot be shown: ${error.message}`;
+  sentence.textContent = say("This page cannot be shown: {why}", { why: error.message });
   place.replaceChildren(sentence);
 });
 
@@ -31,7 +31,13 @@ async function open() {
   const follow = () => (document.documentElement.style.colorScheme = app.state.theme === "auto" ? "" : app.state.theme);
   app.state.on(follow); // for scroll bars and overscroll, which are outside of the host
   follow();
-  window.headwise = { source, app, state: app.state }; // for tests and the console
+  // Another language: every sentence is made anew, and the address holds the rest.
+  app.state.on((changed) => {
+    if (!changed.has("language")) return;
+    history.replaceState(null, "", `#${app.state.write()}`);
+    location.reload();
+  });
+  window.headwise = { source, app, state: app.state, untranslated }; // for tests and the console
 }
 
 // The run of the prompt and the edits in the address, if there are any. If it is refused, the page itself says why.
@@ -42,18 +48,18 @@ async function asAddressed(source, base) {
 }
 
 function factsOf(block) {
-  if (!block) throw new Error(`the file is incomplete: its facts are missing. ${AGAIN}`);
+  if (!block) throw new Error(`${say("the file is incomplete: its facts are missing.")} ${again()}`);
   try {
     return JSON.parse(block.textContent);
   } catch {
-    throw new Error(`the file is damaged: its facts cannot be read. ${AGAIN}`);
+    throw new Error(`${say("the file is damaged: its facts cannot be read.")} ${again()}`);
   }
 }
 
 // The bytes of a block of the file. The block is removed from the page when it is read.
 function blockOf(name) {
   const block = document.getElementById(name);
-  if (!block) throw new Error(`The file is incomplete: ${name} is missing. ${AGAIN}`);
+  if (!block) throw new Error(`${say("The file is incomplete: {name} is missing.", { name })} ${again()}`);
   const text = block.textContent;
   block.remove();
   try {
@@ -63,6 +69,6 @@ function blockOf(name) {
     for (let i = 0; i < out.length; i++) out[i] = binary.charCodeAt(i);
     return out.buffer;
   } catch {
-    throw new Error(`The file is damaged: ${name} cannot be read. ${AGAIN}`);
+    throw new Error(`${say("The file is damaged: {name} cannot be read.", { name })} ${again()}`);
   }
 }

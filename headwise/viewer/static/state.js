@@ -1,5 +1,6 @@
 // The state of the page. Every view reads and sets it, and is told what changed; a page stores it in the address.
 
+import { LANGUAGES } from "./words.js";
 import { read, written as writtenEdits } from "./data/edits.js";
 
 const FIELDS = {
@@ -17,7 +18,9 @@ const FIELDS = {
   scale: ["scale", "linear"],
   colours: ["colours", "ember"],
   sink: ["sink", false], // hide the sink's columns
+  threshold: ["threshold", 0], // smaller weights are not drawn
   theme: ["theme", "auto"],
+  language: ["lang", null], // null: that of the writer of the file, or of the browser
   stat: ["stat", null],
   sort: ["sort", "layers"],
   level: ["level", "tokens"],
@@ -26,10 +29,11 @@ const FIELDS = {
   other: ["other", null], // the head on the right of Compare: {input, stack, layer, head}
   compare: ["compare", "side"],
   flow: ["flow", "rollout"],
-  form: ["form", "text"], // of the Text view
-  overlay: ["overlay", "cells"], // of the Image view
+  overlay: ["overlay", "cells"], // of the Image view; also the next one
+  over: ["over", "heads"], // what lies over the image
   bands: ["bands", "each"], // of the Flow view: one colour scale for each layer
   strip: ["strip", true], // the heads at the side
+  hints: ["hints", true], // what to look at first
   prompt: ["prompt", null], // of a live page; also the next two
   edits: ["edits", []], // heads that are off and edges that are blocked (data/edits.js)
   after: ["after", null], // the token after which the next one is predicted; null = the last
@@ -39,25 +43,36 @@ export const CHOICES = {
   scale: ["linear", "root", "log", "row"],
   colours: ["ember", "viridis", "cividis", "grey"],
   theme: ["auto", "light", "dark"],
+  language: Object.keys(LANGUAGES),
   sort: ["layers", "down", "up"],
   level: ["tokens", "words", "sentences"],
   direction: ["gives", "gets"],
   compare: ["side", "difference"],
   flow: ["rollout", "relevance"],
-  form: ["text", "lines"],
   overlay: ["cells", "smooth"],
+  over: ["heads", "rollout"],
   bands: ["each", "alike"],
 };
 
+// What an opening selects. An address that names one of them says itself what is selected.
+const SELECTION = ["input", "stack", "layer", "head", "row", "col", "pinRow", "pinCol"];
+
 export class State {
   #first;
+  #opening;
   #listeners = new Set();
 
-  // first: initial values that differ from page to page.
-  constructor(first = {}) {
+  // first: initial values that differ from page to page. opening: the selection with which the page opens, null = none.
+  constructor(first = {}, opening = null) {
     this.#first = Object.fromEntries(Object.entries(FIELDS).map(([field, [, value]]) => [field, value]));
     Object.assign(this.#first, first);
-    Object.assign(this, this.#first);
+    this.openWith(opening);
+    Object.assign(this, this.#first, this.#opening);
+  }
+
+  // The opening of another run.
+  openWith(opening) {
+    this.#opening = opening ?? {};
   }
 
   on(listener) {
@@ -77,19 +92,20 @@ export class State {
 
   // The part of the address after the #: fields that differ from their initial values.
   write() {
-    const parts = [];
-    for (const [field, [name]] of Object.entries(FIELDS)) {
-      const value = this[field];
-      if (JSON.stringify(value) === JSON.stringify(this.#first[field])) continue;
-      parts.push(`${name}=${encodeURIComponent(written(field, value))}`);
-    }
-    return parts.join("&");
+    const opens = { ...this.#first, ...this.#opening };
+    const isOpening = SELECTION.every((field) => this[field] === opens[field]);
+    const from = isOpening ? opens : this.#first;
+    const differs = (field) => JSON.stringify(this[field]) !== JSON.stringify(from[field]);
+    const fields = Object.keys(FIELDS).filter(differs);
+    if (!isOpening && !fields.some((field) => SELECTION.includes(field))) fields.unshift("layer");
+    return fields.map((field) => `${FIELDS[field][0]}=${encodeURIComponent(written(field, this[field]))}`).join("&");
   }
 
   // The state in an address. Invalid values are ignored, as anyone may have written them; the rest is initial.
   read(hash) {
     const said = new URLSearchParams(hash.replace(/^#/, ""));
-    const found = { ...this.#first };
+    const isSelected = SELECTION.some((field) => said.has(FIELDS[field][0]));
+    const found = { ...this.#first, ...(isSelected ? {} : this.#opening) };
     for (const [field, [name]] of Object.entries(FIELDS)) {
       const value = said.has(name) ? parsed(field, said.get(name)) : undefined;
       if (value !== undefined) found[field] = value;
@@ -112,7 +128,7 @@ function parsed(field, text) {
   if (field === "view" || field === "stat") return text; // the app knows which there are
   if (field === "prompt") return text.trim() ? text : undefined;
   if (field === "edits") return read(text);
-  if (field === "sink" || field === "strip") return { true: true, false: false }[text];
+  if (["sink", "strip", "hints"].includes(field)) return { true: true, false: false }[text];
   if (field === "heads") return text.split(",").map(places).filter((pair) => pair?.length === 2);
   if (field === "sight") {
     const edges = text.split(",").map(Number);
@@ -121,6 +137,10 @@ function parsed(field, text) {
   if (field === "other") {
     const [input, stack, layer, head] = places(text) ?? [];
     return head === undefined ? undefined : { input, stack, layer, head };
+  }
+  if (field === "threshold") {
+    const share = Number(text || NaN);
+    return share >= 0 && share <= 1 ? share : undefined;
   }
   return places(text)?.length === 1 ? Number(text) : undefined;
 }

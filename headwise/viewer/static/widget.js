@@ -2,6 +2,7 @@
 
 import { App } from "./app.js";
 import { embeddedSource } from "./data/source.js";
+import { say, speak } from "./words.js";
 
 const HEIGHT = "min(640px, 92vh)";
 
@@ -31,13 +32,18 @@ export function render({ model, el }) {
 
 function start(model, host) {
   try {
-    const source = embeddedSource(JSON.parse(model.get("facts")), blocksOf(model));
+    const facts = JSON.parse(model.get("facts"));
+    speak([facts.language, ...navigator.languages].filter(Boolean)); // the writer of the output, then the browser
+    const source = embeddedSource(facts, blocksOf(model));
+    host.style.height = source.small ? "auto" : HEIGHT;
     const app = new App(host, source);
     const theme = themeAround(host);
     if (theme) app.state.set({ theme });
     return app;
   } catch (error) {
-    (host.shadowRoot ?? host).textContent = `This cannot be shown: ${error.message}. Run the cell again.`;
+    (host.shadowRoot ?? host).textContent = say("This cannot be shown: {why}. Run the cell again.", {
+      why: error.message,
+    });
     throw error;
   }
 }
@@ -46,7 +52,7 @@ function blocksOf(model) {
   const bytes = model.get("blocks"); // a DataView, often on a part of a longer buffer
   const places = model.get("places");
   return (name) => {
-    if (!places[name]) throw new Error(`The output is incomplete: ${name} is missing. Run the cell again.`);
+    if (!places[name]) throw new Error(say("The output is incomplete: {name} is missing. Run the cell again.", { name }));
     const [start, past] = places[name];
     return bytes.buffer.slice(bytes.byteOffset + start, bytes.byteOffset + past);
   };

@@ -10,15 +10,30 @@ const TABLES = { zh: JSON.parse(ZH) };
 export const LANGUAGES = { en: "English", zh: "中文" };
 
 let table = {};
+let language = "en";
 
 // The first language of the list that we have; "zh-Hans-CN" is zh. English if there is none. A document has one language.
 export function speak(wanted) {
   const found = wanted.map((tag) => tag.toLowerCase().split("-")[0]).find((tag) => tag in LANGUAGES) ?? "en";
   table = TABLES[found] ?? {};
-  return found;
+  return (language = found);
 }
+
+// The language that is spoken, and the next one, to which a reader may switch.
+export function spoken() {
+  return language;
+}
+
+export function otherLanguage() {
+  const tags = Object.keys(LANGUAGES);
+  return tags[(tags.indexOf(language) + 1) % tags.length];
+}
+
+// What was said in English for want of a translation: a test asks for it.
+export const untranslated = new Set();
 
 // A sentence in the reader's language, with {name} replaced by its value.
 export function say(english, values = {}) {
+  if (english && language !== "en" && !(english in table)) untranslated.add(english);
   return (table[english] ?? english).replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
 }

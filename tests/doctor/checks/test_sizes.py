@@ -84,7 +84,7 @@ def test_a_largest_length_is_a_note() -> None:
 def test_a_memory_that_must_be_as_long_as_the_queries() -> None:
     finding = one("sizes", seeded(AsLong))
     assert (finding.name, finding.severity) == ("sizes-fixed", "bug")
-    assert "two more keys than queries" in finding.evidence
+    assert "2 more keys than queries" in finding.evidence
 
 
 @pytest.mark.parametrize("kind", [Attention, Cross])

@@ -7,9 +7,11 @@
 // with height x width weights (Float32Array, by rows). Each is the "max" or "mean" of its block of cells, or the
 // largest of the block's middle row ("sample", a coarse picture at little cost); NaN where the mask forbids the whole
 // block. Blocks are split evenly: height and width are at most the number of cells. `layer` is an index into
-// stack.layers. A question that fails rejects with a sentence for the reader.
+// stack.layers. A question that fails rejects with a sentence for the reader. stack.terms(layer, head, row) tells what a row
+// is computed from (terms.js).
 
 import WORKER from "./worker.js" with { type: "text" };
+import { termsOf } from "./terms.js";
 import { Weights } from "./weights.js";
 
 const SLICE_MS = 8; // without a worker: compute this long, then let the browser update
@@ -27,6 +29,7 @@ export function embeddedSource(facts, blockOf) {
   const source = sourceOf(facts, 4e6, (stack, layer) => ({
     tile: (what, options) => queue.ask(() => answers(stack, layer, "tile", what), options),
     mix: (vector, options) => queue.ask(() => answers(stack, layer, "mix", [vector]), options),
+    terms: (what, options) => queue.ask(() => answers(stack, layer, "terms", what), options),
     stats: async () => stack.layers[layer].stats,
   }));
   source.close = () => {
@@ -52,6 +55,10 @@ export function serverSource(facts, base) {
         const posted = { method: "POST", body: Float32Array.from(vector), signal: options.signal };
         return queue.ask(() => numbers(fetchFrom(base, "mix", where, posted)), options);
       },
+      terms: ([head, row], options = {}) => {
+        const found = () => fetchFrom(base, "terms", { ...where, head, row }, { signal: options.signal });
+        return queue.ask(async () => new Float64Array(await (await found()).arrayBuffer()), options);
+      },
       stats: async () => {
         const known = stack.layers[layer];
         known.stats ??= await queue.ask(async () => (await fetchFrom(base, "stats", where)).json(), { idle: true });
@@ -69,12 +76,13 @@ function sourceOf(facts, cells, answersOf) {
     stack.tile = (layer, head, rows, cols, height, width, how, options) =>
       answers[layer].tile([head, rows, cols, height, width, how], options);
     stack.mix = (layer, vector, options) => answers[layer].mix(vector, options);
+    stack.terms = async (layer, head, row, options) => termsOf(await answers[layer].terms([head, row], options), stack.cols.length);
     stack.stats = (layer) => answers[layer].stats();
     return stack;
   };
   const inputs = facts.inputs.map(({ name, stacks }, input) => ({ name, stacks: stacks.map(stackOf(input)) }));
-  const { title, made, tolerance, statistics, source: kind, live = null } = facts;
-  return { title, made, tolerance, statistics, kind, live, inputs };
+  const { title, made, tolerance, statistics, source: kind, live = null, small = null } = facts;
+  return { title, made, tolerance, statistics, kind, live, small, inputs };
 }
 
 // ---- in the page itself
@@ -124,8 +132,8 @@ function askWorker(worker, blockOf) {
     }
     const id = count++;
     const key = `${stack.input}/${stack.place}/${layer}`;
-    const { dim, scale, softcap, planes, bias, groups, heads, kvHeads } = facts;
-    const known = { dim, scale, softcap, planes, bias, groups, heads, kvHeads };
+    const { dim, scale, softcap, planes, bias, sinks, groups, heads, kvHeads } = facts;
+    const known = { dim, scale, softcap, planes, bias, sinks, groups, heads, kvHeads };
     return new Promise((resolve, reject) => {
       waiting.set(id, { resolve, reject });
       const message = { id, key, facts: known, rows: stack.rows.length, cols: stack.cols.length, given, ask: method, what };
@@ -141,9 +149,9 @@ function askWorker(worker, blockOf) {
 
 const closed = () => new DOMException("This view was closed.", "AbortError");
 
-// The blocks that a question needs: of one group of heads for a tile, of all of them for a mix.
+// The blocks that a question needs: of one group of heads for a tile or a row's terms, of all of them for a mix.
 function blocksOf({ heads, kvHeads, groups, planes, bias }, ask, [head]) {
-  const needed = ask === "tile" ? [groups[Math.floor((head * kvHeads) / heads)]] : groups;
+  const needed = ask !== "mix" ? [groups[Math.floor((head * kvHeads) / heads)]] : groups;
   const names = needed.map(({ block }) => block);
   for (const plane of planes ?? []) names.push(`plane${plane}`);
   if (bias) names.push(bias.block);

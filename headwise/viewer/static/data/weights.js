@@ -56,6 +56,29 @@ export class Weights {
     return Float32Array.from(out);
   }
 
+  // All that the weights of a row are computed from; terms.js reads it.
+  *terms(head, row) {
+    const { heads, kvHeads, dim, scale, softcap, planes, sinks } = this.facts;
+    const { cols } = this;
+    const size = heads / kvHeads;
+    const { q, k } = this.group(Math.floor(head / size), size);
+    const { places, runs } = this.plane(planes && planes[head % planes.length]);
+    const biasAt = this.bias(head);
+    const out = new Float64Array(4 + dim + cols * dim + 2 * cols);
+    out.set([dim, scale, softcap ?? NaN, sinks?.[head] ?? NaN]);
+    out.set(q.subarray(((head % size) * this.rows + row) * dim, ((head % size) * this.rows + row + 1) * dim), 4);
+    out.set(k, 4 + dim);
+    const bias = 4 + dim + cols * dim;
+    for (let run = places[row]; run < places[row + 1]; run++) out.fill(1, bias + cols + runs[2 * run], bias + cols + runs[2 * run + 1]);
+    for (let col = 0; biasAt && col < cols; col++) {
+      const added = biasAt(row, col);
+      if (added === -Infinity) out[bias + cols + col] = 0;
+      else out[bias + col] = added;
+    }
+    yield;
+    return out;
+  }
+
   // A function of (row, first column, past the last, take) that calls take(column, weight) for every allowed cell.
   rowsOf(head) {
     const { heads, kvHeads, dim, scale, softcap, planes } = this.facts;

@@ -2,7 +2,8 @@
 //
 //   map = new HeatMap({ onPoint(row, col), onPin(row, col), onSight(sight), onTop(top), onNote(text), onDrawn() })
 //   map.element                to be put into a box that has a size; the map fills the box and follows its size
-//   map.restyle({ style, scale, sink })    style: app.style; sink: hide it. Before the first show, then on every change
+//   map.restyle({ style, scale, sink, threshold })    style: app.style; sink: hide it; smaller weights than the threshold
+//                              are not drawn. Before the first show, then on every change
 //                              (signed maps know "linear" and "root"; other scales are drawn as linear)
 //   map.show({ rows, cols, tile, cells, masked, signed, name })
 //       What to draw. rows, cols: axes (labels; optionally special, unknown and generated).
@@ -17,6 +18,7 @@
 //   map.against(top)           scale colours to this weight; null = to the map's own largest weight
 //   map.top, map.topOf(row)    its own largest weight, or difference, without the hidden sink; the weight at the ramp's
 //                              end in that row
+//   map.reach                  if the head is nearly uniform, colours show even shares, from 1 - reach to 1 + reach; else null
 //   map.sink                   the hidden column, null = none
 //   map.size, map.drawOn(context)    [width, height] of the visible part, and a function that draws it, for picture()
 //   map.centreOf(row, col)     the centre of a cell, in pixels of the element
@@ -34,6 +36,7 @@ import { gutterFor, widthsOf } from "./labels.js";
 import { drawOver } from "./overlay.js";
 import { Plates } from "./plates.js";
 import { Side, fit, lookAt, sightOf } from "./viewport.js";
+import { say } from "../words.js";
 
 const RESTS = 70; // ms without a move until the picture is computed for the visible part
 const STILL = 3; // pixels that the pointer may move while it zooms
@@ -44,9 +47,9 @@ const CLOSER = 1.5; // zoom factor of keys and buttons
 
 // The keys of a view that has a map; `mapOf()` is the map.
 export function zoomKeys(mapOf) {
-  const closer = [() => mapOf().closer(), "zoom in"];
-  const wider = [() => mapOf().wider(), "zoom out"];
-  return { "+": closer, "=": closer, "-": wider, 0: [() => mapOf().fit(), "the whole matrix"] };
+  const closer = [() => mapOf().closer(), say("zoom in")];
+  const wider = [() => mapOf().wider(), say("zoom out")];
+  return { "+": closer, "=": closer, "-": wider, 0: [() => mapOf().fit(), say("the whole matrix")] };
 }
 
 export class HeatMap {
@@ -63,16 +66,16 @@ export class HeatMap {
     new ResizeObserver(() => this.resize()).observe(this.canvas);
   }
 
-  restyle({ style, scale, sink }) {
+  restyle({ style, scale, sink, threshold = 0 }) {
     const font = this.style?.font;
-    Object.assign(this, { style, scale, sinkHidden: sink });
+    Object.assign(this, { style, scale, sinkHidden: sink, threshold });
     this.recolour();
     if (font !== style.font) this.resize();
   }
 
   recolour() {
-    const { style, scale, sinkHidden: sink, limit: against } = this;
-    this.plates.colour({ table: style.table, dark: style.dark, scale, sink, against });
+    const { style, scale, sinkHidden: sink, limit: against, threshold } = this;
+    this.plates.colour({ table: style.table, dark: style.dark, scale, sink, against, threshold });
     this.sharpen();
     this.draw();
   }
@@ -117,6 +120,10 @@ export class HeatMap {
   get level() {
     const [width] = this.widthsOfColumns;
     return this.cols.z >= width + 6 || this.what.cols.text === false ? width + 3 : 0;
+  }
+
+  get reach() {
+    return this.plates.reach;
   }
 
   get sink() {
@@ -230,9 +237,9 @@ export class HeatMap {
   }
 
   progressed() {
-    const { own, sink } = this.plates;
-    if (own !== this.told?.own || sink !== this.told.sink) {
-      this.told = { own, sink };
+    const { own, sink, reach } = this.plates;
+    if (own !== this.told?.own || sink !== this.told.sink || reach !== this.told.reach) {
+      this.told = { own, sink, reach };
       this.on.onTop?.(own);
     }
     this.on.onNote?.(this.note);
@@ -241,10 +248,13 @@ export class HeatMap {
 
   get note() {
     const { coarse, done, failed } = this.plates.progress;
-    if (failed) return "could not be computed";
-    if (done < 1) return coarse ? `coarse · refining ${Math.floor(100 * done)} %` : "computing …";
+    if (failed) return say("could not be computed");
+    if (done < 1) return coarse ? say("coarse · refining {n} %", { n: Math.floor(100 * done) }) : say("computing …");
     const [down, across] = this.pixelsPerCell.map((pixels) => Math.max(1, Math.round(1 / pixels)));
-    return down * across > 1 ? `exact · each dot is the largest of ${down} × ${across} weights` : "exact";
+    const pooled = this.what?.signed
+      ? say("exact · each dot is the largest of {rows} × {cols} differences", { rows: down, cols: across })
+      : say("exact · each dot is the largest of {rows} × {cols} weights", { rows: down, cols: across });
+    return down * across > 1 ? pooled : say("exact");
   }
 
   async settled() {

@@ -2,6 +2,7 @@
 
 import { SCALES, picture } from "./colour.js";
 import { element } from "../shell/element.js";
+import { say } from "../words.js";
 
 const STEPS = 256;
 const PLACES = [0, 0.25, 0.5, 0.75, 1]; // of the ticks along the bar
@@ -11,31 +12,32 @@ export class ColourBar {
   constructor() {
     this.canvas = element("canvas", { width: STEPS, height: 1 });
     this.ticks = element("span", { className: "ticks" });
-    this.of = element("span", { className: "of", textContent: "of each row’s largest" });
+    this.of = element("span", { className: "of" });
     this.element = element("span", { className: "colour-bar", role: "img" }, this.canvas, this.ticks, this.of);
   }
 
-  // top: the weight at the ramp's end, null = unknown. table: the colours. signed: from -top to top.
-  update({ top, scale, table, signed = false }) {
+  // top: the weight at the ramp's end, null = unknown. table: the colours. signed: from -top to top. reach: colours show
+  // even shares, from 1 - reach to 1 + reach (even.js); else null. of: if colours are relative to a weight, what it is.
+  update({ top, scale, table, signed = false, reach = null, of = "" }) {
+    if (reach !== null) [signed, scale, of] = [true, "linear", say("× an even share: nearly uniform, so relative to uniform")];
     if (signed && scale !== "root") scale = "linear"; // differences have no other scales
-    Object.assign(this, { top, scale, table, signed });
+    if (scale === "row") of = say("of each row’s largest");
+    Object.assign(this, { top, scale, table, signed, reach });
+    this.of.textContent = of;
     this.canvas.getContext("2d").putImageData(this.ramp(), 0, 0);
     const texts = this.texts();
     this.ticks.replaceChildren(...texts.map((textContent) => element("span", { textContent })));
-    this.of.hidden = !this.perRow;
-    const ends = texts.length ? `from ${texts[0]} to ${texts.at(-1)}` : "";
-    const of = this.perRow ? " of each row’s largest weight" : "";
-    this.element.ariaLabel = `Colours: ${ends}${of}, ${SCALES[scale].name} scale`;
-  }
-
-  get perRow() {
-    return this.scale === "row";
+    this.of.hidden = !of;
+    const ends = texts.length ? say("from {low} to {high}", { low: texts[0], high: texts.at(-1) }) : "";
+    const weights = [ends, of].filter(Boolean).join(" ");
+    this.element.ariaLabel = say("Colours: {weights}, {scale} scale", { weights, scale: say(SCALES[scale].name) });
   }
 
   texts() {
-    if (this.perRow) return PLACES.map((place) => `${100 * place} %`);
-    if (!(this.top > 0)) return [];
     const { back } = SCALES[this.scale];
+    if (this.reach !== null) return PLACES.map((place) => Number((1 + this.reach * (2 * place - 1)).toPrecision(3)).toString());
+    if (this.of.textContent) return PLACES.map((place) => `${Number((100 * back(place)).toPrecision(2))} %`);
+    if (!(this.top > 0)) return [];
     if (this.signed) {
       return PLACES.map((place) => {
         const far = 2 * place - 1;
@@ -65,8 +67,14 @@ export class ColourBar {
       context.fillText(text, x + PLACES[i] * width, y + THICK + 9);
     }
     context.textAlign = "left";
-    if (this.perRow) context.fillText(this.of.textContent, x + width + 10, y + THICK / 2);
+    if (this.of.textContent) context.fillText(this.of.textContent, x + width + 10, y + THICK / 2);
   }
+}
+
+// The note of a picture without the sink, a column.
+export function hiddenSaid(sink) {
+  if (sink) return say("first token attended to ({n}) hidden · values unchanged, not renormalised", { n: sink });
+  return say("first token hidden · values unchanged, not renormalised");
 }
 
 const digits = (weight) =>

@@ -4,6 +4,7 @@
 
 import { css } from "./colour.js";
 import { drawColumns, drawRows, fontOf } from "./labels.js";
+import { say } from "../words.js";
 
 const GRID = 12; // cells of at least this many pixels have lines between them,
 const VALUES = 34; // show their weights,
@@ -36,8 +37,8 @@ export function drawOver(context, map) {
   context.textAlign = "right";
   context.textBaseline = "middle";
   context.direction = "ltr";
-  context.fillText("to →", cols.low - 14, rows.low - 30);
-  context.fillText("from ↓", cols.low - 14, rows.low - 14);
+  context.fillText(say("to →"), cols.low - 14, rows.low - 30);
+  context.fillText(say("from ↓"), cols.low - 14, rows.low - 14);
 }
 
 function drawGrid(context, { rows, cols, style }) {
@@ -47,7 +48,7 @@ function drawGrid(context, { rows, cols, style }) {
   for (let y = row + 1; y < pastRow; y++) context.fillRect(cols.low, rows.place(y) - 0.5, cols.span, 1);
 }
 
-function drawValues(context, { rows, cols, style, plates, scale, sink, what: { signed } }) {
+function drawValues(context, { rows, cols, plates, sink, style, threshold }) {
   const decimals = cols.z >= LONGER ? 3 : 2;
   const least = 0.5 / 10 ** decimals;
   context.font = fontOf(style, false, 11);
@@ -58,8 +59,8 @@ function drawValues(context, { rows, cols, style, plates, scale, sink, what: { s
   for (let i = row; i < pastRow; i++) {
     for (let j = col; j < pastCol; j++) {
       const weight = j === sink ? undefined : plates.weight(i, j);
-      if (!(Math.abs(weight) >= least)) continue; // also masked or unknown
-      context.fillStyle = css(weight, plates.topOf(i), scale, signed ? plates.diverging : style.table, signed).ink;
+      if (!(Math.abs(weight) >= Math.max(least, threshold))) continue; // also masked or unknown
+      context.fillStyle = css(...plates.colourOf(weight, i)).ink;
       const text = weight.toFixed(decimals).replace(/^(-?)0/, "$1").replace("-", "−");
       context.fillText(text, cols.place(j + 0.5), rows.place(i + 0.5) + 0.5);
     }

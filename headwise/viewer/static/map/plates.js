@@ -5,7 +5,9 @@
 // exact one is filled in from the top, strip by strip.
 
 import { firstAllowed } from "../data/sink.js";
-import { divergingRamp, picture } from "./colour.js";
+import { divergingRamp } from "./colour.js";
+import { isNearlyEven, reachOf } from "./even.js";
+import { paint, sizeOf } from "./painting.js";
 
 const KEPT = 2 ** 21; // a rectangle of at most this many cells is kept cell by cell
 const COARSE = 128; // minimum rows of a coarse picture
@@ -18,14 +20,14 @@ export class Plates {
   // changed(): there is more to draw. failed(error): a question failed.
   constructor({ changed, failed }) {
     Object.assign(this, { changed, failed, what: null, before: [], zoom: [1, 1] });
-    this.style = { table: null, scale: "linear", sink: false, against: null, dark: false };
+    this.style = { table: null, scale: "linear", sink: false, against: null, dark: false, threshold: 0 };
     this.forget();
   }
 
   forget() {
     for (const controller of [this.asking, this.looking]) controller?.abort();
     Object.assign(this, { whole: null, part: null, next: null, wholeDone: null, partDone: null });
-    Object.assign(this, { own: 0, sink: null, broken: false });
+    Object.assign(this, { own: 0, most: 0, least: Infinity, sink: null, broken: false });
   }
 
   // what: { rows, cols (numbers), tile, cells, masked, signed }. pixels: [down, across], of the device. With `keep`
@@ -33,7 +35,7 @@ export class Plates {
   show(what, pixels, keep) {
     this.before = keep ? this.list().filter(({ canvas }) => canvas) : [];
     this.forget();
-    Object.assign(this, { what, pixels, diverging: what.signed && divergingRamp(this.style.dark) });
+    Object.assign(this, { what, pixels, diverging: divergingRamp(this.style.dark) });
     this.asking = new AbortController();
     this.wholeDone = this.run(this.fillWhole(pixels, this.asking.signal), this.asking.signal);
   }
@@ -94,8 +96,8 @@ export class Plates {
     const height = Math.ceil(length / block);
     const width = exact ? pastCol - col : Math.min(pastCol - col, Math.ceil((pastCol - col) * zoom[1]));
     const weights = new Float32Array(height * width).fill(NaN);
-    const tops = new Float32Array(height);
-    return { rows, cols: [col, pastCol], from, block, height, width, weights, tops, past: 0, stale: true };
+    const [tops, keys] = [new Float32Array(height), new Float32Array(height)];
+    return { rows, cols: [col, pastCol], from, block, height, width, weights, tops, keys, past: 0, stale: true };
   }
 
   async fill(plate, signal) {
@@ -106,8 +108,8 @@ export class Plates {
       const few = Math.min(height, Math.max(COARSE, Math.floor(cells / across)));
       const sampled = await tile(rows, cols, few, width, "sample", { signal });
       signal.throwIfAborted();
-      const tops = new Float32Array(few);
-      plate.coarse = { ...plate, block: length / few, height: few, weights: sampled, tops };
+      const [tops, keys] = [new Float32Array(few), new Float32Array(few)];
+      plate.coarse = { ...plate, block: length / few, height: few, weights: sampled, tops, keys };
       this.know(plate.coarse, 0, few);
     }
     const strip = async (y, past) => {
@@ -139,22 +141,35 @@ export class Plates {
 
   // Rows of a plate have arrived.
   know(plate, from, past) {
-    const { tops, width, weights } = plate;
+    const { tops, keys, width, weights } = plate;
     const hidden = this.hiddenIn(plate);
+    const before = this.reach;
+    const isWhole = plate === this.whole || plate === this.whole.coarse;
+    const [outside, each] = [plate.cols[0] - plate.from, (plate.cols[1] - plate.cols[0]) / width]; // keys
     for (let y = from; y < past; y++) {
-      let top = 0;
+      let [top, low, seen] = [0, Infinity, 0];
       for (let x = 0, at = y * width; x < width; x++, at++) {
         const size = this.what.signed ? Math.abs(weights[at]) : weights[at];
-        if (size > top && x !== hidden) top = size;
+        if (size !== size) continue;
+        seen++;
+        if (x === hidden) continue;
+        if (size > top) top = size;
+        if (size < low) low = size;
+      }
+      keys[y] = isWhole ? outside + seen * each : this.inWhole(plate, y, "keys");
+      if (isWhole && seen) {
+        this.most = Math.max(this.most, top * keys[y]);
+        this.least = Math.min(this.least, low * keys[y]);
       }
       if (top > this.own) {
         this.own = top;
         if (this.style.against === null) this.stale();
       }
-      tops[y] = Math.max(top, this.topInWhole(plate, y)); // of the whole row, not only its visible part
+      tops[y] = Math.max(top, this.inWhole(plate, y, "tops")); // of the whole row, not only its visible part
     }
     plate.past = past;
-    if (!plate.stale) this.paint(plate, from, past);
+    if (this.reach !== before) this.stale();
+    if (!plate.stale) paint(this, plate, from, past);
     this.before = [];
     this.changed();
   }
@@ -176,12 +191,13 @@ export class Plates {
     plate.stale = true;
   }
 
-  topInWhole(plate, y) {
+  // The largest weight ("tops") or the number of keys ("keys") of a row of a plate, as far as `whole` knows it.
+  inWhole(plate, y, what) {
     const { whole } = this;
     if (plate === whole || plate === whole.coarse) return 0;
     for (const each of [whole, whole.coarse]) {
       const line = each ? Math.floor((plate.rows[0] + y * plate.block) / each.block) : Infinity;
-      if (line < each?.past) return each.tops[line];
+      if (line < each?.past) return each[what][line];
     }
     return 0;
   }
@@ -193,7 +209,7 @@ export class Plates {
     const was = this.style;
     this.style = style;
     if (!this.what) return;
-    if (this.what.signed) this.diverging = divergingRamp(style.dark);
+    if (was.dark !== style.dark) this.diverging = divergingRamp(style.dark);
     if (was.sink !== style.sink) return this.show(this.what, this.pixels, true);
     if (was.scale !== style.scale && style.scale === "row") {
       this.looking?.abort();
@@ -206,13 +222,27 @@ export class Plates {
   zoomTo(zoom) {
     this.zoom = zoom;
     for (const plate of this.known()) {
-      const { height, width } = this.sizeOf(plate);
+      const { height, width } = sizeOf(plate, this.zoom);
       if (plate.canvas?.height !== height || plate.canvas.width !== width) plate.stale = true;
     }
   }
 
   get top() {
     return this.style.against ?? this.own;
+  }
+
+  // If the map is nearly uniform, and so drawn relative to even shares: how far from 1 its colours reach. Else null.
+  get reach() {
+    const { style: { scale, against }, what, most, least } = this;
+    if (!what || what.signed || against !== null || (scale !== "linear" && scale !== "root")) return null;
+    return isNearlyEven(most, what.cols) ? reachOf(least, most) : null;
+  }
+
+  // The colour of a weight, as arguments of `css`.
+  colourOf(weight, row) {
+    const { style: { scale, table }, what: { signed }, reach } = this;
+    if (reach !== null) return [weight * this.of("keys", row) - 1, reach, "linear", this.diverging, true];
+    return [weight, this.topOf(row), scale, signed ? this.diverging : table, signed];
   }
 
   known() {
@@ -224,66 +254,16 @@ export class Plates {
   list() {
     for (const plate of this.known()) {
       if (!plate.stale) continue;
-      const { height, width } = this.sizeOf(plate);
+      const { height, width } = sizeOf(plate, this.zoom);
       plate.canvas = new OffscreenCanvas(width, height);
       plate.stale = false;
-      this.paint(plate, 0, plate.past);
+      paint(this, plate, 0, plate.past);
     }
     return this.before.length ? this.before : this.known();
   }
 
   stale() {
     for (const plate of this.known()) plate.stale = true;
-  }
-
-  // A pixel for every weight, or for every device pixel if that has several weights.
-  sizeOf({ block, height, width, cols }) {
-    const pixels = (count, cells, zoom) => (zoom * cells < count ? Math.max(1, Math.round(zoom * cells)) : count);
-    return {
-      height: pixels(height, height * block, this.zoom[0]),
-      width: pixels(width, cols[1] - cols[0], this.zoom[1]),
-    };
-  }
-
-  // Draw rows `from` to `past` of a plate onto its picture.
-  paint(plate, from, past) {
-    const { canvas } = plate;
-    const lines = canvas.height / plate.height;
-    const [first, last] = [Math.floor(from * lines), Math.min(canvas.height, Math.ceil(past * lines))];
-    const { scale, table } = this.style;
-    const { signed } = this.what;
-    const weights = this.pooled(plate, first, last);
-    const [top, colours] = [scale === "row" && !signed ? 1 : this.top, signed ? this.diverging : table];
-    const of = scale === "row" ? "linear" : scale; // weights are already divided by the largest of their row
-    const image = picture(weights, last - first, canvas.width, top, of, colours, signed);
-    canvas.getContext("2d").putImageData(image, 0, first);
-  }
-
-  // The values of rows `first` to `last` of the picture: weights, or shares of the row's largest; without the sink.
-  pooled(plate, first, last) {
-    const { canvas, height, width, weights, tops } = plate;
-    const hidden = this.hiddenIn(plate);
-    const { signed } = this.what;
-    const shares = this.style.scale === "row" && !signed;
-    const plain = canvas.height === height && canvas.width === width;
-    if (plain && !shares && hidden < 0) return weights.subarray(first * width, last * width);
-
-    const out = new Float32Array((last - first) * canvas.width).fill(NaN);
-    const place = Int32Array.from({ length: width }, (_, x) => Math.floor((x * canvas.width) / width));
-    for (let y = Math.ceil((first * height) / canvas.height); y < height; y++) {
-      const line = Math.floor((y * canvas.height) / height);
-      if (line >= last) break;
-      const start = (line - first) * canvas.width;
-      const share = shares ? (tops[y] > 0 ? 1 / tops[y] : 0) : 1;
-      for (let x = 0, at = y * width; x < width; x++, at++) {
-        if (x === hidden) continue;
-        const weight = weights[at] * share;
-        const bin = start + place[x];
-        const held = out[bin];
-        if (held !== held || (signed ? Math.abs(weight) > Math.abs(held) : weight > held)) out[bin] = weight;
-      }
-    }
-    return out;
   }
 
   // The weight of one cell (NaN: masked); undefined if only that of a block is known.
@@ -298,12 +278,16 @@ export class Plates {
 
   // The weight at the ramp's end in this row.
   topOf(row) {
-    if (this.style.scale !== "row" || this.what.signed) return this.top;
+    return this.style.scale !== "row" || this.what.signed ? this.top : (this.of("tops", row) ?? this.top);
+  }
+
+  // What a plate knows of this row: "tops" or "keys".
+  of(what, row) {
     for (const plate of [this.part, this.next, this.whole]) {
       const y = plate ? Math.floor((row - plate.rows[0]) / plate.block) : -1;
-      if (y >= 0 && y < plate.past) return plate.tops[y];
+      if (y >= 0 && y < plate.past) return plate[what][y];
     }
-    return this.top;
+    return undefined;
   }
 
   // Whether there is a picture of everything, exact or coarse.

@@ -2,12 +2,14 @@
 
 import PAGE from "../page.css" with { type: "text" };
 import STYLE from "./profile.css" with { type: "text" };
-import { button } from "../shell/controls.js";
+import { button, languageSwitch } from "../shell/controls.js";
 import { element, icon } from "../shell/element.js";
 import { Cards } from "./cards.js";
 import { HeadPage } from "./head.js";
+import { themeSaid } from "../shell/header.js";
+import { say } from "../words.js";
 
-const FIRST = { head: null, sort: "place", order: "down", layer: "", kind: "", token: "", theme: "auto" };
+const FIRST = { head: null, sort: "place", order: "down", layer: "", kind: "", token: "", theme: "auto", lang: "" };
 
 export class ProfileApp {
   constructor(host, facts) {
@@ -22,7 +24,7 @@ export class ProfileApp {
     });
     this.darkness = matchMedia("(prefers-color-scheme: dark)");
     this.darkness.addEventListener("change", () => this.paint());
-    this.theme = button({ icon: "auto" }, "Theme", () => this.turn());
+    this.theme = button({ icon: "auto" }, say("Theme"), () => this.turn());
     this.stage = element("main", { className: "profile-stage", tabIndex: -1 });
     this.cards = new Cards(this);
     this.root.append(element("div", { className: "app" }, this.header(), this.stage));
@@ -36,18 +38,18 @@ export class ProfileApp {
     const { facts } = this;
     const said = [
       facts.model,
-      `${facts.heads.length} heads`,
-      `${facts.texts.toLocaleString("en")} texts`,
-      `${facts.tokens.toLocaleString("en")} tokens`,
-      `windows of ${facts.length} tokens at most`,
+      say("{n} heads", { n: facts.heads.length }),
+      say("{n} texts", { n: facts.texts.toLocaleString("en") }),
+      say("{n} tokens", { n: facts.tokens.toLocaleString("en") }),
+      say("windows of {n} tokens at most", { n: facts.length }),
     ];
-    if (!facts.complete) said.push("not complete: the run goes on or was interrupted");
+    if (!facts.complete) said.push(say("not complete: the run goes on or was interrupted"));
     return element(
       "header",
       {},
       element("h1", { textContent: facts.title, dir: "auto" }),
       element("p", { className: "facts", textContent: said.join(" · ") }),
-      element("span", { className: "corner" }, this.theme),
+      element("span", { className: "corner" }, languageSwitch((lang) => this.speak(lang)), this.theme),
     );
   }
 
@@ -117,6 +119,12 @@ export class ProfileApp {
     event.preventDefault();
   }
 
+  // Another language: every sentence is made anew.
+  speak(lang) {
+    this.set({ lang });
+    location.reload();
+  }
+
   // ---- the theme
 
   turn() {
@@ -129,6 +137,6 @@ export class ProfileApp {
     this.host.dataset.theme = theme === "auto" ? (this.darkness.matches ? "dark" : "light") : theme;
     document.documentElement.style.colorScheme = theme === "auto" ? "" : theme;
     this.theme.replaceChildren(icon(theme));
-    this.theme.title = this.theme.ariaLabel = `Theme: ${theme === "auto" ? "that of the system" : theme} (t)`;
+    this.theme.title = this.theme.ariaLabel = themeSaid(theme);
   }
 }

@@ -4,6 +4,7 @@ import { button, picker } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { bars, rounded, share } from "./charts.js";
 import { found, matcher } from "./matching.js";
+import { say } from "../words.js";
 
 export class Cards {
   constructor(app) {
@@ -11,21 +12,22 @@ export class Cards {
     const { facts } = app;
     this.numbers = numbersOf(facts);
     this.sort = picker(
-      "Sort by",
-      [...this.numbers].map(([key, { title }]) => [key, title]),
+      say("Sort by"),
+      [...this.numbers].map(([key, { title }]) => [key, say(title)]),
       (sort) => app.set({ sort }),
     );
-    this.order = button("order", "Turn the order", () =>
+    this.order = button("order", say("Turn the order"), () =>
       app.set({ order: app.state.order === "down" ? "up" : "down" }),
     );
     const layers = facts.layers.map(({ name }, i) => [String(i), `${i} · ${name}`]);
-    this.layer = picker("Layer", [["", "all"], ...layers], (layer) => app.set({ layer }));
+    this.layer = picker(say("Layer"), [["", say("all")], ...layers], (layer) => app.set({ layer }));
     const kinds = Object.keys(facts.kinds).filter((kind) => facts.heads.some((head) => head.kind === kind));
-    this.kind = picker("Does", [["", "anything"], ...kinds.map((kind) => [kind, kind])], (kind) => app.set({ kind }));
+    const offered = [["", say("anything")], ...kinds.map((kind) => [kind, say(kind)])];
+    this.kind = picker(say("Does"), offered, (kind) => app.set({ kind }));
     this.search = element("input", {
       type: "search",
-      placeholder: "Token ( / )",
-      ariaLabel: "Search heads by a token of their pairs and examples",
+      placeholder: say("Token ( / )"),
+      ariaLabel: say("Search heads by a token of their pairs and examples"),
       spellcheck: false,
       oninput: () => app.set({ token: this.search.value }),
     });
@@ -35,7 +37,7 @@ export class Cards {
     const controls = [this.sort, this.order, this.layer, this.kind, this.search, this.count];
     this.element = element(
       "section",
-      { className: "profile-heads", ariaLabel: "Heads" },
+      { className: "profile-heads", ariaLabel: say("Heads") },
       element("div", { className: "profile-bar" }, ...controls),
       this.about,
       this.list,
@@ -53,24 +55,24 @@ export class Cards {
       element(
         "span",
         { className: "line" },
-        element("b", { textContent: `Layer ${head.layer} · head ${head.head}` }),
+        element("b", { textContent: say("Layer {layer} · head {head}", { layer: head.layer, head: head.head }) }),
         number,
       ),
       element(
         "span",
         { className: "line" },
-        element("span", { className: "kind", textContent: head.kind, title: facts.kinds[head.kind] }),
+        element("span", { className: "kind", textContent: say(head.kind), title: say(facts.kinds[head.kind]) }),
         element("span", { className: "score", textContent: share(head.score) }),
       ),
-      bars(head.offsets, `Weight by relative position: most at ${most(head, facts)}`, { marked: facts.self }),
+      bars(head.offsets, say("Weight by relative position: most at {place}", { place: most(head, facts) }), { marked: facts.self }),
       element(
         "span",
         { className: "axis", ariaHidden: "true" },
-        ...["before", "itself", "after"].map((textContent) => element("small", { textContent })),
+        ...[say("before"), say("itself"), say("after")].map((textContent) => element("small", { textContent })),
       ),
-      meter("entropy", head.means.entropy, head.relative, rounded(head.means.entropy)),
-      meter("sink", head.means.first_visible, head.means.first_visible, share(head.means.first_visible)),
-      meter("special", head.means.special, head.means.special, share(head.means.special)),
+      meter(say("entropy"), head.means.entropy, head.relative, rounded(head.means.entropy)),
+      meter(say("sink"), head.means.first_visible, head.means.first_visible, share(head.means.first_visible)),
+      meter(say("special"), head.means.special, head.means.special, share(head.means.special)),
       note,
     );
     return { item: element("li", {}, link), link, note, number };
@@ -85,7 +87,7 @@ export class Cards {
     const sorted = this.numbers.get(state.sort) ?? this.numbers.get("place");
     const down = state.order === "down";
     const first = state.sort === "place" || !this.numbers.has(state.sort);
-    this.order.replaceChildren(element("span", { textContent: down === first ? "↑ lowest first" : "↓ highest first" }));
+    this.order.replaceChildren(element("span", { textContent: down === first ? say("↑ lowest first") : say("↓ highest first") }));
     this.about.textContent = sorted.sentence;
     const fits = matcher(state.token);
     const shown = facts.heads.filter((head) => {
@@ -97,8 +99,8 @@ export class Cards {
     shown.sort((a, b) => sign * (sorted.of(a) - sorted.of(b)) || a.place - b.place);
     for (const head of shown) this.fill(head, first ? null : sorted, fits);
     this.list.replaceChildren(...shown.map((head) => this.cards.get(head).item));
-    this.count.textContent = `${shown.length} of ${facts.heads.length} heads`;
-    if (!shown.length) this.about.textContent = "No head fits. Choose all layers and anything, or search another token.";
+    this.count.textContent = say("{n} of {count} heads", { n: shown.length, count: facts.heads.length });
+    if (!shown.length) this.about.textContent = say("No head fits. Choose all layers and anything, or search another token.");
   }
 
   fill(head, sorted, fits) {
@@ -110,9 +112,10 @@ export class Cards {
     const pair = hit?.pair ?? head.pairs[0];
     if (hit?.example) {
       const { labels } = windows[hit.example.window];
-      note.textContent = `in an example: ${labels.find(fits)}`;
-    } else note.textContent = pair ? `${pair[0]} → ${pair[1]}` : "no pair of tokens";
-    note.title = pair && !hit?.example ? `The pair with the most weight${hit ? " that has the token" : ""}` : "";
+      note.textContent = say("in an example: {token}", { token: labels.find(fits) });
+    } else note.textContent = pair ? `${pair[0]} → ${pair[1]}` : say("no pair of tokens");
+    const why = hit ? say("The pair with the most weight that has the token") : say("The pair with the most weight");
+    note.title = pair && !hit?.example ? why : "";
   }
 
   // Back from the page of a head: its card.
@@ -124,17 +127,18 @@ export class Cards {
 // What heads can be sorted by: key -> {title, sentence, of}.
 function numbersOf({ measures, kinds, patterns }) {
   const found = new Map([
-    ["place", { title: "layer and head", sentence: "Each card is a head: the weight by relative position of the key, " +
+    ["place", { title: "layer and head", sentence: say("Each card is a head: the weight by relative position of the key, " +
       "from 16 tokens before to 16 after, then how widely it attends, and what goes to the first and to special " +
-      "tokens. Open one for its histograms, pairs and texts.", of: (head) => head.place }],
-    ["score", { title: "what it does most", sentence: `The number behind its kind. ${Object.entries(kinds)
-      .map(([kind, rule]) => `${kind}: ${rule}`).join(" · ")}.`, of: (head) => head.score }],
+      "tokens. Open one for its histograms, pairs and texts."), of: (head) => head.place }],
+    ["score", { title: "what it does most", sentence: `${say("The number behind its kind.")} ${Object.entries(kinds)
+      .map(([kind, rule]) => `${say(kind)}: ${say(rule)}`).join(" · ")}.`, of: (head) => head.score }],
   ]);
   for (const { name, sentence, unit } of measures)
-    found.set(name, { title: name.replaceAll("_", " "), sentence: `${sentence} Mean over all queries, in ${unit}.`,
+    found.set(name, { title: name.replaceAll("_", " "), 
+      sentence: `${say(sentence)} ${say("Mean over all queries, in {unit}.", { unit: say(unit) })}`,
       of: (head) => head.means[name] });
   for (const [name, sentence] of Object.entries(patterns))
-    found.set(name, { title: name.replaceAll("_", " "), sentence, of: (head) => head.patterns[name] });
+    found.set(name, { title: name.replaceAll("_", " "), sentence: say(sentence), of: (head) => head.patterns[name] });
   return found;
 }
 

@@ -3,6 +3,7 @@
 
 import { element } from "../shell/element.js";
 import { share } from "./charts.js";
+import { say } from "../words.js";
 
 const AROUND = 24; // tokens on either side of query and key that are shown first
 
@@ -14,7 +15,9 @@ export function exampleOf(example, place, head, facts) {
     element("b", {}, element("bdi", { textContent: labels[example.query] }), " → ",
       element("bdi", { textContent: labels[example.key] })),
     ` ${share(example.weights[example.key])}, `,
-    element("small", { textContent: `score ${example.score.toFixed(2)} · text ${window.text.toLocaleString("en")}` }));
+    element("small", { textContent: say("score {score} · text {text}", {
+        score: example.score.toFixed(2), text: window.text.toLocaleString("en"),
+      }) }));
   const text = element("p", { className: "tokens", dir: "auto" });
   const first = Math.max(0, Math.min(example.query, example.key) - AROUND);
   const past = Math.min(labels.length, Math.max(example.query, example.key) + AROUND + 1);
@@ -39,12 +42,12 @@ function token(i, { query, weights }, { labels, special }, top) {
 // The whole row, by weight; made when it is opened.
 function wholeRow({ weights }, { labels }) {
   const body = element("ol", { className: "row" });
-  const details = element("details", {}, element("summary", { textContent: "The whole row" }), body);
+  const details = element("details", {}, element("summary", { textContent: say("The whole row") }), body);
   details.addEventListener("toggle", () => {
     if (!details.open || body.firstChild) return;
     const order = weights.map((weight, i) => [weight, i]).sort((a, b) => b[0] - a[0] || a[1] - b[1]);
     body.append(...order.map(([weight, i]) => element("li", {}, element("bdi", { textContent: labels[i] }),
-      element("small", { textContent: ` ${weight.toFixed(4)} at ${i}` }))));
+      element("small", { textContent: ` ${say("{weight} at {place}", { weight: weight.toFixed(4), place: i })}` }))));
   });
   return details;
 }
@@ -54,19 +57,19 @@ function links(example, place, head, window, facts) {
     const shown = `#view=head&layer=${head.layer}&head=${head.head}&row=${example.query}`;
     const href = `text?layer=${head.layer}&head=${head.head}&example=${place}${shown}`;
     return element("p", { className: "links" }, element("a", { href, target: "_blank", rel: "noopener",
-      textContent: "Open this text in the attention views" }));
+      textContent: say("Open this text in the attention views") }));
   }
   const command = element("code", { textContent: window.command });
-  const copy = element("button", { className: "toggle", textContent: "Copy", onclick: async () => {
+  const copy = element("button", { className: "toggle", textContent: say("Copy"), onclick: async () => {
     try {
       await navigator.clipboard.writeText(window.command);
-      copy.textContent = "Copied";
+      copy.textContent = say("Copied");
     } catch {
       getSelection().selectAllChildren(command);
-      copy.textContent = "Selected: copy it";
+      copy.textContent = say("Selected: copy it");
     }
   } });
   return element("details", { className: "links" },
-    element("summary", { textContent: "Open this text in the attention views" }),
+    element("summary", { textContent: say("Open this text in the attention views") }),
     element("p", {}, command, " ", copy));
 }

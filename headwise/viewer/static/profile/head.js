@@ -4,34 +4,35 @@ import { button } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { bars, rounded, share } from "./charts.js";
 import { exampleOf } from "./examples.js";
+import { say } from "../words.js";
 
 export class HeadPage {
   constructor(app, head) {
     this.app = app;
     this.head = head;
     const { facts } = app;
-    this.back = element("a", { className: "plain" }, element("span", { textContent: "‹ All heads (Esc)" }));
-    this.before = button({ icon: "left" }, "The head before (←)", () => this.step(-1));
-    this.after = button({ icon: "right" }, "The next head (→)", () => this.step(1));
-    this.title = element("h2", { tabIndex: -1, textContent: `Layer ${head.layer} · head ${head.head}` });
+    this.back = element("a", { className: "plain" }, element("span", { textContent: say("‹ All heads (Esc)") }));
+    this.before = button({ icon: "left" }, say("The head before (←)"), () => this.step(-1));
+    this.after = button({ icon: "right" }, say("The next head (→)"), () => this.step(1));
+    this.title = element("h2", { tabIndex: -1, textContent: say("Layer {layer} · head {head}", { layer: head.layer, head: head.head }) });
     const path = element("bdi", { className: "path", textContent: facts.layers[head.layer].name });
     this.element = element(
       "article",
       { className: "profile-head" },
       element("div", { className: "profile-bar" }, this.back, this.before, this.after),
       element("div", { className: "naming" }, this.title, path),
-      element("p", { className: "does" }, element("b", { textContent: head.kind }), ` ${share(head.score)}: `,
-        facts.kinds[head.kind], "."),
-      section("The texts in which it is most itself", EXAMPLES, ...head.examples.map((each, i) =>
+      element("p", { className: "does" }, element("b", { textContent: say(head.kind) }), ` ${share(head.score)}: `,
+        say(facts.kinds[head.kind]), "."),
+      section(say("The texts in which it is most itself"), say(EXAMPLES), ...head.examples.map((each, i) =>
         exampleOf(each, i, head, facts))),
       element("div", { className: "columns" },
-        section("Where it looks: relative position", POSITIONS, positions(head, facts)),
-        section("What it looks at: classes of tokens", CLASSES, classes(head, facts)),
-        section("Strongest pairs of tokens", pairsSaid(head), pairs(head)),
-        section("Patterns", "", patterns(head, facts))),
-      section("Distributions over all queries", "Each bar counts queries. The last has what lies above, too.",
+        section(say("Where it looks: relative position"), say(POSITIONS), positions(head, facts)),
+        section(say("What it looks at: classes of tokens"), say(CLASSES), classes(head, facts)),
+        section(say("Strongest pairs of tokens"), pairsSaid(head), pairs(head)),
+        section(say("Patterns"), "", patterns(head, facts))),
+      section(say("Distributions over all queries"), say("Each bar counts queries. The last has what lies above, too."),
         histograms(head, facts)),
-      section("From class to class", "The mean weight of the queries of a class (rows) on each class of keys.",
+      section(say("From class to class"), say("The mean weight of the queries of a class (rows) on each class of keys."),
         matrix(head, facts)),
     );
   }
@@ -64,11 +65,11 @@ function section(title, about, ...content) {
 function positions(head, { offsets, self }) {
   const listed = offsets.map((offset, i) => [offset, head.offsets[i]]).sort((a, b) => b[1] - a[1]).slice(0, 3);
   const said = listed.map(([offset, weight]) => `${offset}: ${share(weight)}`).join(", ");
-  const axis = ["farther", "−8", "itself", "+8", "farther"].map((textContent) => element("small", { textContent }));
+  const axis = [say("farther"), "−8", say("itself"), "+8", say("farther")].map((textContent) => element("small", { textContent }));
   return element("figure", { className: "positions" },
-    bars(head.offsets, `Weight by relative position. Most: ${said}`, { marked: self, height: 60 }),
+    bars(head.offsets, say("Weight by relative position. Most: {places}", { places: said }), { marked: self, height: 60 }),
     element("span", { className: "axis", ariaHidden: "true" }, ...axis),
-    element("figcaption", { textContent: `Most: ${said}.` }));
+    element("figcaption", { textContent: say("Most: {places}.", { places: said }) }));
 }
 
 function classes(head, facts) {
@@ -77,61 +78,63 @@ function classes(head, facts) {
     const bar = element("i", { className: "part", ariaHidden: "true" });
     bar.style.setProperty("--part", `${(head.classes[i] / most) * 100}%`);
     bar.style.setProperty("--even", `${(facts.even[i] / most) * 100}%`);
-    return row(name, element("td", { className: "wide" }, bar), share(head.classes[i]), share(facts.even[i]));
+    return row(say(name), element("td", { className: "wide" }, bar), share(head.classes[i]), share(facts.even[i]));
   });
-  return table(["class", "", "weight", "if even"], rows);
+  return table([say("class"), "", say("weight"), say("if even")], rows);
 }
 
 function pairsSaid({ error }) {
-  const most = error ? ` Each may have up to ${rounded(error)} more.` : "";
-  return `The weight of all queries whose largest weight on another token of the text was on that one.${most}`;
+  const about = say("The weight of all queries whose largest weight on another token of the text was on that one.");
+  return error ? `${about} ${say("Each may have up to {n} more.", { n: rounded(error) })}` : about;
 }
 
 function pairs(head) {
-  if (!head.pairs.length) return element("p", { textContent: "It attends to no other token of the text." });
+  if (!head.pairs.length) return element("p", { textContent: say("It attends to no other token of the text.") });
   const most = head.pairs[0][2];
   const rows = head.pairs.map(([query, key, weight]) => {
     const bar = element("i", { className: "part", ariaHidden: "true" });
     bar.style.setProperty("--part", `${(weight / most) * 100}%`);
     return row(`${query} → ${key}`, element("td", { className: "wide" }, bar), rounded(weight));
   });
-  return element("div", { className: "scrolls", tabIndex: 0, role: "region", ariaLabel: "Pairs" },
-    table(["query → key", "", "weight"], rows));
+  return element("div", { className: "scrolls", tabIndex: 0, role: "region", ariaLabel: say("Pairs") },
+    table([say("query → key"), "", say("weight")], rows));
 }
 
 function patterns(head, facts) {
   const rows = Object.entries(facts.patterns).map(([name, sentence]) => {
-    const made = row(name.replaceAll("_", " "), share(head.patterns[name]));
-    made.title = sentence;
+    const made = row(say(name.replaceAll("_", " ")), share(head.patterns[name]));
+    made.title = say(sentence);
     return made;
   });
   const means = facts.measures.map(({ name, unit, sentence }) => {
-    const said = unit === "share" ? share(head.means[name]) : `${rounded(head.means[name])} ${unit}`;
-    const made = row(name.replaceAll("_", " "), said);
-    made.title = sentence;
+    const said = unit === "share" ? share(head.means[name]) : `${rounded(head.means[name])} ${say(unit)}`;
+    const made = row(say(name.replaceAll("_", " ")), said);
+    made.title = say(sentence);
     return made;
   });
-  return table(["", "mean"], [...rows, ...means]);
+  return table(["", say("mean")], [...rows, ...means]);
 }
 
 function histograms(head, { measures }) {
   const charts = measures.map(({ name, unit, edges }, i) => {
     const counts = head.histograms[i];
     const place = counts.indexOf(Math.max(...counts));
-    const said = `most queries ${rounded(edges[place])} to ${rounded(edges[place + 1])} ${unit}`;
+    const range = { low: rounded(edges[place]), high: rounded(edges[place + 1]), unit: say(unit) };
+    const said = say("most queries {low} to {high} {unit}", range);
+    const title = say(name.replaceAll("_", " "));
     const axis = [edges[0], edges[edges.length / 2 | 0], edges.at(-1)].map((edge) =>
       element("small", { textContent: rounded(edge) }));
-    return element("figure", {}, element("figcaption", {}, element("b", { textContent: name.replaceAll("_", " ") }),
-      ` in ${unit}: ${said}`),
-    bars(counts, `${name.replaceAll("_", " ")}: ${said}`), element("span", { className: "axis" }, ...axis));
+    return element("figure", {}, element("figcaption", {}, element("b", { textContent: title }),
+      ` ${say("in {unit}: {most}", { unit: say(unit), most: said })}`),
+    bars(counts, `${title}: ${said}`), element("span", { className: "axis" }, ...axis));
   });
   return element("div", { className: "histograms" }, ...charts);
 }
 
 function matrix(head, { classes, asked }) {
-  const rows = classes.map((name, i) => (asked[i] ? row(name, ...head.matrix[i].map(cell)) : null)).filter(Boolean);
-  return element("div", { className: "scrolls", tabIndex: 0, role: "region", ariaLabel: "From class to class" },
-    table(["from \\ to", ...classes], rows));
+  const rows = classes.map((name, i) => (asked[i] ? row(say(name), ...head.matrix[i].map(cell)) : null)).filter(Boolean);
+  return element("div", { className: "scrolls", tabIndex: 0, role: "region", ariaLabel: say("From class to class") },
+    table([say("from \\ to"), ...classes.map((name) => say(name))], rows));
 }
 
 function cell(weight) {

@@ -2,6 +2,7 @@
 // choice calls `choose(value)` and does not mark itself: the changed state does.
 
 import { element, icon } from "./element.js";
+import { LANGUAGES, otherLanguage, say } from "../words.js";
 
 // The colour scales: options for `choices`. The last one scales by rows, so it is only for maps.
 export const SCALE_CHOICES = [
@@ -10,6 +11,9 @@ export const SCALE_CHOICES = [
   ["log", "log", "Logarithmic: four powers of ten below the largest weight"],
   ["row", "row", "Relative to the largest weight of the row"],
 ];
+
+// Options of a table like the one above, in the reader's language.
+export const said = (options) => options.map(([value, ...texts]) => [value, ...texts.map((text) => say(text))]);
 
 // One of a few, side by side. options: [[value, text, tooltip], ...]
 export function choices(label, options, choose) {
@@ -53,6 +57,22 @@ export function toggle(text, title, choose) {
   return made;
 }
 
+// A share below which weights are not drawn, 0 = all are. Fine steps near 0, where most weights are.
+export function thresholdSlider(choose) {
+  const title = say("Smaller weights are not drawn; no weight changes");
+  const range = element("input", { type: "range", min: 0, max: 100, step: 1, title, ariaLabel: say("Hide weights below") });
+  const value = element("output");
+  const made = element("label", { className: "slider", title }, element("span", { textContent: say("hide below") }), range, value);
+  made.show = (share) => {
+    const place = Math.round(100 * Math.sqrt(share));
+    if (Number(range.value) !== place) range.value = place;
+    value.textContent = share ? String(Number(share.toPrecision(2))) : "0";
+    range.ariaValueText = value.textContent;
+  };
+  range.addEventListener("input", () => choose(Number(((range.value / 100) ** 2).toPrecision(2))));
+  return made;
+}
+
 // content: a text, or `{ icon, text }` with the name of an icon and an optional text.
 export function button(content, title, act) {
   const { icon: name, text = "" } = typeof content === "string" ? { text: content } : content;
@@ -61,5 +81,13 @@ export function button(content, title, act) {
   if (text) made.append(element("span", { textContent: text }));
   else made.ariaLabel = title;
   made.addEventListener("click", act);
+  return made;
+}
+
+// A button with the name of the other language, which those who read it know.
+export function languageSwitch(choose) {
+  const language = otherLanguage();
+  const made = element("button", { type: "button", className: "plain language", lang: language }, element("span", { textContent: LANGUAGES[language] }));
+  made.addEventListener("click", () => choose(language));
   return made;
 }

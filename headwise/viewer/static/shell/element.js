@@ -9,6 +9,11 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
+// A sentence with elements in the places of its {names}, as a list of nodes and texts.
+export function filled(sentence, parts) {
+  return sentence.split(/\{(\w+)\}/).map((text, i) => (i % 2 ? parts[text] : text)).filter((part) => part !== "");
+}
+
 // Give a canvas a size in pixels of the page. Returns its context, in these pixels and empty.
 export function resized(canvas, width, height) {
   canvas.width = Math.round(width * devicePixelRatio);
@@ -33,6 +38,7 @@ const ICONS = {
   save: "M8 2v8M4.8 7 8 10.2 11.2 7M2.5 13.5h11",
   copy: "M5.8 5.8h7.4v7.9H5.8zM10.2 5.8V2.8H2.8v7.4h3",
   close: "M4 4l8 8M12 4l-8 8",
+  look: "M1.5 8S4 3.5 8 3.5 14.5 8 14.5 8 12 12.5 8 12.5 1.5 8 1.5 8ZM10 8a2 2 0 1 1-4 0 2 2 0 0 1 4 0Z",
   side: "M2.2 3.2h11.6v9.6H2.2zM6.4 3.2v9.6",
 };
 

@@ -1,6 +1,7 @@
 // The bottom of the page: the current cell and its weight, in every view; and the status line.
 
 import { element, icon } from "./element.js";
+import { say } from "../words.js";
 
 const HINT = "Point at a cell or a token to read a weight";
 const SHORT_MS = 120; // if the answer takes longer, the tokens are shown without a weight until then
@@ -45,13 +46,13 @@ export class Footer {
     const { rows, cols } = app.stack;
     const name = (axis, token) => [
       element("bdi", { textContent: axis.labels[token], title: axis.labels[token] }),
-      element("small", { textContent: ` ${token}` }),
+      element("small", { textContent: axis.labels[token] === String(token) ? "" : ` ${token}` }), // no "0 0"
     ];
     const place = element("span", { className: "place", textContent: app.headName(app.state.layer, app.state.head) });
     delete cell.dataset.weight;
     delete cell.dataset.cell;
     const parts = [];
-    if (row === null && col === null) parts.push(element("span", { textContent: app.View.hint ?? HINT }));
+    if (row === null && col === null) parts.push(element("span", { textContent: app.View.hint === "" ? "" : say(app.View.hint ?? HINT) }));
     else {
       const words = row === null ? name(cols, col) : name(rows, row);
       if (row !== null && col !== null) words.push(" → ", ...name(cols, col));
@@ -63,7 +64,7 @@ export class Footer {
       cell.dataset.cell = `${row},${col}`;
       const { layer, head } = app.state;
       const blocked = masked && app.live?.blockedIn(layer, head).some((cell) => cell[0] === row && cell[1] === col);
-      const said = blocked ? "blocked" : masked ? "masked" : app.digits(weight);
+      const said = blocked ? say("blocked") : masked ? say("masked") : app.digits(weight);
       parts.unshift(element("b", { textContent: said }));
     } else if (row !== null && col !== null) parts.unshift(element("b", { textContent: "…" }));
     cell.replaceChildren(...parts, place);
@@ -82,7 +83,7 @@ export class Footer {
     if (this.alert.firstChild?.textContent === sentence) return;
     clearTimeout(this.saying);
     this.status.textContent = "";
-    const close = element("button", { type: "button", className: "plain", ariaLabel: "Dismiss" }, icon("close"));
+    const close = element("button", { type: "button", className: "plain", ariaLabel: say("Dismiss") }, icon("close"));
     close.addEventListener("click", () => this.alert.replaceChildren());
     this.alert.replaceChildren(element("span", { textContent: sentence }), close);
   }

@@ -6,13 +6,14 @@ import { element } from "./element.js";
 import { CHOICES } from "../state.js";
 import { VIEWS } from "../views.js";
 import { STEPS } from "./thumbs.js";
+import { say } from "../words.js";
 
 const TYPED = "input:not([type=range], [type=checkbox], [type=radio]), textarea, select, [contenteditable]";
 const FAR = 10; // cells that an arrow moves with Shift
 
 // Each: the keys, what they do, and the function of (app, key, event).
 const MOVING = [
-  [Object.keys(STEPS), `move the cell; with Shift by ${FAR}`, (app, key, event) => move(app, STEPS[key], event.shiftKey)],
+  [Object.keys(STEPS), "move the cell; with Shift by {n}", (app, key, event) => move(app, STEPS[key], event.shiftKey)],
   [["[", "]"], "previous layer, next layer", (app, key) => turn(app, "layer", key === "]", app.stack.layers.length)],
   [[",", "."], "previous head, next head", (app, key) => turn(app, "head", key === ".", app.layer.heads)],
   [["x"], "add this head to the chosen heads, or remove it", (app) => app.choose(app.state.layer, app.state.head)],
@@ -21,11 +22,12 @@ const MOVING = [
   [["/"], "search for a token; Enter: next, Shift+Enter: previous", (app) => app.search.focus()],
 ];
 const SHOWING = [
-  [VIEWS.map((_, at) => String(at + 1)), "choose a view", (app, key) => app.state.set({ view: VIEWS[key - 1].id })],
+  [VIEWS.slice(0, 9).map((_, at) => String(at + 1)), "choose a view", (app, key) => chooseView(app, key)],
   [["s"], "next colour scale", (app) => following(app, "scale")],
   [["c"], "next colour map", (app) => following(app, "colours")],
   [["h"], "hide or show the sink", (app) => app.state.set({ sink: !app.state.sink })],
   [["b"], "hide or show the heads at the side", (app) => app.state.set({ strip: !app.state.strip })],
+  [["i"], "hide or show what to look at", (app) => app.state.set({ hints: !app.state.hints })],
   [["t"], "theme: light, dark, or that of the system", (app) => app.header.turnTheme()],
   [["?"], "this table", (app) => app.keys.show()],
 ];
@@ -44,8 +46,8 @@ export class Keys {
     this.acts = new Map([...MOVING, ...SHOWING, ...this.editing].flatMap(([keys, , act]) => keys.map((key) => [key, act])));
     place.addEventListener("keydown", (event) => this.press(event), { signal: app.closing.signal });
     this.table = element("div", { className: "tables" });
-    const title = element("h2", { textContent: "Keys", id: "help-title" });
-    const close = button({ icon: "close" }, "Close", () => this.help.close());
+    const title = element("h2", { textContent: say("Keyboard"), id: "help-title" });
+    const close = button({ icon: "close" }, say("Close"), () => this.help.close());
     const top = element("div", { className: "top" }, title, close);
     this.help = element("dialog", { className: "help" }, top, this.table);
     this.help.setAttribute("aria-labelledby", "help-title");
@@ -71,11 +73,12 @@ export class Keys {
     const alike = new Map(); // keys with the same function share a line
     for (const [key, [, does]] of own) alike.set(does, [...(alike.get(does) ?? []), key]);
     const taken = new Set(own.map(([key]) => key));
-    const free = ([keys, does]) => [keys.filter((key) => !taken.has(key)), does];
+    const views = this.app.shownViews.length;
+    const free = ([keys, does]) => [keys.filter((key) => !taken.has(key) && !(key > views)), does];
     const left = (lines) => lines.map(free).filter(([keys]) => keys.length);
-    const tables = [["Move", left(MOVING)], ["Show", left(SHOWING)]];
-    if (this.editing.length) tables.push(["Edit", left(this.editing)]);
-    if (own.length) tables.push([`In ${this.app.shown.View.title}`, [...alike].map(([does, keys]) => [keys, does])]);
+    const tables = [[say("Move"), left(spoken(MOVING))], [say("Show"), left(spoken(SHOWING))]];
+    if (this.editing.length) tables.push([say("Edit"), left(this.editing)]);
+    if (own.length) tables.push([say("In {view}", { view: say(this.app.shown.View.title) }), [...alike].map(([does, keys]) => [keys, does])]);
     this.table.replaceChildren(...tables.map(([name, lines]) => tableOf(name, lines)));
     this.help.showModal();
   }
@@ -86,6 +89,9 @@ function isCommand({ key, metaKey, ctrlKey, altKey }) {
   const sign = key.length === 1 && !/[\p{L}\p{N}]/u.test(key);
   return metaKey || (ctrlKey && !altKey) || (altKey && !sign);
 }
+
+// The lines of a table above, in the reader's language.
+const spoken = (lines) => lines.map(([keys, does]) => [keys, say(does, { n: FAR })]);
 
 function tableOf(name, lines) {
   const cap = (key) => element("kbd", { textContent: CAPS[key] ?? key });
@@ -113,11 +119,18 @@ function turn(app, field, on, count) {
   app.go({ [field]: (app.state[field] + (on ? 1 : count - 1)) % count });
 }
 
+// The number keys are those of the tabs that are there.
+function chooseView(app, key) {
+  const View = app.shownViews[key - 1];
+  if (View) app.go({ view: View.id });
+}
+
 function following(app, field) {
   const values = CHOICES[field];
   const value = values[(values.indexOf(app.state[field]) + 1) % values.length];
   app.state.set({ [field]: value });
-  app.say(`${field === "scale" ? "Scale" : "Colours"}: ${SCALES[value]?.name ?? value}`);
+  const name = say(SCALES[value]?.name ?? value);
+  app.say(field === "scale" ? say("Scale: {name}", { name }) : say("Colours: {name}", { name }));
 }
 
 function pin(state) {

@@ -29,8 +29,8 @@ export function watched(source, { busy, failed }) {
   };
 
   const stackOf = (stack) => {
-    const { tile, mix, stats } = stack;
-    return { ...stack, tile: watch(tile), mix: watch(mix), stats: watch(stats, true) };
+    const { tile, mix, terms, stats } = stack;
+    return { ...stack, tile: watch(tile), mix: watch(mix), terms: watch(terms), stats: watch(stats, true) };
   };
   const inputs = source.inputs.map(({ name, stacks }) => ({ name, stacks: stacks.map(stackOf) }));
   // An error that a view does not catch is shown on the page, so it is not logged to the console again.

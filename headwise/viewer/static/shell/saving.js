@@ -1,8 +1,10 @@
 // Export: the view as a picture, and the Python code for a similar figure.
 
 import { button } from "./controls.js";
+import { download } from "./download.js";
 import { element } from "./element.js";
 import { SvgContext } from "../map/svg.js";
+import { say } from "../words.js";
 
 const SHARP = 2; // minimum pixels per point
 const LARGEST = 16384; // maximum side of a canvas, in pixels
@@ -13,7 +15,7 @@ export class Saving {
     this.png = button({ icon: "save", text: "PNG" }, "", () => this.save("png", pngOf));
     this.svg = button({ icon: "save", text: "SVG" }, "", () => this.save("svg", svgOf));
     this.python = button({ icon: "copy", text: "Python" }, "", () => this.copy());
-    const group = { className: "saving", role: "group", ariaLabel: "Export" };
+    const group = { className: "saving", role: "group", ariaLabel: say("Export") };
     this.element = element("span", group, this.png, this.svg, this.python);
   }
 
@@ -25,21 +27,19 @@ export class Saving {
       control.ariaLabel = what;
       control.title = on ? what : why;
     };
-    able(this.png, view?.picture, "Save PNG", "This view has no picture to save");
-    able(this.svg, view?.picture, "Save SVG", "This view has no picture to save");
-    able(this.python, view?.python, "Copy Python", "There is no Python code for this view");
+    able(this.png, view?.picture, say("Save PNG"), say("This view has no picture to save"));
+    able(this.svg, view?.picture, say("Save SVG"), say("This view has no picture to save"));
+    able(this.python, view?.python, say("Copy Python"), say("There is no Python code for this view"));
   }
 
   async save(ending, made) {
     const { app } = this;
     try {
       const picture = await app.view.picture();
-      if (!picture) return app.say("There is nothing to save yet.");
-      const address = URL.createObjectURL(await made(picture, app.style.paper));
+      if (!picture) return app.say(say("There is nothing to save yet."));
       const name = `${this.name()}.${ending}`;
-      element("a", { href: address, download: name }).click();
-      setTimeout(() => URL.revokeObjectURL(address), 60_000);
-      app.say(`Saved as ${name}.`);
+      download(await made(picture, app.style.paper), name);
+      app.say(say("Saved as {name}.", { name }));
     } catch (error) {
       app.fail(error);
     }
@@ -57,11 +57,11 @@ export class Saving {
   async copy() {
     const { app } = this;
     const code = app.view.python();
-    if (!code) return app.say("There is no Python code for this selection.");
+    if (!code) return app.say(say("There is no Python code for this selection."));
     const text = this.whole(code);
     try {
       await navigator.clipboard.writeText(text);
-      app.say("Copied the Python code.");
+      app.say(say("Copied the Python code."));
     } catch {
       this.offer(text); // a page in a frame, or from a file, may not write to the clipboard
     }
@@ -81,9 +81,9 @@ export class Saving {
   offer(text) {
     const rows = text.split("\n").length;
     const field = element("textarea", { value: text, readOnly: true, ariaLabel: "Python", rows });
-    const close = button({ icon: "close" }, "Close", () => dialog.close());
-    const top = element("div", { className: "top" }, element("h2", { textContent: "Python to copy" }), close);
-    const dialog = element("dialog", { className: "code", ariaLabel: "Python to copy" }, top, field);
+    const close = button({ icon: "close" }, say("Close"), () => dialog.close());
+    const top = element("div", { className: "top" }, element("h2", { textContent: say("Python to copy") }), close);
+    const dialog = element("dialog", { className: "code", ariaLabel: say("Python to copy") }, top, field);
     dialog.addEventListener("close", () => dialog.remove());
     this.app.frame.append(dialog);
     dialog.showModal();

@@ -1,13 +1,14 @@
 // The search for a token: the number of matches, and steps from one to the next.
 
 import { element, icon } from "./element.js";
+import { say } from "../words.js";
 
 export class Search {
   constructor(app) {
     this.app = app;
     this.field = element("input", {
-      type: "search", placeholder: "Search for a token", ariaLabel: "Search for a token", spellcheck: false, dir: "auto",
-      title: "A word, or # and a number (/). Enter: next, Shift+Enter: previous",
+      type: "search", placeholder: say("Search for a token"), ariaLabel: say("Search for a token"), spellcheck: false, dir: "auto",
+      title: say("A word, or # and a number (/). Enter: next, Shift+Enter: previous"),
     });
     this.field.setAttribute("autocomplete", "off");
     this.count = element("span", { className: "count", role: "status" });
@@ -64,8 +65,8 @@ export class Search {
 
   tell() {
     const { length } = this.places;
-    const where = this.at < 0 ? length : `${this.at + 1} of ${length}`;
-    this.count.textContent = this.field.value.trim() ? (length ? String(where) : "none") : "";
+    const where = this.at < 0 ? length : say("{n} of {count}", { n: this.at + 1, count: length });
+    this.count.textContent = this.field.value.trim() ? (length ? String(where) : say("none")) : "";
   }
 }
 

@@ -3,18 +3,19 @@
 import { button } from "./controls.js";
 import { element } from "./element.js";
 import { HeadTiles } from "./thumbs.js";
+import { say } from "../words.js";
 
 export class Strip {
   constructor(app) {
     this.app = app;
-    this.layer = new Stepper("Layer", "[", "]", (layer) => app.go({ layer }));
-    this.head = new Stepper("Head", ",", ".", (head) => app.go({ head }));
+    this.layer = new Stepper(say("Layer"), [say("Previous layer ([)"), say("Next layer (])")], (layer) => app.go({ layer }));
+    this.head = new Stepper(say("Head"), [say("Previous head (,)"), say("Next head (.)")], (head) => app.go({ head }));
     this.path = element("p", { className: "path", dir: "auto" });
-    this.grid = element("div", { className: "heads", role: "group", ariaLabel: "Layers and heads" });
+    this.grid = element("div", { className: "heads", role: "group", ariaLabel: say("Layers and heads") });
     this.tiles = new HeadTiles(app, this.grid, (layer, head) => app.go({ layer, head }));
-    this.fold = button({ icon: "side" }, "Hide the heads (b)", () => app.state.set({ strip: !app.state.strip }));
+    this.fold = button({ icon: "side" }, say("Hide the heads (b)"), () => app.state.set({ strip: !app.state.strip }));
     this.inside = element("div", { className: "inside" }, this.layer.element, this.head.element, this.path, this.grid);
-    this.element = element("nav", { className: "strip", ariaLabel: "Heads" }, this.fold, this.inside);
+    this.element = element("nav", { className: "strip", ariaLabel: say("Heads") }, this.fold, this.inside);
   }
 
   update(changed) {
@@ -27,10 +28,9 @@ export class Strip {
       return;
     }
     if (changed.has("strip")) {
-      this.inside.hidden = !app.state.strip;
       this.element.classList.toggle("folded", !app.state.strip);
       this.fold.ariaExpanded = String(app.state.strip);
-      this.fold.title = this.fold.ariaLabel = `${app.state.strip ? "Hide" : "Show"} the heads (b)`;
+      this.fold.title = this.fold.ariaLabel = app.state.strip ? say("Hide the heads (b)") : say("Show the heads (b)");
     }
     if (!this.built || this.stale || changed.has("input") || changed.has("stack")) this.fill();
     const fields = ["view", "input", "stack", "layer", "head", "heads", "strip"];
@@ -53,7 +53,7 @@ export class Strip {
     const groups = Array.from({ length: size > 1 ? kvHeads : 1 }, (_, group) => {
       const first = size > 1 ? group * size : 0;
       const tiles = Array.from({ length: size > 1 ? size : heads }, (_, i) => this.tiles.make(layer, first + i));
-      const title = size > 1 ? `key/value head ${group}` : "";
+      const title = size > 1 ? say("key/value head {n}", { n: group }) : "";
       return element("span", { className: size > 1 ? "group shared" : "group", title }, ...tiles);
     });
     const label = element("span", { className: "number", textContent: number, title: name });
@@ -66,7 +66,7 @@ export class Strip {
     this.layer.show(app.state.layer);
     this.head.offer(Array.from({ length: heads }, (_, head) => head));
     this.head.show(app.state.head);
-    const kv = kvHeads < heads ? `key/value head ${Math.floor((app.state.head * kvHeads) / heads)}` : "";
+    const kv = kvHeads < heads ? say("key/value head {n}", { n: Math.floor((app.state.head * kvHeads) / heads) }) : "";
     this.path.replaceChildren(element("bdi", { textContent: name, title: name }), kv && ` · ${kv}`);
     const current = this.tiles.mark();
     if (current && app.state.strip) intoSight(this.grid, current);
@@ -83,7 +83,7 @@ function intoSight(box, part) {
 
 // A list of numbers with buttons for the previous and the next one.
 class Stepper {
-  constructor(name, back, on, choose) {
+  constructor(name, [back, on], choose) {
     this.choose = choose;
     this.select = element("select", { ariaLabel: name });
     this.select.addEventListener("change", () => choose(Number(this.select.value)));
@@ -91,9 +91,9 @@ class Stepper {
     this.element = element(
       "div", { className: "stepper", role: "group", ariaLabel: name },
       element("span", { className: "name", textContent: name, ariaHidden: "true" }),
-      button({ icon: "left" }, `Previous ${name.toLowerCase()} (${back})`, () => step(-1)),
+      button({ icon: "left" }, back, () => step(-1)),
       this.select,
-      button({ icon: "right" }, `Next ${name.toLowerCase()} (${on})`, () => step(1)),
+      button({ icon: "right" }, on, () => step(1)),
     );
   }
 

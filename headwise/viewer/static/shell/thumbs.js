@@ -1,8 +1,10 @@
 // Thumbnails of heads: the whole map of a head, pooled to a few cells. They are computed for visible heads, after all
 // other questions, and kept. And the tiles that show them: buttons in the strip and in the Model view.
 
-import { largest, picture } from "../map/colour.js";
+import { divergingRamp, largest, picture } from "../map/colour.js";
+import { inEvenShares } from "../map/even.js";
 import { element } from "./element.js";
+import { say } from "../words.js";
 
 const SIDE = 48; // maximum cells of a thumbnail along one side
 const QUICK = 2 ** 20; // heads with more cells are sampled from a few rows
@@ -47,7 +49,7 @@ export class Thumbs {
     this.waiting.clear();
   }
 
-  // The cells of a head's thumbnail: { weights, height, width }, NaN where a whole block is masked.
+  // The cells of a head's thumbnail: { weights, height, width, cols }, NaN where a whole block is masked.
   weights(stack, layer, head, idle = true) {
     if (!this.known.has(stack)) this.known.set(stack, new Map());
     const heads = this.known.get(stack);
@@ -57,7 +59,7 @@ export class Thumbs {
       const [height, width] = [Math.min(rows, SIDE), Math.min(cols, SIDE)];
       const how = rows * cols > Math.min(QUICK, stack.cells) ? "sample" : "max";
       const asked = stack.tile(layer, head, [0, rows], [0, cols], height, width, how, { idle });
-      const cells = asked.then((weights) => ({ weights, height, width }));
+      const cells = asked.then((weights) => ({ weights, height, width, cols }));
       cells.catch(() => heads.delete(place)); // so that it can be asked again
       heads.set(place, cells);
     }
@@ -92,9 +94,13 @@ export class Thumbs {
   }
 
   // The thumbnail in the current colours: an ImageData, transparent where masked.
-  image({ weights, height, width }) {
+  image({ weights, height, width, cols }) {
     const { scale, sink } = this.app.state;
     const shown = sink ? withoutSink(weights, width) : weights;
+    if (scale === "linear" || scale === "root") {
+      const even = inEvenShares(shown, width, cols);
+      if (even) return picture(even.shares, height, width, even.reach, "linear", divergingRamp(this.app.style.dark), true);
+    }
     return picture(shown, height, width, largest(shown), scale, this.app.style.table);
   }
 
@@ -168,7 +174,7 @@ export class HeadTiles {
     this.notes.set(tile, note);
     const place = [Number(tile.dataset.layer), Number(tile.dataset.head)];
     const name = this.app.headName(...place);
-    const chosen = tile.classList.contains("chosen") ? "also chosen" : "";
+    const chosen = tile.classList.contains("chosen") ? say("also chosen") : "";
     tile.classList.toggle("off", Boolean(this.app.live?.isOff(...place)));
     tile.title = [name, note].filter(Boolean).join(" · ");
     tile.ariaLabel = [name.replace(" · ", ", "), note, chosen].filter(Boolean).join(", ");

@@ -3,15 +3,16 @@
 
 import CSS from "./compare.css" with { type: "text" };
 import { divergingRamp } from "../map/colour.js";
-import { choices, SCALE_CHOICES, toggle } from "../shell/controls.js";
+import { choices, said, SCALE_CHOICES, toggle } from "../shell/controls.js";
 import { alone, difference, Side } from "./compare/difference.js";
 import { element } from "../shell/element.js";
 import { HeatMap, zoomKeys } from "../map/heatmap.js";
-import { ColourBar } from "../map/legend.js";
+import { ColourBar, hiddenSaid } from "../map/legend.js";
 import { Union } from "./compare/union.js";
 import { pythonOfDifference, pythonOfSides } from "./compare/python.js";
 import { Divergences } from "./compare/divergences.js";
 import { Opposite } from "./compare/opposite.js";
+import { say } from "../words.js";
 
 const FAR = 10; // cells that an arrow key moves with Shift
 const SIDES = ["left", "right"];
@@ -25,7 +26,7 @@ export class CompareView {
   static why({ source }) {
     const layers = source.inputs.flatMap(({ stacks }) => stacks.flatMap((stack) => stack.layers));
     if (layers.length > 1 || layers[0].heads > 1) return null;
-    return 'This page has only one head. To compare two runs: headwise.view({"before": seen, "after": later}).';
+    return say('This page has only one head. To compare two runs: headwise.view({"before": seen, "after": later}).');
   }
 
   constructor(app) {
@@ -36,7 +37,7 @@ export class CompareView {
     this.notes = {}; // the accuracy of each map
     this.tiles = {}; // the function that each map calls for weights
     this.build();
-    const moves = `move the cell over the tokens of both; with Shift by ${FAR}`;
+    const moves = say("move the cell over the tokens of both; with Shift by {n}", { n: FAR });
     const step = (down, right) => [(event) => this.step(down, right, event), moves];
     this.keys = {
       ArrowUp: step(-1, 0),
@@ -44,21 +45,21 @@ export class CompareView {
       ArrowLeft: step(0, -1),
       ArrowRight: step(0, 1),
       ...zoomKeys(() => this.maps[0]),
-      d: [() => app.state.set({ compare: this.beside ? "difference" : "side" }), "side by side, or the difference"],
-      w: [() => this.opposite.swap(), "swap the sides"],
-      l: [() => this.opposite.link(!this.opposite.linked), "the same layer and head on both sides, or not"],
+      d: [() => app.state.set({ compare: this.beside ? "difference" : "side" }), say("side by side, or the difference")],
+      w: [() => this.opposite.swap(), say("swap the sides")],
+      l: [() => this.opposite.link(!this.opposite.linked), say("the same layer and head on both sides, or not")],
     };
   }
 
   build() {
     const { app } = this;
-    this.how = choices("Show", [
-      ["side", "side by side"],
-      ["difference", "difference", "Right minus left"],
+    this.how = choices(say("Show"), [
+      ["side", say("side by side")],
+      ["difference", say("difference"), say("Right minus left")],
     ], (compare) => app.state.set({ compare }));
-    this.scale = choices("Colour scale", SCALE_CHOICES, (scale) => app.state.set({ scale }));
-    const why = "Hide the first token that any query may attend to; weights do not change";
-    this.sink = toggle("Hide the sink", why, (sink) => app.state.set({ sink }));
+    this.scale = choices(say("Colour scale"), said(SCALE_CHOICES), (scale) => app.state.set({ scale }));
+    const why = say("Hide the first token that any query may attend to; weights do not change");
+    this.sink = toggle(say("Hide the sink"), why, (sink) => app.state.set({ sink }));
     const controls = [this.how, this.opposite.element, this.scale, this.sink];
     this.controls = element("div", { className: "compare-controls" }, ...controls);
 
@@ -90,7 +91,7 @@ export class CompareView {
     const below = element("div", { className: "said" }, this.reading, this.bar.element, this.legend, this.note);
     this.element = element(
       "section",
-      { className: "view-compare", ariaLabel: "Compare" },
+      { className: "view-compare", ariaLabel: say("Compare") },
       this.figures, element("div", { className: "below" }, below, this.where.element),
     );
   }
@@ -158,7 +159,7 @@ export class CompareView {
     opposite.show();
     this.how.show(app.state.compare);
     this.element.dataset.shown = app.state.compare;
-    this.scale.offer(this.beside ? SCALE_CHOICES : SCALE_CHOICES.slice(0, 2));
+    this.scale.offer(said(this.beside ? SCALE_CHOICES : SCALE_CHOICES.slice(0, 2)));
     for (const name of this.shown) this.showMap(name);
     if (moved) {
       this.takeCell();
@@ -176,7 +177,7 @@ export class CompareView {
     const { rows, cols, sides, opposite, one, other } = this;
     const names = SIDES.map((side) => opposite.nameOf(opposite[side]));
     const apart = name === "apart";
-    const what = apart ? "right minus left" : name;
+    const what = say(apart ? "right minus left" : name);
     const of = apart ? `${names[1]} − ${names[0]}` : names[SIDES.indexOf(name)];
     this.captions[name].replaceChildren(element("b", { textContent: what }), " ", element("bdi", { textContent: of }));
     const sampled = (every) => this.sampled(name, every);
@@ -285,7 +286,7 @@ export class CompareView {
     const { rows, cols, sides, at: { row, col } } = this;
     if (row === null || col === null) {
       delete this.reading.dataset.cell;
-      this.reading.replaceChildren("Point at a cell to read both weights.");
+      this.reading.replaceChildren(say("Point at a cell to read both weights."));
       return;
     }
     const { signal } = (this.question = new AbortController());
@@ -300,21 +301,21 @@ export class CompareView {
 
   showCell(from, to, left, right) {
     const { app, rows, cols, at: { row, col } } = this;
-    const said = (side, weight) => {
-      if (rows[side][row] < 0 || cols[side][col] < 0) return "not there";
-      return Number.isNaN(weight) ? "masked" : app.digits(weight);
+    const number = (side, weight) => {
+      if (rows[side][row] < 0 || cols[side][col] < 0) return say("not there");
+      return Number.isNaN(weight) ? say("masked") : app.digits(weight);
     };
     const by = right - left;
     const numbers = [
-      [said("left", left), "left"],
-      [said("right", right), "right"],
-      [Number.isNaN(by) ? "–" : `${by < 0 ? "−" : "+"}${app.digits(Math.abs(by))}`, "right − left"],
+      [number("left", left), say("left")],
+      [number("right", right), say("right")],
+      [Number.isNaN(by) ? "–" : `${by < 0 ? "−" : "+"}${app.digits(Math.abs(by))}`, say("right − left")],
     ];
     const name = (label) => element("bdi", { textContent: label, title: label });
     this.reading.replaceChildren(
       element("span", { className: "cell" }, name(from), " → ", name(to)),
-      ...numbers.map(([number, what]) => element("span", { className: "number" },
-        element("b", { textContent: number }), element("small", { textContent: what }))),
+      ...numbers.map(([told, what]) => element("span", { className: "number" },
+        element("b", { textContent: told }), element("small", { textContent: what }))),
     );
     Object.assign(this.reading.dataset, { cell: `${row},${col}`, left, right });
   }
@@ -329,26 +330,24 @@ export class CompareView {
 
   tellHow(name, note) {
     this.notes[name] = note;
-    const said = this.shown.map((each) => this.notes[each]).filter((each) => each && each !== "exact");
-    if (this.every > 1) said.push(`coarse: one of every ${this.every} rows; zoom in for every cell`);
+    const notes = this.shown.map((each) => this.notes[each]).filter((each) => each && each !== say("exact"));
+    if (this.every > 1) notes.push(say("coarse: one of every {n} rows; zoom in for every cell", { n: this.every }));
     const hidden = this.shown.map((each) => this.map[each].sink).find((each) => each !== null);
-    const which = hidden ? `first token attended to (${hidden})` : "first token";
-    if (hidden !== undefined) said.push(`${which} hidden · values unchanged, not renormalised`);
-    if (!this.beside) said.forEach((each, i) => (said[i] = each.replace(/weights$/, "differences")));
-    this.note.textContent = [...new Set(said)].join(" · ");
+    if (hidden !== undefined) notes.push(hiddenSaid(hidden));
+    this.note.textContent = [...new Set(notes)].join(" · ");
   }
 
   tell() {
     const { rows, cols, opposite: { left, right } } = this;
-    const said = [];
-    if (JSON.stringify(left) === JSON.stringify(right)) said.push("Both sides are the same head.");
-    if (rows === cols) said.push(rows.told("token"));
-    else said.push(`Rows: ${rows.told("token")} Columns: ${cols.told("token")}`);
+    const notes = [];
+    if (JSON.stringify(left) === JSON.stringify(right)) notes.push(say("Both sides are the same head."));
+    if (rows === cols) notes.push(rows.told());
+    else notes.push(say("Rows: {rows} Columns: {cols}", { rows: rows.told(), cols: cols.told() }));
     const isMasked = SIDES.some((side) => masks(this.sides[side]));
-    const hatched = isMasked ? ["masked"] : [];
-    if (!rows.plain || !cols.plain) hatched.push("token only on one side");
-    if (hatched.length) said.push(`Hatched: ${hatched.join(", or ")}.`);
-    this.legend.textContent = said.join(" ");
+    const hatched = isMasked ? [say("masked")] : [];
+    if (!rows.plain || !cols.plain) hatched.push(say("token only on one side"));
+    if (hatched.length) notes.push(say("Hatched: {what}.", { what: hatched.join(say(", or ")) }));
+    this.legend.textContent = notes.join(" ");
   }
 
   // ---- export

@@ -3,18 +3,19 @@
 
 import CSS from "./flow.css" with { type: "text" };
 import { largest } from "../map/colour.js";
-import { choices, SCALE_CHOICES, toggle } from "../shell/controls.js";
-import { element, resized } from "../shell/element.js";
+import { choices, said, SCALE_CHOICES, toggle } from "../shell/controls.js";
+import { element, filled, resized } from "../shell/element.js";
 import { rollout, tooMuch, usualToken } from "./flow/rollout.js";
 import { bandOf, cellAt, drawFlow, frameOf } from "./flow/picture.js";
+import { ColourBar } from "../map/legend.js";
 import { Shares, nameOf } from "./flow/shares.js";
+import { say } from "../words.js";
 
 const LISTED = 8; // tokens listed in a saved picture
 const KEPT = 24; // flows kept in memory
 const NARROW = 520; // pixels; names are short below this width
+const BAR = 260; // width of the colour bar there
 const SAVED = 960; // width of a saved picture, in pixels
-
-const NEEDS = "Relevance needs gradients: watch the model with values=True, gradients=True and call backward() inside.";
 
 export class FlowView {
   static id = "flow";
@@ -25,13 +26,12 @@ export class FlowView {
   static why(app) {
     const { name, kind, rows, cols } = app.stack;
     if (kind === "cross") {
-      return (
-        "Flow needs self-attention. The layers of this stack " +
-        `(${name}) are cross-attention. Choose another stack.`
-      );
+      const sentence = "Flow needs self-attention. The layers of this stack ({name}) are cross-attention. Choose another stack.";
+      return say(sentence, { name });
     }
     if (rows.length === cols.length) return null;
-    return `Flow needs as many rows as columns. This stack has ${rows.length} rows and ${cols.length} columns.`;
+    const size = { rows: rows.length, cols: cols.length };
+    return say("Flow needs as many rows as columns. This stack has {rows} rows and {cols} columns.", size);
   }
 
   constructor(app) {
@@ -40,17 +40,17 @@ export class FlowView {
     this.flow = null; // { token, found: [of each layer, the share of each token], part, kind }
     this.layer = null; // the row of the picture under the pointer, null = that of the input
 
-    this.kind = choices("Method", [
-      ["rollout", "rollout", "Abnar & Zuidema 2020: the product of attention plus identity over the layers"],
-      ["relevance", "relevance", "Chefer et al. 2021: attention weighted by the gradient of the loss"],
+    this.kind = choices(say("Method"), [
+      ["rollout", say("rollout"), say("Abnar & Zuidema 2020: the product of attention plus identity over the layers")],
+      ["relevance", say("relevance"), say("Chefer et al. 2021: attention weighted by the gradient of the loss")],
     ], (flow) => app.state.set({ flow }));
-    this.scaling = choices("Colours", [
-      ["each", "scale per layer", "The strongest colour is the largest value of the other tokens in each layer"],
-      ["alike", "one scale", "The strongest colour is the largest value of the other tokens in all layers"],
+    this.scaling = choices(say("Colours"), [
+      ["each", say("scale per layer"), say("The strongest colour is the largest value of the other tokens in each layer")],
+      ["alike", say("one scale"), say("The strongest colour is the largest value of the other tokens in all layers")],
     ], (bands) => app.state.set({ bands }));
-    this.scales = choices("Colour scale", SCALE_CHOICES.slice(0, 3), (scale) => app.state.set({ scale }));
-    const why = "Ignore the first token and the special tokens in the colours";
-    this.sink = toggle("Hide the sink", why, (sink) => app.state.set({ sink }));
+    this.scales = choices(say("Colour scale"), said(SCALE_CHOICES.slice(0, 3)), (scale) => app.state.set({ scale }));
+    const why = say("Ignore the first token and the special tokens in the colours");
+    this.sink = toggle(say("Hide the sink"), why, (sink) => app.state.set({ sink }));
     const controls = [this.kind, this.scaling, this.scales, this.sink];
     this.controls = element("div", { className: "flow-controls" }, ...controls);
 
@@ -58,25 +58,29 @@ export class FlowView {
     this.note = element("p", { className: "note" });
     this.reading = element("p", { className: "reading" });
     this.canvas = element("canvas", { role: "img" });
+    this.bar = new ColourBar();
+    this.beyond = element("span", { className: "beyond" }, element("i"), say("the followed token, beyond the scale"));
+    this.legend = element("div", { className: "legend" }, this.bar.element, this.beyond);
     this.shares = new Shares({
       point: (col) => app.state.set({ col }),
       follow: (token) => this.follow(token),
     });
     this.element = element(
       "section",
-      { className: "view-flow", ariaLabel: "Flow" },
+      { className: "view-flow", ariaLabel: say("Flow") },
       element("div", { className: "head" }, element("div", {}, this.heading, this.note), this.reading),
       element("div", { className: "layers" }, this.canvas),
+      this.legend,
       this.shares.element,
     );
     this.listen();
     this.keys = {
-      ArrowUp: [() => this.step(-1, 0), "layer above"],
-      ArrowDown: [() => this.step(1, 0), "layer below"],
-      ArrowLeft: [() => this.step(0, -1), "token to the left"],
-      ArrowRight: [() => this.step(0, 1), "token to the right"],
-      Enter: [() => this.follow(this.app.state.col), "follow this token"],
-      e: [() => app.state.set({ bands: this.each ? "alike" : "each" }), "a scale per layer, or one scale"],
+      ArrowUp: [() => this.step(-1, 0), say("layer above")],
+      ArrowDown: [() => this.step(1, 0), say("layer below")],
+      ArrowLeft: [() => this.step(0, -1), say("token to the left")],
+      ArrowRight: [() => this.step(0, 1), say("token to the right")],
+      Enter: [() => this.follow(this.app.state.col), say("follow this token")],
+      e: [() => app.state.set({ bands: this.each ? "alike" : "each" }), say("a scale per layer, or one scale")],
     };
   }
 
@@ -101,7 +105,10 @@ export class FlowView {
     this.kind.show(this.asked);
     const relevance = this.kind.querySelector("[data-value=relevance]");
     relevance.disabled = !this.stack.relevance;
-    if (relevance.disabled) relevance.title = NEEDS;
+    if (relevance.disabled) {
+      const needs = "Relevance needs gradients: watch the model with values=True, gradients=True and call backward() inside.";
+      relevance.title = say(needs);
+    }
     this.sink.show(state.sink);
     this.scaling.show(this.each ? "each" : "alike");
     this.scales.show(this.scale);
@@ -156,8 +163,9 @@ export class FlowView {
   }
 
   nameOf(row) {
-    if (row === this.count - 1) return "input";
-    return `${this.narrow ? "" : "after "}${this.app.layerName(this.count - 2 - row)}`;
+    if (row === this.count - 1) return say("input");
+    const layer = this.app.layerName(this.count - 2 - row);
+    return this.narrow ? layer : say("after {layer}", { layer });
   }
 
   // The values shown: shares; for relevance without the 1 with which every token starts.
@@ -174,12 +182,26 @@ export class FlowView {
     return Array.from({ length }, (_, i) => this.app.state.sink && (i === 0 || Boolean(special[i])));
   }
 
-  // The value at the ramp's end of each row: the largest of the other tokens, as a token's share of itself is large.
+  // The value at the ramp's end of each row: the largest of the other tokens, as a token's share of itself is large. Where
+  // it is beyond that, it is marked.
   get tops() {
     const { hidden, flow: { found, token } } = this;
     const tops = found.map((_, row) => largest(this.valuesOf(row).filter((__, i) => !hidden[i] && i !== token)));
     const most = Math.max(...tops);
     return tops.map((top, row) => (row === 0 ? 1 : this.each ? top : most));
+  }
+
+  // Whether the followed token is beyond the scale, of each row.
+  get marked() {
+    const { hidden, tops, flow: { found, token } } = this;
+    return found.map((_, row) => !hidden[token] && this.valuesOf(row)[token] > tops[row] * 1.001);
+  }
+
+  showLegend() {
+    const { each, tops, app: { style: { table } } } = this;
+    const of = each ? say("of each layer’s largest share, without the followed token") : "";
+    this.bar.update({ top: tops.at(-1), scale: this.scale, table, of });
+    this.beyond.hidden = !this.marked.includes(true);
   }
 
   get scale() {
@@ -242,7 +264,7 @@ export class FlowView {
   drawNow() {
     const { flow, canvas } = this;
     const there = Boolean(flow.found);
-    canvas.parentNode.hidden = this.shares.element.hidden = !there;
+    canvas.parentNode.hidden = this.shares.element.hidden = this.legend.hidden = !there;
     this.say();
     if (!there) return;
     const width = canvas.parentNode.clientWidth;
@@ -251,6 +273,7 @@ export class FlowView {
     this.frame = this.frameFor(canvas.getContext("2d"), width);
     drawFlow(resized(canvas, width, this.frame.height), this.frame, this.drawn());
     this.read();
+    this.showLegend();
     this.showShares();
   }
 
@@ -259,7 +282,7 @@ export class FlowView {
     const { app: { state: { col } }, axis, row } = this;
     if (col === null) return this.reading.replaceChildren();
     const number = element("b", { textContent: this.app.digits(this.valuesOf(row)[col]) });
-    const where = row === this.count - 1 ? " in the input" : ` ${this.nameOf(row)}`;
+    const where = ` ${row === this.count - 1 ? say("in the input") : this.nameOf(row)}`;
     this.reading.replaceChildren(number, " ", nameOf(axis.labels[col], col), where);
     this.reading.dataset.cell = `${row},${col}`;
     this.reading.dataset.value = this.valuesOf(row)[col];
@@ -269,25 +292,26 @@ export class FlowView {
   say() {
     const { flow, app } = this;
     if (flow.refusal) {
-      this.heading.textContent = "Flow";
+      this.heading.textContent = say("Flow");
       this.note.textContent = flow.refusal;
       return;
     }
     const { labels } = this.axis;
-    const about = flow.kind === "rollout" ? " is made of" : " depends on";
-    this.heading.replaceChildren("What ", nameOf(labels[flow.token], flow.token), about);
-    const said = [];
+    const about = flow.kind === "rollout" ? say("What {token} is made of") : say("What {token} depends on");
+    this.heading.replaceChildren(...filled(about, { token: nameOf(labels[flow.token], flow.token) }));
+    const notes = [];
     if (flow.part < 1) {
       const left = this.count - flow.found.length;
       const part = flow.part ? `, ${Math.round(100 * flow.part)} %` : "";
-      said.push(`computing ${app.layerName(left - 1)} (${this.count - left} of ${this.count - 1}${part})`);
+      const progress = { layer: app.layerName(left - 1), n: this.count - left, count: this.count - 1, part };
+      notes.push(say("computing {layer} ({n} of {count}{part})", progress));
     } else if (flow.kind === "rollout") {
-      said.push(`rollout over ${this.count - 1} layers`);
-    } else said.push(`relevance over ${this.count - 1} layers, without the initial 1 of the token itself`);
-    if (app.state.sink) said.push("first and special tokens hidden · values unchanged");
-    if (flow.kind === "rollout") said.push("click a token to follow it");
-    else said.push("for the token from which the loss was computed");
-    this.note.textContent = said.join(" · ");
+      notes.push(say("rollout over {n} layers", { n: this.count - 1 }));
+    } else notes.push(say("relevance over {n} layers, without the initial 1 of the token itself", { n: this.count - 1 }));
+    if (app.state.sink) notes.push(say("first and special tokens hidden · values unchanged"));
+    if (flow.kind === "rollout") notes.push(say("click a token to follow it"));
+    else notes.push(say("for the token from which the loss was computed"));
+    this.note.textContent = notes.join(" · ");
     this.element.dataset.part = String(flow.part);
     this.element.dataset.token = String(flow.token);
   }
@@ -301,8 +325,9 @@ export class FlowView {
   }
 
   drawn() {
-    const { app: { style, state, found }, axis: { labels }, flow: { token }, names, hidden, row, band } = this;
-    return { band, names, labels, hidden, style, token, row, col: state.col, order: this.order(), found: found?.cols };
+    const { app: { style, state, found }, axis: { labels }, flow: { token }, names, hidden, row, band, marked } = this;
+    const shown = { band, names, labels, hidden, marked, style, token, row, col: state.col };
+    return { ...shown, order: this.order(), found: found?.cols };
   }
 
   get band() {
@@ -329,17 +354,20 @@ export class FlowView {
     const order = this.order();
     const isRollout = kind === "rollout";
     this.shares.show({
-      heading: `${row === this.count - 1 ? "The input" : this.nameOf(row)}, by ${isRollout ? "share" : kind}`,
+      heading: say("{row}, by {measure}", {
+        row: row === this.count - 1 ? say("The input") : this.nameOf(row), measure: say(isRollout ? "share" : kind),
+      }),
       ...{ labels, values, scale, style, hidden, order, token },
       top: this.tops[row],
       digits: this.app.digits,
       col: state.col,
       found: found?.cols,
-      title: isRollout ? "Follow this token" : "",
+      title: isRollout ? say("Follow this token") : "",
       whole: isRollout,
     });
     const most = order.slice(0, 3).map((i) => `${labels[i]} ${i}: ${this.app.digits(values[i])}`);
-    this.canvas.ariaLabel = `${kind} of ${labels[token]} ${token}, ${this.nameOf(row)}; largest: ${most.join(", ")}`;
+    const told = { kind: say(kind), token: `${labels[token]} ${token}`, row: this.nameOf(row), most: most.join(", ") };
+    this.canvas.ariaLabel = say("{kind} of {token}, {row}; largest: {most}", told);
   }
 
   // ---- export
@@ -350,26 +378,28 @@ export class FlowView {
     const { app: { style, input }, axis: { labels }, flow } = this;
     const values = this.valuesOf(this.row);
     const listed = this.order().slice(0, LISTED).filter((i) => values[i] > 0);
-    const [head, line] = [34, 18];
-    const [width, height] = [SAVED, head + frame.height + line * (listed.length + 2)];
+    const [head, line, bar] = [34, 18, 34];
+    const [width, height] = [SAVED, head + frame.height + bar + line * (listed.length + 2)];
     const draw = (context) => {
       context.fillStyle = style.paper;
       context.fillRect(0, 0, width, height);
-      const say = (text, x, y, font, colour) => {
+      const write = (text, x, y, font, colour) => {
         Object.assign(context, { font: `${font} ${style.font}`, fillStyle: colour });
         Object.assign(context, { textAlign: "left", textBaseline: "middle" });
         context.fillText(text, x, y);
       };
-      say(`${flow.kind} of ${labels[flow.token]} ${flow.token} · ${input.name}`, 8, head / 2, "700 14px", style.ink);
+      const title = say("{kind} of {token}", { kind: say(flow.kind), token: `${labels[flow.token]} ${flow.token}` });
+      write(`${title} · ${input.name}`, 8, head / 2, "700 14px", style.ink);
       context.save();
       context.translate(0, head);
       drawFlow(context, frame, this.drawn());
       context.restore();
-      const below = head + frame.height + line / 2;
-      say(`largest, ${this.nameOf(this.row)}`, frame.left, below, "12px", style.faint);
+      this.bar.drawOn(context, frame.left, head + frame.height + 6, BAR, style);
+      const below = head + frame.height + bar + line / 2;
+      write(say("largest, {row}", { row: this.nameOf(this.row) }), frame.left, below, "12px", style.faint);
       listed.forEach((i, place) => {
-        say(this.app.digits(values[i]), frame.left, below + line * (place + 1), "12px", style.ink);
-        say(`${labels[i]} ${i}`, frame.left + 64, below + line * (place + 1), "12px", style.ink);
+        write(this.app.digits(values[i]), frame.left, below + line * (place + 1), "12px", style.ink);
+        write(`${labels[i]} ${i}`, frame.left + 64, below + line * (place + 1), "12px", style.ink);
       });
     };
     return { width, height, draw };

@@ -1,12 +1,13 @@
 // The Head view: the map of one head, its colour scales, and the colour bar.
 
 import CSS from "./head.css" with { type: "text" };
-import { COLOURS } from "../map/colour.js";
-import { button, choices, picker, SCALE_CHOICES, toggle } from "../shell/controls.js";
+import { COLOURS, divergingRamp } from "../map/colour.js";
+import { button, choices, picker, said, SCALE_CHOICES, thresholdSlider, toggle } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { HeatMap, zoomKeys } from "../map/heatmap.js";
-import { ColourBar } from "../map/legend.js";
+import { ColourBar, hiddenSaid } from "../map/legend.js";
 import { layerArguments, optionArguments } from "./python.js";
+import { say } from "../words.js";
 
 const PAPER = { margin: 16, title: 30, bar: 280, foot: 38, notes: 18 }; // of a saved picture, in pixels
 
@@ -32,38 +33,43 @@ export class HeadView {
       onDrawn: () => (app.drawn = performance.now()),
     });
     this.controls = this.buildControls();
-    this.element = element("section", { className: "view-head", ariaLabel: "Head" }, this.map.element, this.legend);
+    this.element = element("section", { className: "view-head", ariaLabel: say("Head") }, this.map.element, this.legend);
     this.keys = zoomKeys(() => this.map);
   }
 
   buildControls() {
     const { state } = this.app;
-    this.scales = choices("Colour scale", SCALE_CHOICES, (scale) => state.set({ scale }));
-    this.colours = picker("Colours", COLOURS, (colours) => state.set({ colours }));
-    const what = "Hide the first token that any query may attend to; weights do not change";
-    this.sink = toggle("Hide the sink", what, (sink) => state.set({ sink }));
+    this.scales = choices(say("Colour scale"), said(SCALE_CHOICES), (scale) => state.set({ scale }));
+    this.colours = picker(say("Colours"), said(COLOURS), (colours) => state.set({ colours }));
+    const what = say("Hide the first token that any query may attend to; weights do not change");
+    this.sink = toggle(say("Hide the sink"), what, (sink) => state.set({ sink }));
+    this.threshold = thresholdSlider((threshold) => state.set({ threshold }));
     const zoom = element(
-      "span", { className: "zoom", role: "group", ariaLabel: "Zoom" },
-      button("−", "Zoom out (−)", () => this.map.wider()),
-      button("fit", "The whole matrix (0)", () => this.map.fit()),
-      button("+", "Zoom in (+)", () => this.map.closer()),
+      "span", { className: "zoom", role: "group", ariaLabel: say("Zoom") },
+      button("−", say("Zoom out (−)"), () => this.map.wider()),
+      button(say("fit"), say("The whole matrix (0)"), () => this.map.fit()),
+      button("+", say("Zoom in (+)"), () => this.map.closer()),
     );
     this.bar = new ColourBar();
-    this.masked = element("span", { className: "masked" }, element("i", { className: "swatch-masked" }), "masked");
-    this.blocked = element("span", { className: "blocked-edge" }, element("b", { textContent: "✕" }), " blocked");
-    this.generated = element("span", { className: "generated" }, element("i"), "generated");
+    this.masked = element("span", { className: "masked" }, element("i", { className: "swatch-masked" }), say("masked"));
+    this.blocked = element("span", { className: "blocked-edge" }, element("b", { textContent: "✕" }), ` ${say("blocked")}`);
+    this.generated = element("span", { className: "generated" }, element("i"), say("generated"));
     this.signs = [this.masked, this.blocked, this.generated];
     this.hidden = element("span", { className: "hidden-sink" });
+    this.about = element("span", { className: "about" });
     this.note = element("span", { className: "note" });
-    this.legend = element("div", { className: "legend" }, this.bar.element, ...this.signs, this.hidden);
-    return element("div", { className: "controls-head" }, this.scales, this.colours, this.sink, zoom, this.note);
+    this.legend = element("div", { className: "legend" }, this.bar.element, ...this.signs, this.hidden, this.about);
+    return element("div", { className: "controls-head" }, this.scales, this.colours, this.sink, this.threshold, zoom, this.note);
   }
 
   update(changed) {
     const { app, map } = this;
     const { state, stack, layer } = app;
     const any = (...fields) => fields.some((field) => changed.has(field));
-    if (any("style", "scale", "sink")) map.restyle({ style: app.style, scale: state.scale, sink: state.sink });
+    if (any("style", "scale", "sink", "threshold")) {
+      const { scale, sink, threshold } = state;
+      map.restyle({ style: app.style, scale, sink, threshold });
+    }
     if (any("input", "stack", "layer", "head")) this.showHead();
     if (any("row", "col", "pinRow", "pinCol", "found", "input", "stack")) {
       const { row, col, pinRow, pinCol } = state;
@@ -74,6 +80,7 @@ export class HeadView {
     this.scales.show(state.scale);
     this.colours.show(state.colours);
     this.sink.show(state.sink);
+    this.threshold.show(state.threshold);
     this.masked.hidden = !layer.masked;
     this.blocked.hidden = !map.marks.blocked?.length;
     this.generated.hidden = stack.rows.generated === null && stack.cols.generated === null;
@@ -88,30 +95,42 @@ export class HeadView {
     if (shown === this.shown && stack === this.stack) return;
     [this.shown, this.stack] = [shown, stack];
     this.map.mark({ blocked: app.live?.blockedIn(layer, head) ?? [] });
-    const size = `${stack.rows.length} rows, ${stack.cols.length} columns`;
     this.map.show({
       rows: stack.rows,
       cols: stack.cols,
       tile: (...question) => stack.tile(layer, head, ...question),
       cells: stack.cells,
       masked: app.layer.masked,
-      name: `Attention of ${app.headName(layer, head)}: ${size}. Arrow keys move from cell to cell`,
+      name: say("Attention of {head}: {rows} rows, {cols} columns. Arrow keys move from cell to cell", {
+        head: app.headName(layer, head), rows: stack.rows.length, cols: stack.cols.length,
+      }),
     });
   }
 
   showLegend() {
     const { app, map } = this;
-    this.bar.update({ top: map.top, scale: app.state.scale, table: app.style.table });
+    const { reach } = map;
+    const table = reach === null ? app.style.table : divergingRamp(app.style.dark);
+    this.bar.update({ top: map.top, scale: app.state.scale, table, reach });
+    this.about.textContent = this.scaleSaid;
     this.hidden.textContent = this.hiddenNote;
     this.hidden.hidden = !this.hiddenNote;
+  }
+
+  // What the colours mean.
+  get scaleSaid() {
+    const { scale, threshold } = this.app.state;
+    const colours = say(SCALE_CHOICES.find(([value]) => value === scale)[2]);
+    const said = this.map.reach === null ? [colours] : [say("No weight is much more than an even share of the keys that its row sees")];
+    if (threshold) said.push(say("weights below {n} are not drawn", { n: threshold }));
+    return said.join(" · ");
   }
 
   // The note of a picture without the sink.
   get hiddenNote() {
     const { sink } = this.map;
     if (sink === null) return "";
-    const which = sink === 0 ? "first token" : `first token attended to (${sink})`;
-    return `${which} hidden · values unchanged, not renormalised`;
+    return hiddenSaid(sink);
   }
 
   // ---- export
@@ -121,7 +140,8 @@ export class HeadView {
     const { style, state, stack } = app;
     const [width, height] = map.size;
     const title = [app.headName(state.layer, state.head), stack.name === "self" ? "" : stack.name, app.source.title];
-    const notes = [app.layer.masked ? "hatched: masked" : "", this.hiddenNote].filter(Boolean).join(" · ");
+    const drawn = state.threshold ? say("weights below {n} are not drawn", { n: state.threshold }) : "";
+    const notes = [app.layer.masked ? say("hatched: masked") : "", this.hiddenNote, drawn].filter(Boolean).join(" · ");
     return {
       width: Math.max(width, PAPER.bar + 150) + 2 * PAPER.margin,
       height: height + PAPER.title + PAPER.foot + (notes ? PAPER.notes : 0) + 2 * PAPER.margin,
@@ -149,14 +169,15 @@ export class HeadView {
 
   python() {
     const { app } = this;
-    const { scale, head, sight } = app.state;
+    const { scale, head, sight, threshold } = app.state;
     const args = [...layerArguments(app.stack, app.state.layer), `head=${head}`];
     if (sight) {
       const [row, pastRow, col, pastCol] = sight.map((edge, i) => (i % 2 ? Math.ceil(edge) : Math.floor(edge)));
       args.push(`rows=slice(${row}, ${pastRow})`, `cols=slice(${col}, ${pastCol})`);
     }
     args.push(...optionArguments(app.stack, app.state));
-    const row = scale === "row" ? "# only the page has per-row colours: this figure is linear\n" : "";
+    let row = scale === "row" ? "# only the page has per-row colours: this figure is linear\n" : "";
+    if (threshold) row += "# only the page hides weights below a threshold: this figure has all\n";
     return `import headwise.plot\n\n${row}figure = headwise.plot.heatmap(${args.join(", ")}, out="attention.pdf")\n`;
   }
 }

@@ -1,10 +1,16 @@
-// If the columns are patches of an image: the attention of one patch, or of another token, drawn over the image.
+// If the columns are patches of an image: the attention of one patch, or of another token, drawn over the image: that of
+// the chosen heads, and small, that of each head of the layer; or the rollout over all layers.
 
 import CSS from "./image.css" with { type: "text" };
 import { sinkOf } from "../data/sink.js";
-import { largest, picture } from "../map/colour.js";
+import { largest } from "../map/colour.js";
 import { choices } from "../shell/controls.js";
 import { element, resized } from "../shell/element.js";
+import { say } from "../words.js";
+import { rollout, tooMuch, usualToken } from "./flow/rollout.js";
+import { HeadMaps } from "./image/maps.js";
+import { paintImage } from "./image/paint.js";
+import { rolloutPython } from "./image/python.js";
 import { figurePython, imagePython } from "./text/python.js";
 import { Asking, AskingControls } from "./text/asking.js";
 import { Caption } from "./text/caption.js";
@@ -17,8 +23,11 @@ const SHARE = 0.7; // of the page's height, if it has one column
 const MARGIN = 20; // below the image
 const NAMED = 5; // up to this many other tokens are listed one by one
 const EDGE = 12; // around a saved picture
-const SMOOTH = 16; // pixels of a patch in a smooth overlay
 const FORMS = [["cells", "cells", "A cell for each patch"], ["smooth", "smooth", "Smooth between the patches"]];
+const OVER = [
+  ["heads", "attention", "The attention of the chosen heads"],
+  ["rollout", "rollout", "Abnar & Zuidema 2020: the product of attention plus identity over the layers"],
+];
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 export class ImageView {
@@ -28,9 +37,9 @@ export class ImageView {
 
   static why({ stack }) {
     if (stack.cols.patches) return null;
-    return (
+    return say(
       "The input is not known to be an image. If it is one, set the patches before the page is written: " +
-      "seen.tokens = headwise.text.Patches(rows, cols)."
+      "seen.tokens = headwise.text.Patches(rows, cols).",
     );
   }
 
@@ -38,33 +47,38 @@ export class ImageView {
     this.app = app;
     this.asking = new Asking(app);
     this.opacity = 0.75;
-    this.caption = new Caption(app, "Point at a patch to see its attention; click to pin it.");
-    this.canvas = element("canvas", { tabIndex: 0, role: "img", ariaLabel: "The image" });
+    this.caption = new Caption(app, say("Point at a patch to see its attention; click to pin it."));
+    this.canvas = element("canvas", { tabIndex: 0, role: "img", ariaLabel: say("The image") });
     this.canvas.setAttribute("aria-describedby", this.caption.words.id);
     this.place = element("div", { className: "place" });
     this.around = element("div", { className: "image" }, this.canvas);
+    this.remark = element("p", { className: "note" });
+    this.maps = new HeadMaps(app);
     const parts = [this.caption.element, this.place];
-    this.element = element("section", { className: "view-image", ariaLabel: "Image" }, ...parts);
+    this.element = element("section", { className: "view-image", ariaLabel: say("Image") }, ...parts);
     this.asks = new AskingControls(app);
-    this.forms = choices("Drawn as", FORMS, (overlay) => app.state.set({ overlay }));
-    this.slider = element("input", { type: "range", min: 0, max: 100, step: 5, ariaLabel: "Opacity of the colours" });
+    const inWords = (options) => options.map(([value, name, about]) => [value, say(name), say(about)]);
+    this.over = choices(say("Over the image"), inWords(OVER), (over) => app.state.set({ over }));
+    this.forms = choices(say("Drawn as"), inWords(FORMS), (overlay) => app.state.set({ overlay }));
+    this.slider = element("input", { type: "range", min: 0, max: 100, step: 5, ariaLabel: say("Opacity of the colours") });
     this.slider.addEventListener("input", () => this.look({ opacity: this.slider.value / 100 }));
     this.slider.addEventListener("keydown", (event) => {
       if (event.key.startsWith("Arrow")) event.stopPropagation(); // they move the slider, not the patch
     });
-    const opacity = element("label", { className: "opacity" }, "opacity", this.slider);
-    const bar = [this.asks.directions, this.forms, opacity, this.asks.scales, this.asks.sink];
+    const opacity = element("label", { className: "opacity" }, say("opacity"), this.slider);
+    const bar = [this.over, this.asks.directions, this.forms, opacity, this.asks.scales, this.asks.sink];
     this.controls = element("div", { className: "image-controls" }, ...bar);
     const more = (by) => this.look({ opacity: Math.min(1, Math.max(0, Math.round((this.opacity + by) * 20) / 20)) });
     this.keys = {
-      g: [() => this.asking.turn(), "attention that a patch gives, or gets"],
-      m: [() => app.state.set({ overlay: app.state.overlay === "cells" ? "smooth" : "cells" }), "cells, or smooth"],
-      "+": [() => more(0.1), "more colour, less image"],
-      "-": [() => more(-0.1), "less colour, more image"],
-      Enter: [() => this.hold(), "pin the patch, or unpin it"],
+      g: [() => this.asking.turn(), say("attention that a patch gives, or gets")],
+      m: [() => app.state.set({ overlay: app.state.overlay === "cells" ? "smooth" : "cells" }), say("cells, or smooth")],
+      "+": [() => more(0.1), say("more colour, less image")],
+      "-": [() => more(-0.1), say("less colour, more image")],
+      r: [() => app.state.set({ over: this.rolls ? "heads" : "rollout" }), say("attention of the heads, or rollout over all layers")],
+      Enter: [() => this.hold(), say("pin the patch, or unpin it")],
     };
     for (const key of Object.keys(ARROWS)) {
-      this.keys[key] = [() => this.step(key), "next patch; if one is pinned, the weight of the next patch"];
+      this.keys[key] = [() => this.step(key), say("next patch; if one is pinned, the weight of the next patch")];
     }
     this.listen();
     this.size = new ResizeObserver(() => this.draw());
@@ -81,6 +95,17 @@ export class ImageView {
   // The side of a patch.
   get side() {
     return this.alone ? "both" : "cols";
+  }
+
+  get rolls() {
+    return this.app.state.over === "rollout" && this.whyNot === null;
+  }
+
+  // Why there is no rollout; null if there is.
+  get whyNot() {
+    const { stack, source } = this.app;
+    if (!this.alone || stack.kind === "cross") return say("A rollout needs self-attention.");
+    return tooMuch(stack, source.kind);
   }
 
   get first() {
@@ -135,6 +160,11 @@ export class ImageView {
   controlsShow() {
     this.asks.show();
     this.forms.show(this.app.state.overlay);
+    this.over.show(this.rolls ? "rollout" : "heads");
+    for (const button of this.asks.directions.children) button.disabled = this.rolls; // a token is made of others
+    const [, rolls] = this.over.children;
+    rolls.disabled = this.whyNot !== null;
+    rolls.title = this.whyNot ?? say(OVER[1][2]);
     this.slider.value = Math.round(this.opacity * 100);
     this.slider.disabled = !this.app.stack.cols.image;
   }
@@ -145,18 +175,21 @@ export class ImageView {
     this.stack = stack;
     this.weights = null;
     this.photo = null;
+    this.rolled = new Map(); // token -> the shares of all tokens in it
+    this.maps.show(0, null, 0);
+    this.remark.textContent = cols.imageNote ? say(cols.imageNote) : "";
     if (cols.image) {
       const image = new Image();
       image.addEventListener("load", () => this.develop(stack, image));
-      image.addEventListener("error", () => this.app.fail(new Error("The image of this page cannot be shown.")));
+      image.addEventListener("error", () => this.app.fail(new Error(say("The image of this page cannot be shown."))));
       image.src = cols.image;
     }
-    const beside = cols.patches.prefix.length ? [this.text(this.side, besides(cols), "Other tokens")] : [];
-    const from = this.alone ? [] : [this.text("rows", rows, "Queries")];
+    const beside = cols.patches.prefix.length ? [this.text(this.side, besides(cols), say("Other tokens"))] : [];
+    const from = this.alone ? [] : [this.text("rows", rows, say("Queries"))];
     const blocks = (texts) => texts.map(({ block }) => block);
     this.texts = [...from, ...beside];
-    this.around.replaceChildren(...blocks(beside), this.canvas);
-    this.place.replaceChildren(...blocks(from), this.around);
+    this.around.replaceChildren(...blocks(beside), this.canvas, ...(cols.imageNote ? [this.remark] : []));
+    this.place.replaceChildren(...blocks(from), this.around, this.maps.element);
   }
 
   text(side, axis, name) {
@@ -199,20 +232,40 @@ export class ImageView {
     const heads = chosenHeads(state);
     const group = this.asking.asked;
     try {
-      const [sink, weights] = await Promise.all([
+      if (this.rolls) return await this.roll(rows, { signal });
+      const over = group !== null && (this.alone || this.asking.gives); // they are weights to patches
+      const every = over ? Array.from({ length: stack.layers[state.layer].heads }, (_, head) => head) : [];
+      const of = (chosen) => attentionOf(stack, chosen, rows, cols, direction, group, { signal });
+      const [sink, weights, ...each] = await Promise.all([
         state.sink && this.asking.gives ? sinkOf(stack, heads[0], { signal }) : null,
-        group === null ? null : attentionOf(stack, heads, rows, cols, direction, group, { signal }),
+        group === null ? null : of(heads),
+        ...every.map((head) => of([[state.layer, head]])),
       ]);
-      if (!signal.aborted) this.show({ heads, groups, others, group, direction, weights, sunk: sink });
+      if (!signal.aborted) this.show({ heads, groups, others, group, direction, weights, sunk: sink, each });
     } catch (error) {
       if (!signal.aborted) this.app.fail(error);
     }
   }
 
+  // The shares of all tokens in the asked one, over all layers.
+  async roll(groups, { signal }) {
+    const { stack, state } = this.app;
+    const group = this.asking.asked ?? (await usualToken(stack, signal));
+    if (!this.rolled.has(group)) {
+      const found = await rollout(stack, group, { signal, tell: () => {} });
+      this.rolled.set(group, found.at(-1));
+    }
+    if (signal.aborted) return;
+    const weights = Float64Array.from(this.rolled.get(group));
+    this.show({ heads: chosenHeads(state), groups, others: groups, group, direction: "gives", weights, sunk: null, each: [] });
+    const about = { token: stack.rows.labels[group], n: stack.layers.length };
+    this.caption.title.textContent = say("{token} is made of: rollout over {n} layers", about);
+  }
+
   show(found) {
     const { app, asking, first } = this;
-    const { weights, sunk } = found;
-    const over = weights && (this.alone || asking.gives); // they are weights to patches
+    const { weights, sunk, each } = found;
+    const over = weights && (this.alone || asking.gives);
     const shown = weights?.map((weight, place) => (place === sunk ? NaN : weight));
     this.weights = over ? shown.subarray(first) : null; // only of patches: other tokens may have far larger weights
     this.top = weights ? largest(this.weights ?? shown) : 0;
@@ -223,8 +276,11 @@ export class ImageView {
     const notes = over && asking.gives && first ? [this.share(weights)] : [];
     this.caption.show({ ...found, probe: asking.probe, top: this.top, pinned: asking.pinned !== null, notes });
     const { labels } = app.stack[asking.sides[0]];
-    const what = found.group === null ? "" : `Attention that ${labels[found.group]} ${found.direction}, over the image`;
-    this.canvas.ariaLabel = what || "The image";
+    const values = { token: labels[found.group], direction: say(found.direction) };
+    const what = () => say("Attention that {token} {direction}, over the image", values);
+    this.canvas.ariaLabel = found.group === null ? say("The image") : what();
+    const small = each.map((of) => of.map((weight, at) => (at === sunk ? NaN : weight)).subarray(first));
+    this.maps.show(app.state.layer, small.length ? small : null, Math.max(0, ...small.map(largest)));
     this.draw();
   }
 
@@ -234,8 +290,9 @@ export class ImageView {
     const { digits } = this.app;
     const sum = (...part) => digits(weights.subarray(...part).reduce((all, weight) => all + (weight || 0), 0));
     const before = prefix.map((name, i) => `${name} ${digits(weights[i] || 0)}`).join(", ");
-    const many = `${prefix.length} other tokens ${sum(0, prefix.length)}`;
-    return `All patches together ${sum(prefix.length)}; ${prefix.length > NAMED ? many : before}.`;
+    const many = say("{n} other tokens {weight}", { n: prefix.length, weight: sum(0, prefix.length) });
+    const others = prefix.length > NAMED ? many : before;
+    return say("All patches together {weight}; {others}.", { weight: sum(prefix.length), others });
   }
 
   // ---- drawing
@@ -252,53 +309,33 @@ export class ImageView {
     const { panel, host } = this.app;
     if (getComputedStyle(panel).overflowY === "visible") return SHARE * host.clientHeight; // the whole page scrolls
     const above = this.canvas.getBoundingClientRect().top - this.element.getBoundingClientRect().top;
-    return Math.max(LOWEST, panel.clientHeight - above - MARGIN);
+    const below = this.remark.isConnected ? this.remark.offsetHeight + MARGIN : MARGIN;
+    return Math.max(LOWEST, panel.clientHeight - above - below);
   }
 
   draw() {
     if (this.stack !== this.app.stack || !this.canvas.isConnected) return;
     const { width, height } = this.measure();
     this.drawOn(resized(this.canvas, width, height), width, height);
+    this.maps.draw(this.how);
+  }
+
+  // How weights are painted over the image.
+  get how() {
+    const { rows, cols } = this.app.stack.cols.patches;
+    const { style, state } = this.app;
+    const { photo, opacity } = this;
+    const scale = state.scale === "row" ? "linear" : state.scale;
+    return { rows, cols, photo, scale, style, smooth: state.overlay === "smooth", opacity };
   }
 
   drawOn(context, width, height) {
-    const { style } = this.app;
     const { rows, cols } = this.app.stack.cols.patches;
     const [wide, high] = [width / cols, height / rows];
-    if (this.photo) context.drawImage(this.photo, 0, 0, width, height);
-    else {
-      context.fillStyle = style.panel;
-      context.fillRect(0, 0, width, height);
-    }
-    if (this.weights) {
-      const overlay = this.overlay(rows, cols);
-      context.globalAlpha = this.photo ? this.opacity : 1;
-      context.imageSmoothingEnabled = this.app.state.overlay === "smooth";
-      context.drawImage(overlay, 0, 0, width, height);
-      context.globalAlpha = 1;
-    }
-    if (!this.photo) {
-      context.fillStyle = style.line;
-      for (let col = 1; col < cols; col++) context.fillRect(col * wide - 0.5, 0, 1, height);
-      for (let row = 1; row < rows; row++) context.fillRect(0, row * high - 0.5, width, 1);
-    }
+    paintImage(context, width, height, { ...this.how, weights: this.weights, top: this.top });
     const { asked, probe, sides: [askedSide, otherSide] } = this.asking;
     if (this.alone || otherSide === "cols") this.frame(context, probe, wide, high, 1);
     if (this.alone || askedSide === "cols") this.frame(context, asked, wide, high, 2);
-  }
-
-  // A canvas of the weights of all patches.
-  overlay(rows, cols) {
-    const { table } = this.app.style;
-    const image = picture(Float32Array.from(this.weights), rows, cols, this.top, this.app.state.scale, table);
-    const small = element("canvas", { width: cols, height: rows });
-    small.getContext("2d").putImageData(image, 0, 0);
-    const made = element("canvas", { width: cols * SMOOTH, height: rows * SMOOTH });
-    const context = made.getContext("2d");
-    context.imageSmoothingEnabled = this.app.state.overlay === "smooth";
-    context.imageSmoothingQuality = "high";
-    context.drawImage(small, 0, 0, made.width, made.height);
-    return made;
   }
 
   frame(context, token, wide, high, line) {
@@ -346,19 +383,23 @@ export class ImageView {
   picture() {
     const { width, height } = this.measure();
     const head = this.caption.picture(width);
+    const maps = this.maps.picture(width);
     const draw = (context) => {
       head.draw(context, EDGE, EDGE);
       context.save();
       context.translate(EDGE, EDGE + head.height);
       this.drawOn(context, width, height);
+      context.translate(0, height);
+      maps.draw(context);
       context.restore();
     };
-    return { width: width + 2 * EDGE, height: height + head.height + 2 * EDGE, draw };
+    return { width: width + 2 * EDGE, height: height + head.height + maps.height + 2 * EDGE, draw };
   }
 
   python() {
     const { app, asking } = this;
     if (asking.asked === null) return null;
+    if (this.rolls) return rolloutPython(app, asking.asked);
     if (!this.alone && !asking.gives) return figurePython(app, asking.asked);
     return imagePython(app, chosenHeads(app.state), asking.asked);
   }

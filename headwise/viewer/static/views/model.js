@@ -5,6 +5,7 @@ import { element } from "../shell/element.js";
 import { HeadTiles, STEPS } from "../shell/thumbs.js";
 import { layersArguments, optionArguments } from "./python.js";
 import CSS from "./model.css" with { type: "text" };
+import { say } from "../words.js";
 
 // Sizes of the maps, in pixels. A layer gets as few lines as possible with maps of at least SMALLEST.
 const [SMALLEST, LARGEST, LISTED] = [44, 116, 88];
@@ -26,9 +27,9 @@ export class ModelView {
   constructor(app) {
     this.app = app;
     const { statistics } = app.source;
-    this.stat = picker("Statistic", statistics.map(({ key, name }) => [key, name]), (stat) => app.state.set({ stat }));
-    const orders = [["layers", "by layer"], ["down", "highest first"], ["up", "lowest first"]];
-    this.sort = choices("Order", orders, (sort) => app.state.set({ sort }));
+    this.stat = picker(say("Statistic"), statistics.map(({ key, name }) => [key, say(name)]), (stat) => app.state.set({ stat }));
+    const orders = [["layers", say("by layer")], ["down", say("highest first")], ["up", say("lowest first")]];
+    this.sort = choices(say("Order"), orders, (sort) => app.state.set({ sort }));
     this.low = element("span");
     this.high = element("span");
     this.ramp = element("i", { ariaHidden: "true" });
@@ -38,12 +39,12 @@ export class ModelView {
     this.about = element("p", { className: "about" });
     this.grid = element("div", { className: "layers" });
     this.tiles = new HeadTiles(app, this.grid, (layer, head) => this.open(layer, head));
-    const section = { className: "view-model", ariaLabel: "Every head of every layer" };
+    const section = { className: "view-model", ariaLabel: say("Every head of every layer") };
     this.element = element("section", section, this.about, this.grid);
     new ResizeObserver(() => this.resize()).observe(this.grid);
-    const step = (key) => [() => this.tiles.step(...STEPS[key]), "next head in this direction"];
+    const step = (key) => [() => this.tiles.step(...STEPS[key]), say("next head in this direction")];
     this.keys = Object.fromEntries(Object.keys(STEPS).map((key) => [key, step(key)]));
-    this.keys.Enter = [() => this.open(app.state.layer, app.state.head), "open this head"];
+    this.keys.Enter = [() => this.open(app.state.layer, app.state.head), say("open this head")];
   }
 
   open(layer, head) {
@@ -60,7 +61,7 @@ export class ModelView {
     this.sort.show(state.sort);
     const current = this.tiles.mark();
     const moved = changed.has("layer") || changed.has("head");
-    if (moved && (!fresh || state.sort === "layers")) current?.scrollIntoView({ block: "nearest" });
+    if (moved && (!fresh || state.sort === "layers")) current?.scrollIntoView({ block: "nearest", container: "nearest" });
   }
 
   // ---- the tiles
@@ -138,7 +139,7 @@ export class ModelView {
       if (size === 1) groups.push(some);
       else {
         const group = first / size;
-        const kv = element("span", { className: "kv", textContent: `kv ${group}`, title: `key/value head ${group}` });
+        const kv = element("span", { className: "kv", textContent: `kv ${group}`, title: say("key/value head {n}", { n: group }) });
         groups.push(element("div", { className: "group" }, kv, some));
       }
     }
@@ -174,24 +175,25 @@ export class ModelView {
       tile.style.setProperty("--tint", `${(TINT * share).toFixed(1)}%`);
       this.captions.get(tile).value.textContent = value === null ? "–" : short(value);
       this.captions.get(tile).value.hidden = !chosen;
-      this.tiles.name(tile, chosen && value !== null ? `${chosen.name} ${short(value)}` : "");
+      this.tiles.name(tile, chosen && value !== null ? `${say(chosen.name)} ${short(value)}` : "");
     }
     this.scale.hidden = !values.length;
     this.low.textContent = short(low);
-    const unit = ["share", "score"].includes(chosen?.unit) ? "" : chosen?.unit;
+    const unit = ["share", "score", undefined].includes(chosen?.unit) ? "" : say(chosen.unit);
     this.high.textContent = [short(high), unit].filter(Boolean).join(" ");
     this.ramp.style.setProperty("--most", `${TINT}%`);
     this.about.hidden = !chosen;
-    if (chosen) this.about.textContent = [chosen.about, this.certainty()].filter(Boolean).join(" ");
+    if (chosen) this.about.textContent = [say(chosen.about), this.certainty()].filter(Boolean).join(" ");
   }
 
   // A note if numbers are missing or estimated.
   certainty() {
     const there = this.stats.filter(Boolean);
     const rows = Math.min(...there.map(({ estimated }) => estimated ?? Infinity));
-    if (there.length < this.stats.length) return `(${there.length} of ${this.stats.length} layers so far.)`;
+    if (there.length < this.stats.length) return say("({n} of {count} layers so far.)", { n: there.length, count: this.stats.length });
     if (rows === Infinity) return "";
-    return `Estimated from ${rows.toLocaleString("en")} of ${this.stack.rows.length.toLocaleString("en")} rows.`;
+    const [some, all] = [rows, this.stack.rows.length].map((number) => number.toLocaleString("en"));
+    return say("Estimated from {some} of {all} rows.", { some, all });
   }
 
   // ---- export
@@ -238,7 +240,8 @@ export class ModelView {
   // The title of the picture, from the controls.
   title() {
     const { name, about } = this.chosen;
-    return `${name}, ${this.low.textContent} to ${this.high.textContent}. ${about}`;
+    const range = say("from {low} to {high}", { low: this.low.textContent, high: this.high.textContent });
+    return `${say(name)}, ${range}. ${say(about)}`;
   }
 
   python() {

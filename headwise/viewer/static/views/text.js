@@ -1,23 +1,22 @@
-// The tokens as running text, coloured by the attention that one of them gives to the others or gets from them; for
-// short texts also as lines between two columns. Level, direction and heads are in the state, shared by all views.
+// The tokens as running text, coloured by the attention that one of them gives to the others or gets from them. Level,
+// direction and heads are in the state, shared by all views.
 
 import CSS from "./text.css" with { type: "text" };
 import { sinkOf } from "../data/sink.js";
 import { largest } from "../map/colour.js";
-import { choices } from "../shell/controls.js";
+import { choices, thresholdSlider } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { figurePython, listPython } from "./text/python.js";
 import { Asking, AskingControls } from "./text/asking.js";
 import { Caption } from "./text/caption.js";
-import { attentionOf, chosenHeads, groupsOf, matrixOf } from "./text/grouping.js";
-import { Lines } from "./text/lines.js";
+import { attentionOf, chosenHeads, groupsOf, LEVELS } from "./text/grouping.js";
 import { RunningText, codesOf, paletteOf } from "./text/running.js";
 import { textPicture } from "./text/picture.js";
+import { say } from "../words.js";
 
-const LINES = 80; // lines between more tokens are unreadable
+// The weight at the ramp's end is at least this, so that a text of small weights stays pale.
+const CALM = { linear: 0.25, root: 1, log: 1 };
 const SHORT = 80; // texts of up to this many tokens are written larger
-const LEVELS = [["tokens", "tokens"], ["words", "words"], ["sentences", "sentences"]];
-const FORMS = [["text", "text", "Running text"], ["lines", "lines", "Lines between two columns"]];
 const ARROWS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
 
 export class TextView {
@@ -27,33 +26,28 @@ export class TextView {
   static follows = true; // another stack
 
   static why({ stack }) {
-    if (stack.rows.patches && stack.cols.patches) return "The tokens are patches of an image: see the Image view.";
+    if (stack.rows.patches && stack.cols.patches) return say("The tokens are patches of an image: see the Image view.");
     return null;
   }
 
   constructor(app) {
     this.app = app;
     this.asking = new Asking(app);
-    this.caption = new Caption(app, "Point at a token to see its attention; click to pin it.");
+    this.caption = new Caption(app, say("Point at a token to see its attention; click to pin it."));
     this.place = element("div", { className: "texts" });
-    this.lines = new Lines({
-      point: (side, token) => this.asking.pointing(() => this.asking.pointFrom(side, token)),
-      pin: (side, token) => this.asking.pointing(() => this.asking.pinFrom(side, token, this[side].of)),
-      edge: (...edge) => this.pinEdge(...edge),
-    });
-    this.element = element("section", { className: "view-text", ariaLabel: "Text" }, this.caption.element, this.place);
+    this.element = element("section", { className: "view-text", ariaLabel: say("Text") }, this.caption.element, this.place);
     this.asks = new AskingControls(app);
-    this.levels = choices("Read as", LEVELS, (level) => app.state.set({ level }));
-    this.forms = choices("Drawn as", FORMS, (form) => this.draw(form));
-    const bar = [this.asks.directions, this.levels, this.forms, this.asks.scales, this.asks.sink];
+    this.levels = choices(say("Read as"), LEVELS.map((level) => [level, say(level)]), (level) => app.state.set({ level }));
+    this.threshold = thresholdSlider((threshold) => app.state.set({ threshold }));
+    const bar = [this.asks.directions, this.levels, this.asks.scales, this.asks.sink, this.threshold];
     this.controls = element("div", { className: "text-controls" }, ...bar);
     this.keys = {
-      g: [() => this.asking.turn(), "attention that a token gives, or gets"],
-      w: [() => this.turnLevel(), "tokens, words or sentences"],
-      l: [() => this.draw(this.form === "text" ? "lines" : "text"), "lines between two columns, or running text"],
-      Enter: [() => this.hold(), "pin the token, or unpin it"],
+      g: [() => this.asking.turn(), say("attention that a token gives, or gets")],
+      w: [() => this.turnLevel(), say("tokens, words or sentences")],
+      l: [() => app.state.set({ view: "lines" }), say("lines between two columns: the Lines view")],
+      Enter: [() => this.hold(), say("pin the token, or unpin it")],
     };
-    const does = "next token; if one is pinned, the weight of the next token";
+    const does = say("next token; if one is pinned, the weight of the next token");
     for (const key of ARROWS) this.keys[key] = [() => this.step(key), does];
   }
 
@@ -68,33 +62,8 @@ export class TextView {
   }
 
   turnLevel() {
-    const at = LEVELS.findIndex(([level]) => level === this.app.state.level);
-    this.app.state.set({ level: LEVELS[(at + 1) % LEVELS.length][0] });
-  }
-
-  draw(form) {
-    const why = form === "lines" && this.whyNoLines();
-    if (why) return this.app.say(why);
-    this.app.state.set({ form });
-  }
-
-  // Lines only if they are readable.
-  get form() {
-    return this.whyNoLines() ? "text" : this.app.state.form;
-  }
-
-  whyNoLines() {
-    const { rows, cols, app } = this;
-    const most = Math.max(rows.labels.length, cols.labels.length);
-    if (most > LINES) return `Lines are for up to ${LINES} ${rows.level} per side. This text has ${most}.`;
-    if (rows.of.length * cols.of.length > app.stack.cells) return "This text is too long for lines.";
-    return null;
-  }
-
-  // A line: both of its tokens, and its head.
-  pinEdge(pinRow, pinCol, place) {
-    const [layer, head] = this.chosen[place];
-    this.app.go({ layer, head, pinRow, pinCol, heads: this.chosen.filter((_, at) => at !== place) });
+    const at = LEVELS.indexOf(this.app.state.level);
+    this.app.state.set({ level: LEVELS[(at + 1) % LEVELS.length] });
   }
 
   hold() {
@@ -102,20 +71,10 @@ export class TextView {
     if (asked !== null) this.asking.pin(side, asked, this[side].of);
   }
 
-  // Arrow keys move through the text; between lines, left and right change the column.
+  // Arrow keys move through the text.
   step(key) {
-    const { asking } = this;
-    const held = asking.pinned !== null;
-    const side = asking.sides[held ? 1 : 0];
-    const { running } = this.blocks.find((each) => each.side === "both" || each.side === side);
-    if (this.form === "text") return running.step(key);
-    if (key === "ArrowLeft" || key === "ArrowRight") {
-      const other = key === "ArrowLeft" ? "rows" : "cols";
-      return asking.pointFrom(other, Math.min(asking.asked ?? 0, this[other].of.length - 1));
-    }
-    const groups = this[side];
-    const group = groups.of[(held ? asking.probe : asking.asked) ?? 0] + (key === "ArrowUp" ? -1 : 1);
-    if (groups.labels[group] !== undefined) asking.point(side, groups.of.indexOf(group));
+    const side = this.asking.sides[this.asking.pinned === null ? 0 : 1];
+    this.blocks.find((each) => each.side === "both" || each.side === side).running.step(key);
   }
 
   // ---- the display
@@ -125,16 +84,10 @@ export class TextView {
     const { state, stack } = app;
     if (this.stack !== stack) this.build();
     if (changed.has("style")) this.palette = paletteOf(app.style);
-    const why = this.whyNoLines();
     this.asks.show();
     this.levels.show(state.level);
-    this.forms.show(this.form);
-    const button = this.forms.lastElementChild;
-    button.disabled = Boolean(why);
-    button.title = why ?? FORMS[1][2];
+    this.threshold.show(state.threshold);
     this.element.classList.toggle("short", Math.max(stack.rows.length, stack.cols.length) <= SHORT);
-    const drawn = this.form === "lines" ? [this.lines.element] : this.blocks.map(({ block }) => block);
-    if (drawn.some((each) => each.parentNode !== this.place)) this.place.replaceChildren(...drawn);
     this.mark(rows, cols);
     if (changed.size > 1 || !changed.has("found")) this.ask(rows, cols);
   }
@@ -152,8 +105,9 @@ export class TextView {
     this.stack = stack;
     this.blocks =
       stack.rows === stack.cols
-        ? [text("both", stack.rows, "Text")]
-        : [text("rows", stack.rows, "Queries"), text("cols", stack.cols, "Keys")];
+        ? [text("both", stack.rows, say("Text"))]
+        : [text("rows", stack.rows, say("Queries")), text("cols", stack.cols, say("Keys"))];
+    this.place.replaceChildren(...this.blocks.map(({ block }) => block));
     const divided = (axis) => ["words", "sentences"].some((level) => axis[level].labels.length < axis.length);
     this.levels.hidden = !divided(stack.rows) && !divided(stack.cols);
   }
@@ -175,50 +129,33 @@ export class TextView {
     const [groups, others] = this.asking.gives ? [rows, cols] : [cols, rows];
     const group = this.asking.asked === null ? null : groups.of[this.asking.asked];
     try {
-      const [sink, weights, matrices] = await Promise.all([
+      const [sink, weights] = await Promise.all([
         state.sink ? sinkOf(stack, heads[0], { signal }) : null,
         group === null ? null : attentionOf(stack, heads, rows, cols, direction, group, { signal }),
-        this.form === "lines" ? this.matrices(stack, heads, rows, cols, signal) : null,
       ]);
       const sunk = sink === null ? null : cols.of[sink];
-      if (!signal.aborted) this.show({ heads, rows, cols, groups, others, group, direction, weights, matrices, sunk });
+      if (!signal.aborted) this.show({ heads, rows, cols, groups, others, group, direction, weights, sunk });
     } catch (error) {
       if (!signal.aborted) this.app.fail(error);
     }
   }
 
-  // The weights of whole heads, kept while they are shown, so that pointing at a token needs no new ones.
-  async matrices(stack, heads, rows, cols, signal) {
-    const key = JSON.stringify([heads, rows.level]);
-    if (this.kept?.stack !== stack || this.kept.key !== key) {
-      const all = await Promise.all(heads.map((head) => matrixOf(stack, head, rows, cols, { signal })));
-      this.kept = { stack, key, all };
-    }
-    return this.kept.all;
-  }
-
   show(found) {
     const { app, asking, palette } = this;
-    const { rows, cols, others, weights, matrices, heads, group } = found;
+    const { rows, cols, others, weights } = found;
     const sunk = asking.gives ? found.sunk : null; // it is a column
-    const { stack, style, state: { scale } } = app;
+    const { state: { scale, threshold } } = app;
     const [askedSide] = asking.sides;
     const pinned = asking.pinned !== null;
-    const top = weights ? largest(weights.map((weight, place) => (place === sunk ? 0 : weight))) : 0;
-    const codes = weights && codesOf(weights, top, scale, sunk);
+    const most = weights ? largest(weights.map((weight, place) => (place === sunk ? 0 : weight))) : 0;
+    const top = most && Math.max(CALM[scale] ?? CALM.linear, most);
+    const codes = weights && codesOf(weights, top, scale, sunk, threshold);
     for (const { side, running } of this.blocks) {
       const groups = side === "cols" ? cols : rows;
       running.paint(side === askedSide ? null : codes, palette, groups);
     }
     const probe = asking.probe === null ? null : others.of[asking.probe];
     this.caption.show({ ...found, sunk, probe, top, pinned });
-    if (!matrices) return;
-    this.chosen = heads;
-    const names = heads.map((pair) => app.headName(...pair));
-    const at = group === null ? null : { side: askedSide, group, pinned };
-    const sides = { rows: { groups: rows, axis: stack.rows }, cols: { groups: cols, axis: stack.cols } };
-    const blocked = heads.map((pair) => (rows.level === "tokens" && app.live?.blockedIn(...pair)) || []);
-    this.lines.show({ ...sides, matrices, names, at, sunk: found.sunk, blocked, style, scale });
   }
 
   hide() {
@@ -227,13 +164,11 @@ export class TextView {
 
   close() {
     this.hide();
-    this.lines.close();
   }
 
   // ---- export
 
   picture() {
-    if (this.form === "lines") return this.lines.picture();
     return textPicture(this.blocks.map(({ block }) => block), this.caption, this.app.style);
   }
 

@@ -6,6 +6,7 @@ import { liveSource } from "../../data/live.js";
 import { EditRow } from "./row.js";
 import { Predictions } from "./predictions.js";
 import { PromptField } from "./prompt.js";
+import { say } from "../../words.js";
 
 const SLOW_MS = 150; // a run that takes longer is shown as work in progress
 
@@ -26,8 +27,8 @@ export class Live {
     this.predictions = new Predictions(app);
     this.running = null; // what is being asked, as a text
     this.keys = [
-      [["o"], "switch this head off, or on again", () => this.switchHead()],
-      [["e"], "block the current cell in this head, or unblock it", () => this.blockEdge("head")],
+      [["o"], say("switch this head off, or on again"), () => this.switchHead()],
+      [["e"], say("block the current cell in this head, or unblock it"), () => this.blockEdge("head")],
     ];
   }
 
@@ -54,9 +55,11 @@ export class Live {
   // Another prompt. Edges name tokens of the old one, heads do not.
   ask(prompt) {
     const { state } = this.app;
-    if (prompt === state.prompt) return this.app.say("This prompt is shown already.");
+    if (prompt === state.prompt) return this.app.say(say("This prompt is shown already."));
     const edits = state.edits.filter(({ kind }) => kind !== "block");
-    if (edits.length < state.edits.length) this.app.say("Blocked edges were dropped: they named tokens of the other prompt.");
+    if (edits.length < state.edits.length) {
+      this.app.say(say("Blocked edges were dropped: they named tokens of the other prompt."));
+    }
     state.set({ prompt, edits, after: null });
   }
 
@@ -75,8 +78,8 @@ export class Live {
 
   // Why a cell cannot be blocked; null if it can.
   whyNoEdge(query, key) {
-    if (query === null || key === null) return "Pin a cell of the map, or a line between two tokens, to block that edge.";
-    if (this.shown.predictions && key > query) return "A token attends to no later token: there is no edge to block.";
+    if (query === null || key === null) return say("Pin a cell of the map, or a line between two tokens, to block that edge.");
+    if (this.shown.predictions && key > query) return say("A token attends to no later token: there is no edge to block.");
     return null;
   }
 

@@ -1,6 +1,7 @@
 // The next-token probabilities of the edited run beside those of the plain one: bars to both sides of each token.
 
 import { element } from "../element.js";
+import { say } from "../../words.js";
 
 const SMALL = 1e-4; // differences below are not written
 const VISIBLE = { " ": "␣", "\n": "⏎", "\t": "⇥" }; // white space of a token
@@ -8,18 +9,18 @@ const VISIBLE = { " ": "␣", "\n": "⏎", "\t": "⇥" }; // white space of a to
 export class Predictions {
   constructor(app) {
     this.app = app;
-    this.select = element("select", { ariaLabel: "After which token" });
+    this.select = element("select", { ariaLabel: say("After which token") });
     this.select.addEventListener("change", () => {
       app.state.set({ after: this.select.value === "" ? null : Number(this.select.value) });
     });
-    this.after = element("label", { className: "picker" }, element("span", { textContent: "after" }), this.select);
+    this.after = element("label", { className: "picker" }, element("span", { textContent: say("after") }), this.select);
     this.summary = element("p", { className: "summary", role: "status" });
     this.body = element("tbody");
     const heading = (textContent, className) => element("th", { textContent, className, scope: "col" });
-    const row = element("tr", {}, heading("plain", "plain-side"), heading("next token", "token"), heading("edited", "edited-side"));
+    const row = element("tr", {}, heading(say("plain"), "plain-side"), heading(say("next token"), "token"), heading(say("edited"), "edited-side"));
     this.table = element("table", {}, element("thead", {}, row), this.body);
     this.why = element("p", { className: "none" });
-    const title = element("h2", { textContent: "Predictions", id: "predictions-title" });
+    const title = element("h2", { textContent: say("Predictions"), id: "predictions-title" });
     const top = element("div", { className: "heading" }, title, this.after);
     this.element = element("aside", { className: "predictions" }, top, this.summary, this.table, this.why);
     this.element.setAttribute("aria-labelledby", "predictions-title");
@@ -45,17 +46,19 @@ export class Predictions {
     const last = labels.length - 1;
     const options = labels.map((label, at) => element("option", { value: at, textContent: `${at} · ${label}` }));
     options.pop();
-    this.select.replaceChildren(...options, element("option", { value: "", textContent: `${last} · ${labels[last]} (last)` }));
+    this.select.replaceChildren(...options, element("option", { value: "", textContent: `${last} · ${labels[last]} (${say("last")})` }));
     this.select.value = position === null || position === last ? "" : String(position);
   }
 
   // How far the runs are apart, in a sentence.
   said({ distance, divergence }) {
     const { edits, emptied } = this.app.source.live;
-    if (!edits.length) return "No edits: both runs are the same.";
-    const kl = divergence === null ? "infinite" : `${divergence.toPrecision(3)} nats`;
-    const left = emptied ? ` ${emptied} ${emptied === 1 ? "query was" : "queries were"} left without any key.` : "";
-    return `Total variation ${distance.toFixed(3)} · KL ${kl}.${left}`;
+    if (!edits.length) return say("No edits: both runs are the same.");
+    const kl = divergence === null ? say("infinite") : say("{n} nats", { n: divergence.toPrecision(3) });
+    const said = [say("Total variation {distance} · KL {kl}.", { distance: distance.toFixed(3), kl })];
+    if (emptied === 1) said.push(say("1 query was left without any key."));
+    else if (emptied) said.push(say("{n} queries were left without any key.", { n: emptied }));
+    return said.join(" ");
   }
 
   line({ id, text, plain, edited }) {
@@ -66,7 +69,7 @@ export class Predictions {
     };
     const shown = text.replace(/^\s|\s$|[\n\t]/g, (space) => VISIBLE[space] ?? space);
     const difference = Math.abs(edited - plain) < SMALL ? "" : `${edited > plain ? "+" : "−"}${percent(Math.abs(edited - plain))}`;
-    const name = element("th", { scope: "row", className: "token", title: `${shown} · token ${id}` });
+    const name = element("th", { scope: "row", className: "token", title: `${shown} · ${say("token {n}", { n: id })}` });
     name.append(element("bdi", { textContent: shown }), element("small", { textContent: difference || "\u00a0" }));
     const line = element("tr", {}, side("plain-side", plain), name, side("edited-side", edited));
     Object.assign(line.dataset, { token: id, plain, edited });

@@ -1,15 +1,16 @@
 // The prompt: a field at the top of a live page. Enter runs it.
 
 import { element } from "../element.js";
+import { say } from "../../words.js";
 
 export class PromptField {
   // ask(prompt): called with another prompt.
   constructor(app, ask) {
     this.app = app;
     this.field = element("textarea", { rows: 1, spellcheck: false, dir: "auto", id: "prompt" });
-    this.field.title = "Enter runs the model on it, Shift+Enter begins a line";
-    this.button = element("button", { type: "submit", className: "toggle", textContent: "Run" });
-    const label = element("label", { textContent: "Prompt", htmlFor: "prompt" });
+    this.field.title = say("Enter runs the model on it, Shift+Enter begins a line");
+    this.button = element("button", { type: "submit", className: "toggle", textContent: say("Run") });
+    const label = element("label", { textContent: say("Prompt"), htmlFor: "prompt" });
     this.element = element("form", { className: "prompt" }, label, this.field, this.button);
     this.element.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -32,6 +33,6 @@ export class PromptField {
   }
 
   busy(slow) {
-    this.button.textContent = slow ? "Running …" : "Run";
+    this.button.textContent = slow ? say("Running …") : say("Run");
   }
 }

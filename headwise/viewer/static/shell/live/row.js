@@ -1,7 +1,8 @@
 // The row of edits: what can be done with the current head and the pinned cell, and what was done, as chips.
 
 import { ALL, SCOPES, blocked, has, isOff, toggled } from "../../data/edits.js";
-import { element, icon } from "../element.js";
+import { element, filled, icon } from "../element.js";
+import { say } from "../../words.js";
 
 const SCOPE_TEXTS = { head: "in this head", layer: "in this layer", everywhere: "everywhere" };
 
@@ -12,24 +13,24 @@ export class EditRow {
     this.head.addEventListener("click", () => live.switchHead());
     this.hint = element("span", { className: "hint" });
     this.edge = element("span", { className: "edge" });
-    this.scopes = element("span", { className: "choices", role: "group", ariaLabel: "Block this edge" });
+    this.scopes = element("span", { className: "choices", role: "group", ariaLabel: say("Block this edge") });
     for (const scope of SCOPES) {
-      const button = element("button", { type: "button", textContent: SCOPE_TEXTS[scope] });
+      const button = element("button", { type: "button", textContent: say(SCOPE_TEXTS[scope]) });
       button.dataset.scope = scope;
       button.addEventListener("click", () => live.blockEdge(scope));
       this.scopes.append(button);
     }
     this.block = element("span", { className: "block-edge" }, this.edge, this.scopes);
-    this.list = element("ul", { className: "chips", ariaLabel: "Edits" });
-    this.reset = element("button", { type: "button", className: "plain reset" }, element("span", { textContent: "Reset" }));
-    this.reset.title = "Take back all edits";
+    this.list = element("ul", { className: "chips", ariaLabel: say("Edits") });
+    this.reset = element("button", { type: "button", className: "plain reset" }, element("span", { textContent: say("Reset") }));
+    this.reset.title = say("Take back all edits");
     this.reset.addEventListener("click", () => {
       this.head.focus(); // this button goes
       app.state.set({ edits: [] });
     });
     this.done = element("div", { className: "done" }, this.list, this.reset);
     const can = element("div", { className: "can" }, this.head, this.block, this.hint);
-    this.element = element("section", { className: "edits", ariaLabel: "Edits of attention" }, can, this.done);
+    this.element = element("section", { className: "edits", ariaLabel: say("Edits of attention") }, can, this.done);
   }
 
   update() {
@@ -37,9 +38,11 @@ export class EditRow {
     const { state, layer } = app;
     const { head, edits, pinRow, pinCol } = state;
     const isHeadOff = isOff(edits, layer.number, head);
-    const verb = isHeadOff ? "Switch on" : "Switch off";
-    this.head.textContent = `${verb} ${app.plainHeadName(state.layer, head)}`;
-    this.head.title = `${verb} this head: ${isHeadOff ? "its output counts again" : "its output becomes 0"} (o)`;
+    const name = app.plainHeadName(state.layer, head);
+    this.head.textContent = isHeadOff ? say("Switch on {head}", { head: name }) : say("Switch off {head}", { head: name });
+    this.head.title = isHeadOff
+      ? say("Switch on this head: its output counts again (o)")
+      : say("Switch off this head: its output becomes 0 (o)");
     this.head.classList.toggle("on", isHeadOff);
     const why = live.whyNoEdge(pinRow, pinCol);
     this.hint.hidden = !why;
@@ -52,12 +55,14 @@ export class EditRow {
   showEdge(edits, layer, head, query, key) {
     const { rows, cols } = this.app.stack;
     const name = (axis, place) => element("bdi", { textContent: axis.labels[place], title: `${axis.labels[place]} ${place}` });
-    this.edge.replaceChildren("Block ", name(rows, query), " → ", name(cols, key));
+    this.edge.replaceChildren(...filled(say("Block {from} → {to}"), { from: name(rows, query), to: name(cols, key) }));
     for (const button of this.scopes.children) {
       const { scope } = button.dataset;
       const there = has(edits, blocked(scope, layer, head, query, key));
       button.ariaPressed = String(there);
-      button.title = `${there ? "Unblock" : "Block"} this edge ${SCOPE_TEXTS[scope]}${scope === "head" ? " (e)" : ""}`;
+      const where = { scope: say(SCOPE_TEXTS[scope]) };
+      const does = there ? say("Unblock this edge {scope}", where) : say("Block this edge {scope}", where);
+      button.title = scope === "head" ? `${does} (e)` : does;
     }
   }
 
@@ -76,18 +81,19 @@ export class EditRow {
   chip(edit) {
     const { app } = this;
     const name = this.nameOf(edit);
-    const remove = element("button", { type: "button", className: "plain", ariaLabel: `Remove: ${name}`, title: "Remove" }, icon("close"));
+    const remove = element("button", { type: "button", className: "plain", ariaLabel: say("Remove: {edit}", { edit: name }), title: say("Remove") }, icon("close"));
     remove.addEventListener("click", () => app.state.set({ edits: toggled(app.state.edits, edit) }));
     const chip = element("li", { className: `chip ${edit.kind}` }, element("span", { textContent: name, title: name }), remove);
     return chip;
   }
 
   nameOf({ kind, layer, heads, query, key }) {
-    const place = layer === ALL ? "all layers" : `layer ${layer}`;
-    const of = heads === ALL ? (layer === ALL ? "" : " · all heads") : ` · head ${heads.join(", ")}`;
-    if (kind === "ablate") return `${place}${of || " · all heads"} off`;
+    const place = layer === ALL ? say("all layers") : say("layer {n}", { n: layer });
+    const all = ` · ${say("all heads")}`;
+    const of = heads === ALL ? (layer === ALL ? "" : all) : ` · ${say("head {n}", { n: heads.join(", ") })}`;
+    if (kind === "ablate") return say("{heads} off", { heads: `${place}${of || all}` });
     const { rows, cols } = this.app.stack;
     const label = (axis, at) => `${axis.labels[at] ?? "?"} ${at}`;
-    return `${label(rows, query)} ↛ ${label(cols, key)} · ${layer === ALL && heads === ALL ? "everywhere" : place + of}`;
+    return `${label(rows, query)} ↛ ${label(cols, key)} · ${layer === ALL && heads === ALL ? say("everywhere") : place + of}`;
   }
 }

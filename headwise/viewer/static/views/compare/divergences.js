@@ -3,14 +3,15 @@
 import { css } from "../../map/colour.js";
 import { divergence, Side } from "./difference.js";
 import { element } from "../../shell/element.js";
+import { say } from "../../words.js";
 
 export class Divergences {
   // go(layer, head): called on a click.
   constructor(app, go) {
     Object.assign(this, { app, go, known: new Map() }); // compared stacks -> the divergences known so far
-    this.grid = element("div", { className: "grid", role: "group", ariaLabel: "Divergence of every head" });
+    this.grid = element("div", { className: "grid", role: "group", ariaLabel: say("Divergence of every head") });
     this.most = element("p", { className: "note", ariaLive: "polite" });
-    const heading = element("h3", { textContent: "Where do they differ most?" });
+    const heading = element("h3", { textContent: say("Where do they differ most?") });
     this.element = element("div", { className: "where" }, heading, this.grid, this.most);
   }
 
@@ -77,7 +78,7 @@ export class Divergences {
   paint(rows) {
     if (!this.found || this.element.hidden) return;
     this.rows = rows ?? this.rows;
-    const { app: { style, state, stack }, found, buttons } = this;
+    const { app: { style, state }, found, buttons } = this;
     const all = found.flatMap((heads, layer) => heads.map((each, head) => ({ layer, head, ...each })));
     const known = all.filter(({ nats }) => nats >= 0);
     const top = known.reduce((most, { nats }) => Math.max(most, nats), 0);
@@ -85,21 +86,24 @@ export class Divergences {
       const button = buttons[layer][head];
       const here = layer === state.layer && head === state.head;
       button.style.backgroundColor = nats >= 0 ? css(nats, top, "linear", style.table).fill : "";
-      button.title = `layer ${stack.layers[layer].number} · head ${head}${nats >= 0 ? `: ${digits(nats)} nats` : ""}`;
+      const name = this.app.plainHeadName(layer, head);
+      button.title = nats >= 0 ? say("{head}: {n} nats", { head: name, n: digits(nats) }) : name;
       button.ariaLabel = button.title;
       button.ariaPressed = String(here);
       button.tabIndex = here ? 0 : -1;
     }
     const left = all.filter((each) => each.nats === undefined).length;
-    if (left) this.most.textContent = `comparing heads: ${all.length - left} of ${all.length}`;
-    else if (!known.length) this.most.textContent = "The two sides have no token in common.";
+    if (left) this.most.textContent = say("comparing heads: {n} of {count}", { n: all.length - left, count: all.length });
+    else if (!known.length) this.most.textContent = say("The two sides have no token in common.");
     else {
       const [{ layer, head, nats, rows: count }] = known.sort((one, other) => other.nats - one.nats);
       const shared = this.rows ? this.rows.same.reduce((sum, each) => sum + each, 0) : count;
-      const from = count < shared ? `estimated from ${count} of ${shared}` : count;
-      this.most.textContent =
-        `Most: layer ${stack.layers[layer].number} · head ${head}, ${digits(nats)} nats. Mean Jensen–Shannon ` +
-        `divergence of the rows in common (${from}); 0 = equal, 0.693 = no key in common.`;
+      const from = count < shared ? say("estimated from {n} of {count}", { n: count, count: shared }) : count;
+      const sentence =
+        "Most: {head}, {n} nats. Mean Jensen–Shannon divergence of the rows in common ({rows}); " +
+        "0 = equal, 0.693 = no key in common.";
+      const name = this.app.plainHeadName(layer, head);
+      this.most.textContent = say(sentence, { head: name, n: digits(nats), rows: from });
     }
   }
 }

@@ -3,6 +3,7 @@
 
 import { button, picker, toggle } from "../../shell/controls.js";
 import { element } from "../../shell/element.js";
+import { say } from "../../words.js";
 
 export class Opposite {
   // changed(): called when `linked` changes, which is not part of the page's state.
@@ -64,7 +65,7 @@ export class Opposite {
     const { input, layer, head } = place;
     const { inputs } = this.app.source;
     const stack = this.stackOf(place);
-    const parts = [`layer ${stack.layers[layer].number}`, `head ${head}`];
+    const parts = [say("layer {n}", { n: stack.layers[layer].number }), say("head {n}", { n: head })];
     if (inputs[input].stacks.length > 1) parts.unshift(stack.name);
     if (inputs.length > 1) parts.unshift(inputs[input].name);
     return parts.join(" · ");
@@ -92,17 +93,17 @@ export class Opposite {
   build() {
     const take = (field, own) => (value) => this.take({ ...this.right, [field]: Number(value) }, own);
     const { inputs } = this.app.source;
-    this.inputs = picker("with", inputs.map(({ name }, i) => [i, name]), (value) => {
+    this.inputs = picker(say("with"), inputs.map(({ name }, i) => [i, name]), (value) => {
       this.take(this.inInput(Number(value), this.right));
     });
     this.inputs.hidden = inputs.length < 2;
-    this.stacks = picker("stack", [], take("stack"));
-    this.layers = picker("layer", [], take("layer", true));
-    this.heads = picker("head", [], take("head", true));
-    this.together = toggle("linked", "The same layer and head on both sides", (on) => this.link(on));
-    const swap = button("⇄ swap", "Swap the sides", () => this.swap());
+    this.stacks = picker(say("stack"), [], take("stack"));
+    this.layers = picker(say("layer"), [], take("layer", true));
+    this.heads = picker(say("head"), [], take("head", true));
+    this.together = toggle(say("linked"), say("The same layer and head on both sides"), (on) => this.link(on));
+    const swap = button(say("⇄ swap"), say("Swap the sides"), () => this.swap());
     const parts = [this.inputs, this.stacks, this.layers, this.heads, this.together, swap];
-    this.element = element("span", { className: "opposite", role: "group", ariaLabel: "The right side" }, ...parts);
+    this.element = element("span", { className: "opposite", role: "group", ariaLabel: say("The right side") }, ...parts);
   }
 
   show() {

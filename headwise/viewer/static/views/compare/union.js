@@ -2,6 +2,7 @@
 // Places on it are counted in entries, places on the left text's own axis in tokens.
 
 import { align } from "./align.js";
+import { say } from "../../words.js";
 
 export class Union {
   // one, other: the axes of left and right.
@@ -57,19 +58,20 @@ export class Union {
   }
 
   // The alignment as a sentence.
-  told(what) {
+  told() {
     const { left, right, same, length } = this;
     const count = (test) => left.reduce((sum, _, entry) => sum + (test(entry) ? 1 : 0), 0);
     const common = count((entry) => same[entry]);
-    if (common === length) return `The same ${length} ${what}s on both sides.`;
-    const parts = [`${common} ${what}${common === 1 ? "" : "s"} in common`];
+    if (common === length) return say("The same {n} tokens on both sides.", { n: length });
+    const parts = [common === 1 ? say("1 token in common") : say("{n} tokens in common", { n: common })];
     const found = [
-      [count((entry) => !same[entry] && left[entry] >= 0 && right[entry] >= 0), "replaced (one | other)"],
-      [count((entry) => right[entry] < 0), "only left (◂)"],
-      [count((entry) => left[entry] < 0), "only right (▸)"],
+      [count((entry) => !same[entry] && left[entry] >= 0 && right[entry] >= 0), "{n} replaced (one | other)"],
+      [count((entry) => right[entry] < 0), "{n} only left (◂)"],
+      [count((entry) => left[entry] < 0), "{n} only right (▸)"],
     ];
-    for (const [number, how] of found) if (number) parts.push(`${number} ${how}`);
-    const short = this.whole ? "" : " The texts are too long: only the common beginning and end are aligned.";
-    return `${parts.join(", ")}.${short}`;
+    for (const [number, how] of found) if (number) parts.push(say(how, { n: number }));
+    const told = say("{parts}.", { parts: parts.join(say(", ")) });
+    if (this.whole) return told;
+    return `${told} ${say("The texts are too long: only the common beginning and end are aligned.")}`;
   }
 }

@@ -8,6 +8,7 @@ const WIDEST = 72; // maximum width of a token's column, in pixels
 const ROOM = 92; // maximum height of a rotated label, in pixels
 const BINS = 2048; // maximum columns; in a longer text each is the largest of several tokens
 const UPRIGHT = /^[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Emoji_Presentation}]+$/u;
+const MARK = 8; // pixels of the corner that marks a cell beyond the scale
 const TRIED = 40; // the largest tokens that may get a label if there is no room for all
 
 // The layout. names: of the rows.
@@ -48,7 +49,7 @@ export function bandOf({ values, tops, hidden, scale, table }) {
   return canvas;
 }
 
-// what: { band, names, labels, hidden, style, token (of the flow), row, col (under the pointer, col may be null),
+// what: { band, names, labels, hidden, marked (whether the followed token is beyond the scale, of each row), style, token (of the flow), row, col (under the pointer, col may be null),
 // order (tokens by their values in that row), found (a Set, or null) }
 export function drawFlow(context, frame, what) {
   const { left, top, wide, high, count, across } = frame;
@@ -72,6 +73,19 @@ export function drawFlow(context, frame, what) {
     context.font = `${y === row ? 700 : 400} ${LABEL}px ${style.font}`;
     context.fillStyle = y === row ? style.accent : style.faint;
     context.fillText(name, left - 7, top + (y + 0.5) * high);
+  });
+
+  context.fillStyle = style.paper;
+  what.marked.forEach((is, y) => {
+    if (!is) return;
+    const side = Math.min(MARK, high / 2);
+    const [right, above] = [left + (token + 0.5) * wide + Math.max(wide, 4) / 2 - 2, top + y * high + 2];
+    context.beginPath();
+    context.moveTo(right - side, above);
+    context.lineTo(right, above);
+    context.lineTo(right, above + side);
+    context.closePath();
+    context.fill();
   });
 
   const box = (y, i) => {

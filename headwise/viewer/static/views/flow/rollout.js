@@ -2,6 +2,8 @@
 // headwise.analyses.rollout computes it: Â = rownorm(½ · mean over the heads of A + ½ · I), and row `token` of
 // Â_L … Â_1, one vector-matrix product per layer.
 
+import { say } from "../../words.js";
+
 const MOST = { embedded: 5e9, server: 2e10 }; // cells of all heads and layers; more would take many minutes
 const STRIP = 6e6; // cells of one question, so that others get their turn in between, and it can be stopped
 const LOST = 2e-5; // largest rounding error of a sum
@@ -10,10 +12,11 @@ const LOST = 2e-5; // largest rounding error of a sum
 export function tooMuch({ rows, layers }, kind) {
   const cells = layers.reduce((sum, { heads }) => sum + heads * rows.length ** 2, 0);
   if (cells <= MOST[kind]) return null;
-  return (
-    `Rollout over ${layers.length} layers of ${rows.length} tokens needs ${cells.toExponential(1)} weights, more ` +
-    `than this page computes (${MOST[kind].toExponential(0)}). In Python: headwise.analyses.rollout(seen, rows=…).`
-  );
+  const sentence =
+    "Rollout over {layers} layers of {tokens} tokens needs {cells} weights, more than this page computes ({most}). " +
+    "In Python: headwise.analyses.rollout(seen, rows=…).";
+  const [needed, most] = [cells.toExponential(1), MOST[kind].toExponential(0)];
+  return say(sentence, { layers: layers.length, tokens: rows.length, cells: needed, most });
 }
 
 // The shares of all tokens in `token`, L + 1 vectors: above the top layer only itself, … , at the end the input tokens.

@@ -3,6 +3,7 @@
 import { element } from "../../shell/element.js";
 import { groupsOf } from "../text/grouping.js";
 import { RunningText, codesOf, paletteOf } from "../text/running.js";
+import { say } from "../../words.js";
 
 const LISTED = 8;
 const [HIDDEN] = codesOf([0], 1, "linear", 0); // the code of a token that is hidden as a sink
@@ -15,7 +16,7 @@ export class Shares {
     this.text = element("div", { className: "text" }, this.heading);
     this.list = element("ol");
     this.rest = element("p", { className: "note" });
-    const heading = element("h3", { textContent: "Largest" });
+    const heading = element("h3", { textContent: say("Largest") });
     const largest = element("div", { className: "largest" }, heading, this.list, this.rest);
     this.element = element("div", { className: "shares" }, this.text, largest);
     for (const [type, act] of [["pointerover", on.point], ["click", on.follow]]) {
@@ -29,7 +30,7 @@ export class Shares {
   build(axis) {
     const { point, follow } = this.on;
     const on = { point, pin: follow, pointing: (act) => act() };
-    this.running = new RunningText(axis, "The tokens, coloured by their shares", on);
+    this.running = new RunningText(axis, say("The tokens, coloured by their shares"), on);
     this.groups = groupsOf(axis, "tokens");
     this.text.replaceChildren(this.heading, this.running.element);
   }
@@ -59,7 +60,7 @@ export class Shares {
     const listed = order.slice(0, LISTED).filter((i) => values[i] > 0);
     if (col !== null && !listed.includes(col)) listed.push(col); // also the one under the pointer
     const rest = listed.reduce((left, i) => left - values[i], values.reduce((sum, value) => sum + value, 0));
-    this.rest.textContent = whole && rest > 5e-4 ? `all other tokens together ${digits(rest)}` : "";
+    this.rest.textContent = whole && rest > 5e-4 ? say("all other tokens together {share}", { share: digits(rest) }) : "";
     const made = listed.map((i) => [i, values[i], i === col].join()).join(";");
     if (made === this.made) return; // keep the button under the pointer or in focus
     this.made = made;
@@ -81,5 +82,6 @@ export class Shares {
 
 // A token's label and index.
 export function nameOf(label, place) {
-  return element("span", { className: "name" }, element("bdi", { textContent: label, title: label }), ` ${place}`);
+  const number = label === String(place) ? "" : ` ${place}`; // a token without text is a number itself
+  return element("span", { className: "name" }, element("bdi", { textContent: label, title: label }), number);
 }

@@ -1,7 +1,8 @@
 // The asked token, whose attention is shown, and the probe, the other token whose weight is shown: the state's row and
 // column, and their pins, in the terms of the Text and the Image view.
 
-import { choices, SCALE_CHOICES, toggle } from "../../shell/controls.js";
+import { choices, said, SCALE_CHOICES, toggle } from "../../shell/controls.js";
+import { say } from "../../words.js";
 
 const FIELD = { rows: "row", cols: "col" };
 const PIN = { rows: "pinRow", cols: "pinCol" };
@@ -101,10 +102,10 @@ export class AskingControls {
   constructor({ state }) {
     this.state = state;
     const set = (field) => (value) => state.set({ [field]: value });
-    this.directions = choices("Colours show", DIRECTIONS, set("direction"));
-    this.scales = choices("Colour scale", SCALE_CHOICES.slice(0, 3), set("scale"));
-    const hides = "Hide the first token that any query may attend to; weights do not change";
-    this.sink = toggle("Hide the sink", hides, set("sink"));
+    this.directions = choices(say("Colours show"), said(DIRECTIONS), set("direction"));
+    this.scales = choices(say("Colour scale"), said(SCALE_CHOICES.slice(0, 3)), set("scale"));
+    const hides = say("Hide the first token that any query may attend to; weights do not change");
+    this.sink = toggle(say("Hide the sink"), hides, set("sink"));
   }
 
   show() {

@@ -1,8 +1,9 @@
 // The caption of a coloured text or image: the asked token, the heads, and the largest weights.
 
-import { element } from "../../shell/element.js";
+import { element, filled } from "../../shell/element.js";
 import { ColourBar } from "../../map/legend.js";
 import { topPlaces } from "./grouping.js";
+import { say } from "../../words.js";
 
 const TOP = 5; // number of listed tokens
 const FONT = 13; // pixels of letters in a picture, and of a line
@@ -41,8 +42,8 @@ export class Caption {
     }
     const gives = direction === "gives";
     this.title.replaceChildren(
-      named(groups, group), gives ? " gives most to" : " gets most from", " ",
-      small(this.headsSaid(heads) + (pinned ? " · pinned: Esc unpins" : "")),
+      ...filled(gives ? say("{token} gives most to") : say("{token} gets most from"), { token: named(groups, group) }), " ",
+      small(this.headsSaid(heads) + (pinned ? ` · ${say("pinned: Esc unpins")}` : "")),
     );
     this.list.replaceChildren(...topPlaces(weights, TOP, sunk).map((place) => {
       const item = element("li", {}, named(others, place), " ", element("b", { textContent: digits(weights[place]) }));
@@ -50,18 +51,18 @@ export class Caption {
       return item;
     }));
     this.title.title = this.title.textContent;
-    if (!this.list.childElementCount) this.list.append(element("li", { textContent: "none: the mask forbids all" }));
+    if (!this.list.childElementCount) this.list.append(element("li", { textContent: say("none: the mask forbids all") }));
     const said = [];
     if (probe !== null) {
       const [asked, read] = [named(groups, group), named(others, probe)];
       const weight = weights[probe];
       this.words.dataset.weight = weight;
-      const number = element("b", { textContent: Number.isNaN(weight) ? "masked" : digits(weight) });
+      const number = element("b", { textContent: Number.isNaN(weight) ? say("masked") : digits(weight) });
       said.push(element("span", {}, number, " ", gives ? asked : read, " → ", gives ? read : asked));
     }
     if (sunk !== null) {
       const weight = element("b", { textContent: digits(weights[sunk] || 0) });
-      const hidden = small(" is hidden as the sink; no other weight changes");
+      const hidden = small(` ${say("is hidden as the sink; no other weight changes")}`);
       said.push(element("span", {}, named(others, sunk), " ", weight, hidden));
     }
     this.note.replaceChildren(...said, ...notes.map(small));
@@ -73,7 +74,7 @@ export class Caption {
   headsSaid(heads) {
     if (heads.length === 1) return this.app.headName(...heads[0]);
     const names = heads.map(([layer, head]) => `${this.app.stack.layers[layer].number}.${head}`);
-    return `mean of ${heads.length} heads: ${names.join(", ")}`;
+    return say("mean of {n} heads: {heads}", { n: heads.length, heads: names.join(", ") });
   }
 
   // The caption for a picture of this width: { height, draw(context, x, y) }.
@@ -124,5 +125,6 @@ const small = (textContent) => element("small", { textContent });
 function named(groups, place) {
   const label = groups.labels[place];
   const name = element("bdi", { textContent: label, title: label });
-  return groups.level === "tokens" ? element("span", { className: "name" }, name, " ", small(String(place))) : name;
+  const isNumber = label === String(place); // a token without text
+  return groups.level === "tokens" && !isNumber ? element("span", { className: "name" }, name, " ", small(String(place))) : name;
 }

@@ -3,6 +3,8 @@
 // As headwise.records.grouped(how="sum") (Clark et al. 2019, section 4.1): the weights to the tokens of a word are
 // summed, the rows of its tokens are averaged. A masked cell counts as 0; NaN where the mask forbids all cells.
 
+export const LEVELS = ["tokens", "words", "sentences"];
+
 const known = new WeakMap(); // axis -> level -> groups
 
 // The tokens of an axis at a level: { level, labels, of: the group of each token, runs(group): its tokens,

@@ -4,22 +4,24 @@
 
 import { along, css } from "../../map/colour.js";
 import { element } from "../../shell/element.js";
+import { say } from "../../words.js";
 
-// A longer paragraph is cut at the next sentence, so that the browser can skip hidden parts.
-const PART = 200;
+// A longer paragraph is cut at the next sentence, with a sign, so that the browser can skip hidden parts.
+const PART = 2000;
 const STEPS = 64; // of the colours of a text
 const LEAST = 0.02; // weights below this place on the scale are not coloured
 const PLAIN = -1;
 const MASKED = -2;
 const SUNK = -3;
 
-// For each weight its index in the palette, or PLAIN, MASKED, SUNK. sunk: the index hidden as a sink.
-export function codesOf(weights, top, scale, sunk = null) {
+// For each weight its index in the palette, or PLAIN, MASKED, SUNK. sunk: the index hidden as a sink; threshold: smaller
+// weights are not coloured.
+export function codesOf(weights, top, scale, sunk = null, threshold = 0) {
   return Int16Array.from(weights, (weight, place) => {
     if (place === sunk) return SUNK;
     if (Number.isNaN(weight)) return MASKED;
     const t = along(weight, top, scale);
-    return t < LEAST ? PLAIN : Math.round(t * (STEPS - 1));
+    return t < LEAST || weight < threshold ? PLAIN : Math.round(t * (STEPS - 1));
   });
 }
 
@@ -64,7 +66,7 @@ export class RunningText {
       const { before, lines, text, after } = this.pieceOf(token);
       breakLines(this.element.childElementCount ? lines : 0);
       if (token === axis.generated) {
-        this.element.append(element("div", { className: "generated", ariaHidden: "true", textContent: "generated" }));
+        this.element.append(element("div", { className: "generated", ariaHidden: "true", textContent: say("generated") }));
         paragraph = null;
       }
       const begins = axis.sentences.index[token] !== sentence;
@@ -72,6 +74,7 @@ export class RunningText {
       const cut = count >= PART && (begins || count >= 2 * PART);
       if (cut) paragraph = null;
       if (!paragraph) begin();
+      paragraph.classList.toggle("continued", cut || paragraph.matches(".continued"));
       let gap = null;
       if (before && (count || (axis.text && !cut))) {
         gap = GAP.cloneNode();
@@ -85,7 +88,7 @@ export class RunningText {
       if (axis.special[token]) span.dir = "ltr"; // a special token must not change the direction of the paragraph
       if (axis.unknown[token]) {
         span.classList.add("unknown");
-        span.title = "not in the vocabulary: the model reads [UNK]";
+        span.title = say("not in the vocabulary: the model reads [UNK]");
       }
       if (axis.generated !== null && token >= axis.generated) span.classList.add("own");
       paragraph.append(span);
@@ -95,7 +98,7 @@ export class RunningText {
       breakLines(after);
     }
     if (axis.cut) {
-      const textContent = `… ${axis.cut} more tokens did not fit into the model`;
+      const textContent = say("… {n} more tokens did not fit into the model", { n: axis.cut });
       this.element.append(element("div", { className: "cut", ariaHidden: "true", textContent }));
     }
   }
@@ -177,7 +180,7 @@ export class RunningText {
   }
 
   reveal() {
-    if (this.at !== null) this.spans[this.at].scrollIntoView({ block: "nearest" });
+    if (this.at !== null) this.spans[this.at].scrollIntoView({ block: "nearest", container: "nearest" });
   }
 
   // ---- actions of the reader

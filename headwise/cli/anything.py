@@ -1,0 +1,119 @@
+"""What `headwise view --model` shows of any model of transformers: of texts, or of images."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwise.cli.files import NamedText, tell_cut
+from headwise.cli.layers import LayerRange, choose_layers
+from headwise.cli.loading import tell_missing
+from headwise.cli.output import Say
+from headwise.cli.unknown import tell_unknown
+from headwise.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from headwise.capture.pretrained import Pretrained
+    from headwise.records import Seen
+    from headwise.viewer import Input
+
+WRITTEN = 20  # tokens that an encoder-decoder writes at most, to show how it reads and writes
+
+Tables = Callable[["Console"], None]
+
+
+def view_texts(
+    named: Sequence[NamedText], model: str, ranges: Sequence[LayerRange] | None, say: Say
+) -> tuple[list[Input], Tables]:
+    """The attention of a model on each text, alone, so that nothing is padded; and what prints its tables.
+
+    An encoder-decoder reads the text and writes up to `WRITTEN` tokens.
+    """
+    from headwise.capture.pretrained import load_pretrained, what_it_reads, writes_apart
+    from headwise.models.checkpoint import located
+
+    name = located(model)
+    reads = what_it_reads(name)
+    if reads != "texts":
+        way = "--image FILE" if reads == "images" else "with headwise.watch(model) in Python: docs/watch.md"
+        raise ArgumentError(f"--model {model}: it reads {reads}, not texts. Show it {way}")
+    pretrained = load_pretrained(name, generates=writes_apart(name))
+    tell_missing(pretrained)
+    seen = []
+    for number, each in enumerate(named, start=1):
+        say(f"reading {each.name} ({number} of {len(named)})")
+        seen.append(_look(pretrained, each))
+    return _shown(seen, [each.title for each in named], [each.name for each in named], ranges)
+
+
+def _look(pretrained: Pretrained, named: NamedText) -> Seen:
+    import torch
+
+    from headwise.capture.context import watch
+
+    tokens = pretrained.encode(named.text, pretrained.max_length)
+    if tokens.cut:
+        tell_cut(named, tokens)
+    tell_unknown(named.name, tokens)
+    with torch.no_grad(), watch(pretrained.model) as seen:
+        if pretrained.writes_apart:
+            names: Any = pretrained.generate([tokens], WRITTEN, lambda: None)
+        else:
+            names = {"target": pretrained.read([tokens])}
+    if seen.records:
+        seen.tokens = names
+    return seen
+
+
+def view_images(
+    paths: Sequence[Path], model: str, ranges: Sequence[LayerRange] | None, say: Say
+) -> tuple[list[Input], Tables]:
+    """The attention of a model on each image, and what prints its tables."""
+    import torch
+
+    from headwise.capture.context import watch
+    from headwise.capture.pretrained import load_pictured
+    from headwise.models.checkpoint import located
+
+    pictured = load_pictured(located(model))
+    tell_missing(pictured)
+    seen = []
+    for number, path in enumerate(paths, start=1):
+        say(f"reading {path} ({number} of {len(paths)})")
+        with torch.no_grad(), watch(pictured.model) as one:
+            pictured.read(path)
+        seen.append(one)
+    names = [path.name for path in paths]
+    if all(each.tokens is None and each.source_tokens is None for each in seen):
+        click.echo("note: which tokens are which patches is not known, so the page shows no image", err=True)
+    return _shown(seen, names, list(map(str, paths)), ranges, processor=pictured.processor)
+
+
+def _shown(
+    seen: Sequence[Seen], titles: Sequence[str], names: Sequence[str], ranges: Sequence[LayerRange] | None, **given: Any
+) -> tuple[list[Input], Tables]:
+    from headwise.cli.heads import print_unseen, print_whole
+    from headwise.records.summary import head_table
+    from headwise.viewer import inputs_of
+
+    for each in seen:
+        if not each.records:
+            each.only(0)  # raises with the reason why nothing was recorded
+    shown = choose_layers(ranges, len(seen[0].layers))
+    inputs = inputs_of(seen[0] if len(seen) == 1 else list(seen), layers=shown, **given)
+    if len(inputs) == len(titles):
+        inputs = [dataclasses.replace(one, name=title) for one, title in zip(inputs, titles, strict=True)]
+
+    def print_tables(console: Console) -> None:
+        for name, each in zip(names, seen, strict=True):
+            rows = each.only(*shown).summary().rows
+            print_whole(console, head_table(rows, headings=("entropy", "distance", "first visible"), title=name))
+        print_unseen(console, seen[0].coverage())
+
+    return inputs, print_tables

@@ -1,0 +1,38 @@
+"""`headwise --help`: the commands in groups, in the order in which they are needed, and one to try first."""
+
+from __future__ import annotations
+
+import click
+
+TRY = 'headwise view "The animal didn\'t cross because it was tired." --open'
+
+# Group -> its commands; a command that stands in none of them is listed last.
+GROUPS = {
+    "Look": ("view", "watch", "plot", "stats", "profile", "worksheet"),
+    "Check": ("doctor", "compare", "gradcheck"),
+    "Build": ("bench",),
+    "Train": ("train", "evaluate", "predict"),
+    "Ship": ("export", "serve"),
+}
+WIDEST = 100  # columns of a help text, if the terminal has them
+
+
+class Grouped(click.Group):
+    """A group whose --help lists its commands by `GROUPS`, each with its `short_help`, which is never cut."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        left = dict(self.commands)
+        groups = {title: [(name, left.pop(name)) for name in names] for title, names in GROUPS.items()}
+        for title, commands in {**groups, "Others": list(left.items())}.items():
+            if commands:
+                with formatter.section(title):
+                    formatter.write_dl([(name.ljust(longest(self)), each.short_help or "") for name, each in commands])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_paragraph()
+        formatter.write_text("'headwise COMMAND --help' says more of each.")
+
+
+def longest(group: click.Group) -> int:
+    """The length of the longest name, so that the columns of all groups are alike."""
+    return max(map(len, group.commands))

@@ -1,0 +1,25 @@
+"""Positions on the command line: --row and --col, --rows and --cols."""
+
+from __future__ import annotations
+
+import re
+
+from headwise.errors import ArgumentError
+
+
+def parse_place(given: str) -> int | str:
+    """`9` as a number; everything else is the text of a token, which `headwise.text.places` finds."""
+    return int(given) if re.fullmatch(r"-?\d+", given) else given
+
+
+def parse_places(given: str, option: str) -> slice | list[int | str]:
+    """`0:20` as a slice, `3,5,9` and `it,animal` as lists. Raises `ArgumentError`."""
+    if found := re.fullmatch(r"(\d*):(\d*)", given):
+        return slice(*(int(part) if part else None for part in found.groups()))
+    parts = [part.strip() for part in given.split(",")]
+    if not all(parts):
+        raise ArgumentError(
+            f"{option}: expected a range such as 0:20, or positions or tokens such as 3,5,9 or it,animal. "
+            f"Received: {option}={given!r}"
+        )
+    return [parse_place(part) for part in parts]

@@ -1,0 +1,149 @@
+"""The language of a run of the command: `--lang`, before or after the subcommand, or else that of the system.
+
+Help is translated where click writes it: a `HelpFormatter` that looks up each paragraph and each option.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import click
+
+from headwise import language
+from headwise.errors import (
+    CheckpointError,
+    DoctorError,
+    DtypeError,
+    ExportError,
+    FileError,
+    KernelRefused,
+    MaskError,
+    RecordError,
+    ShapeError,
+    TrainingError,
+    TrainingInterrupted,
+    WorksheetError,
+    brief,
+)
+from headwise.language import said
+from headwise.tables import width
+
+OPTION = "--lang"
+
+
+def take_language(arguments: Sequence[str]) -> tuple[list[str], str | None]:
+    """The arguments without --lang, wherever it stands before a --, and the language that it names.
+
+    Raises click.UsageError for a language that headwise does not speak.
+    """
+    stop = arguments.index("--") if "--" in arguments else len(arguments)
+    rest, found, given = [], None, iter(arguments[:stop])
+    for argument in given:
+        name, equals, value = argument.partition("=")
+        if name != OPTION:
+            rest.append(argument)
+            continue
+        tag = value if equals else next(given, "")
+        found = language.known(tag)
+        if found is None:
+            raise click.UsageError(f"{OPTION}: expected {' or '.join(language.LANGUAGES)}. Received: {brief(tag)}")
+    return [*rest, *arguments[stop:]], found
+
+
+@contextlib.contextmanager
+def speaking(asked: str | None) -> Iterator[None]:
+    """Within the context the command speaks this language, or that of the system; help, too."""
+    usual = click.Context.formatter_class
+    language.speak(asked or language.of_the_system(os.environ), asked=asked is not None)
+    if language.language() != "en":
+        click.Context.formatter_class = _Help
+    try:
+        yield
+    finally:
+        click.Context.formatter_class = usual
+        language.speak(None)
+
+
+def hint(error: Exception) -> str:
+    """What to do about an error, in the language that is spoken; "" in English, where the message says it."""
+    return "" if language.language() == "en" else next(said(text) for kind, text in _HINTS if isinstance(error, kind))
+
+
+# The first whose class fits. The message itself stays English, so that people find it on the web.
+_HINTS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
+    (click.UsageError, "The command line was not understood: `--help` lists the options."),
+    ((ShapeError, MaskError), "The shapes do not fit: compare the lengths, the heads and the widths that it names."),
+    (DtypeError, "A value has the wrong type: compare what was expected with what was received."),
+    (KernelRefused, "This kernel cannot run the call: leave the kernel out, and the plan chooses one."),
+    (CheckpointError, "The checkpoint cannot be used: check its path, and that it is complete."),
+    (RecordError, "The record cannot answer this: see the end of the message."),
+    (TrainingInterrupted, "The training was stopped and its state saved: the same command with --resume goes on."),
+    (TrainingError, "The training cannot go on: see the end of the message."),
+    (DoctorError, "The doctor could not call the module: say how, by --set or --spec."),
+    (WorksheetError, "A worksheet shows small computations: use fewer tokens or heads."),
+    (ExportError, "Nothing was written: see the end of the message for another format or precision."),
+    ((FileError, OSError), "A file cannot be read or written: check its path and your permissions."),
+    (Exception, "An argument has an invalid value: the message says what was expected and what was received."),
+)
+
+
+class _Help(click.HelpFormatter):
+    """Writes help in the language that is spoken, wrapped by what a terminal shows: Chinese letters are wide."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        super().write_usage(prog, args, said("Usage: ") if prefix is None else prefix)
+
+    def write_heading(self, heading: str) -> None:
+        self.write(f"{'':>{self.current_indent}}{said(heading)}{said(':')}\n")
+
+    def write_text(self, text: str) -> None:
+        for number, paragraph in enumerate(re.split(r"\n\s*\n", text)):
+            indent = " " * self.current_indent
+            lines = (
+                list(map(said, paragraph.splitlines()[1:]))
+                if paragraph.startswith("\b")
+                else self._lines(paragraph, len(indent))
+            )
+            self.write("\n" * bool(number) + "".join(f"{indent}{line}\n" for line in lines))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        rows = list(rows)
+        first_column = min(max(width(first) for first, _ in rows), col_max) + col_spacing
+        for first, second in rows:
+            margin = " " * (self.current_indent + first_column)
+            lines = self._lines(second, len(margin)) or [""]
+            begins = f"{'':>{self.current_indent}}{first}"
+            fits = width(first) <= first_column - col_spacing
+            self.write(begins + " " * (len(margin) - width(begins)) if fits else f"{begins}\n{margin}")
+            self.write(f"\n{margin}".join(lines) + "\n")
+
+    def _lines(self, text: str, indented: int) -> list[str]:
+        return wrapped(_translated(text), max(self.width - indented, 10))
+
+
+def _translated(text: str) -> str:
+    """A paragraph of help, and what click adds to the help of an option: "[default: 8; x>=1]"."""
+    sentence, *added = re.split(r"  (?=\[)", " ".join(text.split(" ")))
+    return "  ".join([said(" ".join(sentence.split())), *map(_added, added)])
+
+
+def _added(text: str) -> str:
+    return re.sub(r"(default|required)(: )?", lambda word: said(word[1]) + (said(":") if word[2] else ""), text)
+
+
+def wrapped(text: str, columns: int) -> list[str]:
+    """The lines of a text that mixes Chinese and English: broken at blanks and between Chinese letters.
+
+    A mark that ends a sentence or a bracket never begins a line.
+    """
+    units = re.findall(r"\s|[（「“《]*(?:[!-~]+|[^\s!-~])[，。；：、！？）」”》…]*", text)
+    lines, line = [], ""
+    for unit in units:
+        if line and width(line + unit.rstrip()) > columns:
+            lines.append(line.rstrip())
+            line = ""
+        line += unit if line or not unit.isspace() else ""
+    return [*lines, line.rstrip()] if line.strip() else lines

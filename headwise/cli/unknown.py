@@ -1,0 +1,18 @@
+"""Says how many tokens of a text the model does not know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from headwise.text import Tokens
+
+
+def tell_unknown(name: str, tokens: Tokens) -> None:
+    """Print how many tokens of a text the model does not know, if any."""
+    from headwise.records.summary import unknown_said
+
+    if said := unknown_said(tokens.unknown_count, len(tokens.labels)):
+        click.echo(f"headwise: {name}: {said}, which reads [UNK] instead", err=True)

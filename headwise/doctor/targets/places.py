@@ -1,0 +1,71 @@
+"""The place of a target as it is typed, `path.py:Class` or `package.module:Class`. Imports nothing heavy: the command
+looks whether the file is there before it needs torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+from headwise.errors import DoctorError
+
+
+def place_of(text: str, folder: Path | None = None) -> tuple[str, str]:
+    """The file or module, and what is called there. DoctorError if a part is missing, or the file is not there."""
+    place, called = _split(text)
+    if place.endswith(".py") and folder is not None and folder.resolve() != Path.cwd().resolve():
+        place = str(folder / Path(place).expanduser())
+    if not place or not called:
+        raise DoctorError(_unclear(place or called))
+    if place.endswith(".py") and not (file := Path(place).expanduser()).is_file():
+        raise DoctorError(_no_file(file))
+    return place, called
+
+
+def nearest(name: str, there: Iterable[str]) -> str | None:
+    """The name that was probably intended."""
+    folded = {each.lower(): each for each in there}
+    found = difflib.get_close_matches(name.lower(), folded, n=1)
+    return folded[found[0]] if found else None
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The file or module, and the rest; a colon may also be that of a drive, or stand in the arguments."""
+    head, bracket, rest = text.partition("(")
+    place, colon, name = head.rpartition(":")
+    if colon and len(place) == 1 and name.startswith(("\\", "/")):
+        place, name = head, ""
+    return (place, name + bracket + rest) if colon else (head, "")
+
+
+def _unclear(place: str) -> str:
+    path = Path(place).expanduser()
+    if path.is_file() and path.suffix == ".py":
+        classes = _classes_in(path)
+        there = f" (it has: {', '.join(classes)})" if classes else ""
+        return f"which class of {place}? Write {place}:{classes[0] if classes else 'MyAttention'}{there}"
+    if path.suffix == ".py":
+        return _no_file(path)
+    return f"expected my_model.py:MyAttention or package.module:MyAttention. Received: {place!r}"
+
+
+def _no_file(path: Path) -> str:
+    if path.is_dir():
+        return f"{path} is a folder; expected a Python file"
+    folder = path.parent
+    if not folder.is_dir():
+        return f"no such file: {path}; there is no folder {folder}"
+    near = nearest(path.name, [x.name for x in folder.glob("*.py")])
+    return f"no such file: {path}" + (f"; did you mean {folder / near}?" if near else "; expected a Python file")
+
+
+def _classes_in(path: Path) -> list[str]:
+    """The classes of a file, those with attention in their name first, without running it."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError, OSError):
+        return []
+    names = [x.name for x in body if isinstance(x, ast.ClassDef)]
+    return sorted(names, key=lambda name: "att" not in name.lower())

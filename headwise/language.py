@@ -1,0 +1,163 @@
+"""The language in which the command, the page and the reports speak: English, or one of the catalogues in locale/.
+
+    language.speak("zh")
+    print(said(f"Wrote {path} ({rows} rows)."))        # 已写入 out.csv（12 行）。
+
+Sentences stand in the code in English, and are translated where they are shown. The catalogue holds their shape, with a
+number for each value: "Wrote {0} ({1} rows)." So a sentence of many parts is written as any other f-string, and what is
+stored or sent to programs (JSON, SARIF, exceptions) stays English.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+
+LANGUAGES = {"en": "English", "zh": "中文"}
+VARIABLE = "HEADWISE_LANG"
+LEAST = 7  # letters of its own by which a sentence with values is known
+_LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set counts, as everywhere
+
+_spoken: str | None = None  # None: what the environment says
+_asked = False
+
+
+def speak(language: str | None, *, asked: bool = True) -> None:
+    """Speak a language, such as "zh" or "zh-CN", from now on; None: that of `HEADWISE_LANG`, or else English.
+
+    A language without a catalogue is English. `asked`: somebody named it, so that pages are written for its readers;
+    otherwise each reader's browser decides.
+    """
+    global _spoken, _asked
+    _spoken = None if language is None else known(language) or "en"
+    _asked = asked and language is not None
+
+
+def language() -> str:
+    """The language that is spoken: a key of `LANGUAGES`."""
+    return _spoken or known(os.environ.get(VARIABLE, "")) or "en"
+
+
+def asked() -> str | None:
+    """The language that somebody named; None if it is that of the system or of nobody."""
+    return _spoken if _asked else None
+
+
+def of_the_system(environment: Mapping[str, str]) -> str:
+    """The language that a person at this terminal reads: by `HEADWISE_LANG`, else by the locale."""
+    first = next((environment[name] for name in (VARIABLE, *_LOCALE) if environment.get(name)), "")
+    return known(first) or "en"
+
+
+def known(tag: str) -> str | None:
+    """The language of a tag: "zh" for "zh_CN.UTF-8" and "zh-Hans"; None for one without a catalogue."""
+    short = re.split(r"[-_.@]", tag.lower(), maxsplit=1)[0]
+    return short if short in LANGUAGES else None
+
+
+def said(text: str) -> str:
+    """The text in the language that is spoken; itself where the catalogue does not have it.
+
+    Values of a sentence are translated, too, if they are sentences of the catalogue, and so are sentences joined by a
+    comma, a semicolon or a colon. A value of one word is not: it may be a name in somebody's code. Where it is a word
+    of ours, the translation says so: "{0:word}".
+    """
+    spoken = language()
+    return text if spoken == "en" else _catalogue(spoken)[0].get(text) or _composed(text, spoken) or text
+
+
+@functools.lru_cache(maxsize=4096)
+def _composed(text: str, spoken: str) -> str | None:
+    """The translation of a text of several words, or None."""
+    if " " not in text.strip():
+        return None
+    phrases, shapes = _catalogue(spoken)
+    if text in phrases:
+        return phrases[text]
+    if (found := _joined(text, ["; "], spoken)) is not None:
+        return found
+    for shape in shapes:
+        if (values := shape.values(text)) is not None:
+            return shape.filled(values, [_composed(value, spoken) or value for value in values], phrases)
+    label, colon, rest = text.partition(": ")
+    if colon and (label in phrases or re.fullmatch("`[^`]*`", label)):
+        return f"{phrases.get(label, label)}{phrases.get(colon, colon)}{_composed(rest, spoken) or rest}"
+    return _joined(text, _JOINTS, spoken)
+
+
+def _joined(text: str, joints: Sequence[str], spoken: str) -> str | None:
+    """The translation of two texts with a joint between them, the last at which it can be cut; or None."""
+    phrases = _catalogue(spoken)[0]
+    for joint in reversed(list(re.finditer("|".join(map(re.escape, joints)), text))):
+        head, whole, tail = text[: joint.start()], text[joint.start() :], text[joint.end() :]
+        first = _composed(head, spoken)
+        if first is None and len(re.findall(r"(?<![\w.])[a-z]{2,}(?![\w.(])", head)) >= 3:
+            continue
+        if head and (second := _composed(whole, spoken)) is not None:
+            return f"{first or head}{second}"
+        if (second := _composed(tail, spoken)) is not None:
+            return f"{first or head}{phrases.get(joint[0], joint[0])}{second}"
+    return None
+
+
+_JOINTS = (", ", "; ", ". ", " and ")
+
+
+class _Shape:
+    """A sentence with places for values, and its translation."""
+
+    def __init__(self, english: str, translated: str) -> None:
+        self.pieces, self.translated = re.split(r"\{\d+\}", english), translated
+        # "{0} heads" says too little to know it by: there its values must be numbers, or begin with one.
+        self.takes_words = sum(letter.isalpha() for piece in self.pieces for letter in piece) >= LEAST
+
+    def values(self, text: str) -> list[str] | None:
+        """What stands in its places, if the text has this shape. Each piece is taken where it is first found."""
+        first, *between, last = self.pieces
+        end = len(text) - len(last)
+        if not (text.startswith(first) and text.endswith(last) and end >= len(first)):
+            return None
+        found, at = [], len(first)
+        for piece in between:
+            next_at = text.find(piece, at, end)
+            if next_at < 0:
+                return None
+            found.append(text[at:next_at])
+            at = next_at + len(piece)
+        found.append(text[at:end])
+        return found if self.takes_words or all(re.fullmatch(r"[\d.,]+%?( \S+)?", value) for value in found) else None
+
+    def filled(self, values: list[str], translated: list[str], phrases: Mapping[str, str]) -> str:
+        def value(place: re.Match[str]) -> str:
+            number = int(place[1])
+            return phrases.get(values[number], translated[number]) if place[2] else translated[number]
+
+        return re.sub(r"\{(\d+)(:word)?\}", value, self.translated)
+
+
+@functools.cache
+def _catalogue(spoken: str) -> tuple[dict[str, str], list[_Shape]]:
+    """The whole sentences, and the shapes of the others: those that say most come first."""
+    entries = dict(entries_of(spoken))
+    shapes = [_Shape(english, translated) for english, translated in entries.items() if re.search(r"\{\d+\}", english)]
+    return entries, sorted(shapes, key=lambda shape: -sum(map(len, shape.pieces)))
+
+
+def entries_of(spoken: str) -> Iterator[tuple[str, str]]:
+    """The entries of a catalogue: English, translated. It is read as it is written, a gettext .po file."""
+    file = resources.files(__name__.rpartition(".")[0]) / "locale" / spoken / "LC_MESSAGES" / "headwise.po"
+    for entry in file.read_text("utf-8").split("\n\n"):
+        fields: dict[str, str] = {}
+        name = ""
+        for line in entry.splitlines():
+            if match := re.fullmatch(r'(msgid|msgstr)? ?"(.*)"', line):
+                name = match[1] or name
+                fields[name] = fields.get(name, "") + re.sub(r"\\(.)", lambda c: _ESCAPED.get(c[1], c[1]), match[2])
+        if fields.get("msgid") and fields.get("msgstr"):
+            yield fields["msgid"], fields["msgstr"]
+
+
+_ESCAPED = {"n": "\n", "t": "\t"}

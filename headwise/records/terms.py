@@ -1,0 +1,82 @@
+"""What one row of attention weights is made of, number by number: the query, the keys, and all that changes a score.
+
+weights = softmax(softcap · tanh(scale · k q / softcap) + bias), -inf where not allowed, with the sink in the sum
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from headwise.errors import ArgumentError
+from headwise.softmax import EMPTY, attention_weights
+
+if TYPE_CHECKING:
+    from headwise.records.record import AttentionRecord
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """The terms of one row of one head, float64 on the CPU. `head_row` makes them."""
+
+    q: Tensor  # [D]
+    k: Tensor  # [K, D]; 0 for what is not finite in keys that may not be attended to, such as padding
+    allowed: Tensor  # bool [K], True = may attend: the mask, and a bias of -inf
+    scale: float
+    softcap: float | None = None
+    bias: Tensor | None = None  # [K], the slopes of ALiBi included; 0 where it is -inf
+    sink: float | None = None  # the learned logit, which adds exp(sink) to the sum
+
+    @property
+    def scores(self) -> Tensor:
+        """The scores before the softmax, [K]; -inf where not allowed."""
+        s = self.scale * (self.k @ self.q)
+        if self.softcap is not None:
+            s = self.softcap * torch.tanh(s / self.softcap)
+        if self.bias is not None:
+            s = s + self.bias
+        return s.masked_fill(~self.allowed, EMPTY)
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights of the row, [K]; 0 for an empty row."""
+        sinks = None if self.sink is None else torch.tensor([self.sink], dtype=torch.float64)
+        return attention_weights(self.scores[None, None, None], sinks)[0, 0, 0]
+
+
+def head_row(record: AttentionRecord, example: int, head: int, row: int) -> Terms:
+    """The terms of one row of one head of one example of a record.
+
+    Raises:
+        ArgumentError: there is no such example, head or row.
+    """
+    batch, heads, q_len, _ = record.shape
+    for name, value, count in (("example", example, batch), ("head", head, heads), ("row", row, q_len)):
+        if not 0 <= value < count:
+            raise ArgumentError(f"{name} must lie in 0 … {count - 1}. Received: {name}={value}")
+    call = record.call
+    rows = torch.tensor([row], device=call.q.device)
+    part = call.part(b=slice(example, example + 1), heads=slice(head, head + 1), rows=rows)
+    allowed = _of(call.allowed(rows), example, head)[0].cpu()
+    k = part.k[0, 0].double().cpu()
+    k = torch.where(allowed[:, None] | k.isfinite(), k, 0.0)
+    added = part.added()
+    bias = None if added is None else added[0, 0, 0].double().cpu().expand(len(k))
+    sink = None if part.sinks is None or part.sinks[0] == EMPTY else float(part.sinks[0])
+    return Terms(
+        q=part.q[0, 0, 0].double().cpu(),
+        k=k,
+        allowed=allowed,
+        scale=float(part.scale),
+        softcap=None if part.softcap is None else float(part.softcap),
+        bias=None if bias is None else bias.masked_fill(bias == EMPTY, 0.0),
+        sink=sink,
+    )
+
+
+def _of(x: Tensor, example: int, head: int) -> Tensor:
+    """One example and head of a tensor [B|1, H|1, …]."""
+    return x[example if len(x) > 1 else 0][head if x.shape[1] > 1 else 0]

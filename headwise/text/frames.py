@@ -1,0 +1,46 @@
+"""The tokens of a sound: frames of equal length, one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headwise.errors import ArgumentError
+from headwise.text.tokens import Tokens
+
+
+@dataclass(frozen=True)
+class Frames:
+    """`count` frames of so many `seconds` each, from the beginning of the sound. A frame is named by its beginning.
+
+    >>> Frames(1500, 0.02).tokens().labels[:3]  # the encoder of Whisper: 30 seconds, 20 ms a frame
+    ('0.00 s', '0.02 s', '0.04 s')
+
+    Raises:
+        ArgumentError: fewer than one frame, or a frame that lasts no time.
+    """
+
+    count: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or not self.seconds > 0.0:
+            raise ArgumentError(
+                f"frames: expected at least 1 frame of more than 0 seconds. Received: {self.count} × {self.seconds} s"
+            )
+
+    def __len__(self) -> int:
+        return self.count
+
+    def tokens(self) -> Tokens:
+        """The frames as `Tokens` without text."""
+        no = (False,) * self.count
+        return Tokens(
+            ids=(-1,) * self.count,
+            labels=tuple(f"{i * self.seconds:.2f} s" for i in range(self.count)),
+            offsets=((0, 0),) * self.count,
+            special=no,
+            text="",
+            unknown=no,
+            word_ids=(None,) * self.count,
+            seconds=self.seconds,
+        )

@@ -1,0 +1,148 @@
+"""Finds a text among the tokens of an example: everywhere (edits), or at one place (figures, `seen[...]`, commands)."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from headwise.errors import ArgumentError, shortened
+from headwise.text.tokens import Tokens
+
+Place = int | str  # a position, or the text of a token: "it", "it:2" = the second "it"
+
+LISTED = 8  # most positions in a message
+
+
+def place_of(place: Place, tokens: Tokens | Sequence[str] | None, name: str) -> int:
+    """The position that a number or a text means. A number is given back as it is, unchecked.
+
+        place_of("animal", tokens, "row")    the token of this text, as `places_of` finds it
+        place_of("it:2", tokens, "row")      the second of several
+
+    Args:
+        tokens: of one example, or only their labels; None = unknown.
+        name: of the argument, for messages; an option, such as "--row", is written as on the command line.
+
+    Raises:
+        ArgumentError: a text that is not there, is there several times (says where), or is several tokens long.
+    """
+    if not isinstance(place, str):
+        return place
+    received = f"Received: {_written(name, place)}"
+    if tokens is None:
+        raise ArgumentError(f"{name}: expected a number, because the tokens are not known. {received}")
+    tokens = tokens if isinstance(tokens, Tokens) else _labelled(tokens)
+    found, which = occurrences(place, tokens), None
+    if not found and (numbered := re.fullmatch(r"(.+):([1-9]\d{0,8})", place, re.DOTALL)):
+        text, which = numbered[1], int(numbered[2])
+        found = occurrences(text, tokens)
+        if found and which > len(found):
+            raise ArgumentError(f"{name}: {text!r} occurs {len(found)} time{'s' * (len(found) > 1)}. {received}")
+    if not found:
+        raise ArgumentError(f"{name}: {place!r} is not among the tokens. {nearest(place, [tokens])}")
+    if which is None and len(found) > 1:
+        firsts = [each[0] for each in found]
+        raise ArgumentError(
+            f"{name}: {place!r} occurs at {_listed(firsts)}. Choose one: {_written(name, f'{place}:{len(found)}')} or "
+            f"{_written(name, firsts[-1])}. {received}"
+        )
+    first, *others = found[(which or 1) - 1]
+    if others:
+        labels = ", ".join(tokens.labels[i] for i in (first, *others))
+        raise ArgumentError(
+            f"{name}: {place!r} is {1 + len(others)} tokens ({labels}), at {_listed([first, *others])}. Choose one: "
+            f"{_written(name, first)}. {received}"
+        )
+    return first
+
+
+def places_of(each: Any, tokens: Tokens, normal: Callable[[str], str] = str) -> list[int]:
+    """The tokens of one example that a text or a predicate (label, position) means."""
+    if callable(each):
+        return [i for i, label in enumerate(tokens.labels) if each(label, i)]
+    return sorted({i for found in occurrences(each, tokens, normal) for i in found})
+
+
+def occurrences(text: str, tokens: Tokens, normal: Callable[[str], str] = str) -> list[list[int]]:
+    """The tokens of each place where a text stands, in order.
+
+    A text is looked for as it stands, as whole words. If it is not there, then without capitals, accents and spaces,
+    which some tokenizers drop; then as the label of a token. `normal` is what the tokenizer makes of a text.
+    """
+    spans = [*_spans(text, tokens.text)] or [*_loose_spans(normal(text), tokens.text)]
+    found = [[i for i, (a, b) in enumerate(tokens.offsets) if b > a and a < end and b > begin] for begin, end in spans]
+    found = [each for place, each in enumerate(found) if each and each not in found[:place]]
+    return found or [[i] for i, label in enumerate(tokens.labels) if label == text]
+
+
+def nearest(each: Any, tokens: Sequence[Tokens]) -> str:
+    """What is said of a text that is not there."""
+    if not isinstance(each, str):
+        return "It is true of none of them"
+    words = dict.fromkeys(word for one in tokens for word in (*one.text.split(), *one.labels))
+    said = tokens[0].text or " ".join(tokens[0].labels)
+    near = difflib.get_close_matches(each, list(words), n=3, cutoff=0.3)
+    return f"The nearest: {', '.join(map(repr, near))}" if near else f"There is: {shortened(said, 60)!r}"
+
+
+def _labelled(labels: Sequence[str]) -> Tokens:
+    count = len(labels)
+    no = (False,) * count
+    return Tokens((-1,) * count, tuple(labels), ((0, 0),) * count, no, "")
+
+
+def _written(name: str, place: Place) -> str:
+    """An argument as it is written in Python, or on the command line."""
+    if not name.startswith("-"):
+        return f"{name}={place!r}"
+    return f"{name} {shlex.quote(str(place))}"
+
+
+def _listed(places: Sequence[int]) -> str:
+    shown = [str(place) for place in places[:LISTED]]
+    if len(places) > LISTED:
+        return f"{', '.join(shown)} and {len(places) - LISTED:,} more places"
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+
+
+def _spans(each: str, text: str) -> Iterator[tuple[int, int]]:
+    """Where a text stands as whole words."""
+    start = 0
+    while each and (at := text.find(each, start)) >= 0:
+        start = at + max(1, len(each))
+        whole = (at == 0 or not _joins(text[at - 1], each[0])) and (
+            start >= len(text) or not _joins(each[-1], text[start])
+        )
+        if whole:
+            yield at, at + len(each)
+
+
+def _loose_spans(each: str, text: str) -> Iterator[tuple[int, int]]:
+    """Where it stands as whole words without capitals, accents and spaces."""
+    folded = [(letter, i) for i, letter in enumerate(text) for letter in _folded(letter)]
+    wanted, plain = "".join(map(_folded, each)), "".join(letter for letter, _ in folded)
+    start = 0
+    while wanted and (at := plain.find(wanted, start)) >= 0:
+        start = at + 1
+        begin, end = folded[at][1], folded[at + len(wanted) - 1][1] + 1
+        whole = (begin == 0 or not _joins(text[begin - 1], text[begin])) and (
+            end >= len(text) or not _joins(text[end - 1], text[end])
+        )
+        if whole:
+            yield begin, end
+
+
+def _folded(letter: str) -> str:
+    return "".join(
+        each for each in unicodedata.normalize("NFD", letter.casefold())
+        if not each.isspace() and not unicodedata.combining(each)
+    )  # fmt: skip
+
+
+def _joins(left: str, right: str) -> bool:
+    """Whether two characters are inside of one word."""
+    return left.isalnum() and right.isalnum()

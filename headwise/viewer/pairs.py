@@ -1,0 +1,144 @@
+"""The strongest readable pairs of a stack: what a page opens on, and what it suggests to look at.
+
+A readable pair is a token that looks at another word: no special token, no punctuation, not itself, not the sink. Pairs
+are compared by A log(A / u), the part of a weight A in the divergence from what one would expect, u: an even share of
+the query's keys or, if that is more, the mean weight that the key gets from other queries, or that other queries give
+at this distance. So the pairs of a head that always looks at the token before, or at one token, count little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from headwise.records import AttentionRecord
+from headwise.text import Tokens
+from headwise.viewer.inputs import Stack
+from headwise.viewer.threads import on_threads
+
+CELLS = 1e7  # weights that are looked at; of longer inputs evenly spread rows
+# Of a pair: its weight, and how many times an even share and what one would expect that is.
+LEAST, TIMES_EVEN, TIMES_USUAL = 0.15, 3, 1.5
+KEPT = 4  # pairs of a stack, each of another head
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A query and a key of one head. `layer` counts the layers of the stack; `keys`: those that the query sees."""
+
+    layer: int
+    head: int
+    row: int
+    col: int
+    weight: float
+    keys: int
+
+
+def pairs_of(stacks: Sequence[Stack]) -> list[list[Pair]]:
+    """The strongest readable pairs of each stack, strongest first; none where attention is nearly even."""
+    examples: dict[AttentionRecord, dict[int, tuple[Stack, _Readable]]] = {}
+    for stack in stacks:
+        readable = _Readable(stack)
+        for layer in stack.layers:
+            examples.setdefault(layer.record, {})[layer.example] = stack, readable
+    cells = CELLS / max(1, len(examples))
+    found = on_threads(lambda record: _strongest(record, examples[record], cells), examples)
+    known = dict(zip(examples, found, strict=True))
+    return [
+        _distinct(
+            (score, replace(pair, layer=place))
+            for place, layer in enumerate(stack.layers)
+            for score, pair in known[layer.record][layer.example]
+        )
+        for stack in stacks
+    ]
+
+
+def _strongest(
+    record: AttentionRecord, examples: Mapping[int, tuple[Stack, _Readable]], cells: float
+) -> dict[int, list[tuple[float, Pair]]]:
+    """The strongest pair of each head, for each example."""
+    batch, heads, q_len, k_len = record.shape
+    step = max(1, -(-q_len // max(1, int(cells / (batch * heads * k_len)))))
+    rows = list(range(step // 2, q_len, step))
+    with torch.no_grad():
+        weights = record.weights(rows).float()
+        allowed = record.call.allowed(torch.tensor(rows, device=record.q.device)).expand_as(weights)
+        return {
+            b: _in_example(weights[b], allowed[b], rows, stack, readable.cells(rows).to(weights.device))
+            for b, (stack, readable) in examples.items()
+        }
+
+
+def _in_example(
+    weights: Tensor, allowed: Tensor, rows: Sequence[int], stack: Stack, readable: Tensor
+) -> list[tuple[float, Pair]]:
+    """weights, allowed: [H, R, K] of these rows; readable: [R, K]. The pairs do not know their layer, 0."""
+    if stack.kind == "self":
+        seen = allowed.any(0).any(0)
+        readable[:, int(seen.int().argmax())] = False  # the sink: the first key that any query may attend to
+    keys = allowed.sum(-1, keepdim=True).clamp(min=1)  # [H, R, 1]
+    of_key = _mean_of_others(weights, weights.sum(1, keepdim=True), allowed.sum(1, keepdim=True))
+    usual = of_key.maximum(_usual_at_distance(weights, allowed, rows)).maximum(1 / keys)
+    scores = weights * (weights / usual).log()
+    strong = readable & (weights >= LEAST) & (weights * keys >= TIMES_EVEN) & (weights >= TIMES_USUAL * usual)
+    best, places = scores.where(strong, scores.new_tensor(-torch.inf)).flatten(1).max(1)
+    found = []
+    for head, (score, place) in enumerate(zip(best.tolist(), places.tolist(), strict=True)):
+        row, col = divmod(place, weights.shape[2])
+        if score > 0:
+            pair = Pair(0, head, rows[row], col, float(weights[head, row, col]), int(keys[head, row]))
+            found.append((score, pair))
+    return found
+
+
+def _usual_at_distance(weights: Tensor, allowed: Tensor, rows: Sequence[int]) -> Tensor:
+    """For each cell the mean weight of the other cells as far from their queries, [H, R, K]."""
+    heads, _, k_len = weights.shape
+    far = torch.arange(k_len) - torch.tensor(rows)[:, None] + max(rows)
+    at = far.flatten().to(weights.device)
+    sums = weights.new_zeros(2, heads, int(far.max()) + 1)
+    sums[0].index_add_(1, at, weights.flatten(1))
+    sums[1].index_add_(1, at, allowed.flatten(1).float())
+    return _mean_of_others(weights, *(each[:, at].view_as(weights) for each in sums))
+
+
+def _mean_of_others(weights: Tensor, sums: Tensor, counts: Tensor) -> Tensor:
+    return (sums - weights) / (counts - 1).clamp(min=1)
+
+
+class _Readable:
+    """Which cells of a stack are of two readable tokens."""
+
+    def __init__(self, stack: Stack) -> None:
+        queries, keys = stack.rows.tokens, stack.cols.tokens
+        self.rows, self.cols = _are_readable(queries), _are_readable(keys)
+        self.same: list[Tensor] = []  # a number of each token, the same for two tokens that say nothing of each other
+        if stack.kind == "self" and len(self.rows) == len(self.cols):
+            numbers: dict[str, int] = {}
+            names = [numbers.setdefault(label.strip().lower(), len(numbers)) for label in keys.labels]
+            self.same = [torch.tensor(keys.words().index), torch.tensor(names)]
+
+    def cells(self, rows: Sequence[int]) -> Tensor:
+        """Those of some rows, bool [R, K]."""
+        found = self.rows[rows, None] & self.cols
+        for same in self.same:
+            found &= same[rows, None] != same
+        return found
+
+
+def _are_readable(tokens: Tokens) -> Tensor:
+    readable = [any(map(str.isalnum, label)) for label in tokens.labels]
+    return torch.tensor([is_name and not special for is_name, special in zip(readable, tokens.special, strict=True)])
+
+
+def _distinct(found: Iterable[tuple[float, Pair]]) -> list[Pair]:
+    """The first few, each of other tokens."""
+    kept: list[Pair] = []
+    for _, pair in sorted(found, key=lambda each: -each[0]):
+        if all((pair.row, pair.col) != (other.row, other.col) for other in kept):
+            kept.append(pair)
+    return kept[:KEPT]

@@ -1,0 +1,122 @@
+// What to look at first: what the selection shows, in words, and a few heads and pairs that are worth a click.
+
+import { worthALook } from "../data/opening.js";
+import { say } from "../words.js";
+import { button } from "./controls.js";
+import { element, filled } from "./element.js";
+
+const PERCENT = new Intl.NumberFormat("en", { style: "percent", maximumSignificantDigits: 2 });
+const percent = (share) => PERCENT.format(share).replace("%", " %");
+
+export class Opening {
+  constructor(app) {
+    this.app = app;
+    this.said = element("div", { className: "seen" });
+    this.list = element("ul", { ariaLabel: say("Worth a look") });
+    const close = button({ icon: "close" }, say("Hide what to look at (i)"), () => {
+      app.state.set({ hints: false });
+      app.header.hints.focus();
+    });
+    this.element = element("section", { className: "opening", ariaLabel: say("What you see") }, this.said, this.list, close);
+  }
+
+  // Whether there is anything to show in this stack.
+  get any() {
+    return this.items.length > 0;
+  }
+
+  get items() {
+    const { stack } = this.app;
+    if (this.stack !== stack) [this.stack, this.known] = [stack, worthALook(stack)];
+    return this.known;
+  }
+
+  update(changed) {
+    const { app, items } = this;
+    const { layer, head, pinRow, pinCol, view, hints } = app.state;
+    const ofHead = app.View.strip !== false; // not a view of all heads
+    this.element.hidden = !hints || !items.length;
+    if (this.element.hidden) return;
+    if (this.listed !== items || changed.has("style")) this.fill();
+    const isShown = (item) =>
+      item.layer === layer && item.head === head && (item.kind !== "pair" || (item.row === pinRow && item.col === pinCol));
+    const at = items.findIndex(isShown);
+    [...this.list.children].forEach(({ firstChild }, i) => (firstChild.ariaCurrent = ofHead && i === at ? "true" : null));
+    this.said.hidden = at < 0 || !ofHead;
+    if (at >= 0) this.said.replaceChildren(...this.linesOf(items[at], view).map((line) => element("p", {}, ...line)));
+  }
+
+  fill() {
+    this.listed = this.items;
+    this.list.replaceChildren(...this.items.map((item) => {
+      const made = element("button", { type: "button", title: this.app.plainHeadName(item.layer, item.head) });
+      made.dataset.kind = item.kind;
+      made.append(...this.nameOf(item), " ", element("small", { textContent: this.valueOf(item) }));
+      made.addEventListener("click", () => this.choose(item));
+      return element("li", {}, made);
+    }));
+  }
+
+  // Views of all heads cannot show one of them.
+  choose({ layer, head, row = null, col = null }) {
+    const { app } = this;
+    const view = app.View.strip === false ? "head" : app.state.view;
+    app.go({ view, layer, head, heads: [], row: null, col: null, pinRow: row, pinCol: col, sight: null });
+  }
+
+  nameOf({ kind, row, col }) {
+    if (kind === "pair") return [...this.token("rows", row), " → ", ...this.token("cols", col)];
+    return [{
+      previous: say("previous token"), sink: say("sink"), induction: say("induction"), reach: say("longest reach"),
+    }[kind]];
+  }
+
+  valueOf({ kind, value }) {
+    return kind === "reach" ? say("{n} tokens", { n: value.toPrecision(2) }) : percent(value);
+  }
+
+  // Up to three lines on a suggestion, each a list of texts and nodes.
+  linesOf(item, view) {
+    const { kind, layer, head, row, col, value, keys } = item;
+    const name = element("b", { textContent: this.app.plainHeadName(layer, head) });
+    const share = element("b", { textContent: this.valueOf(item) });
+    if (kind !== "pair") {
+      const sentences = SENTENCES[kind].slice(0, view === "head" ? 2 : 1);
+      return sentences.map((sentence) => filled(say(sentence), { head: name, share }));
+    }
+    const [from] = this.token("rows", row);
+    const [to] = this.token("cols", col);
+    const lines = [filled(say("{head}: {from} looks at {to}, {share}."), { head: name, from, to, share })];
+    const even = { times: (value * keys).toPrecision(2), n: keys, share: percent(1 / keys) };
+    lines.push([say("That is {times} times an even share: {share} for each of the {n} tokens that it can see.", even)]);
+    if (view === "head") lines.push([say("A row of the map is a token that looks, a column one that is looked at.")]);
+    return lines;
+  }
+
+  // A token without text is named by its number.
+  token(side, place) {
+    const axis = this.app.stack[side];
+    const label = axis.text || axis.patches ? axis.labels[place] : say("position {n}", { n: axis.labels[place] });
+    return [element("bdi", { textContent: label, title: `${label} ${place}` })];
+  }
+}
+
+// What a pattern is, and how its map looks.
+const SENTENCES = {
+  previous: [
+    "{head} gives {share} to the token just before, on average.",
+    "In the map: a line beside the diagonal.",
+  ],
+  sink: [
+    "{head} gives {share} to the first token that can be seen, on average: a sink.",
+    "In the map: a strong column at the left.",
+  ],
+  induction: [
+    "{head} gives {share} to what followed earlier occurrences of the same token, on average.",
+    "In the map: lines parallel to the diagonal where the text repeats itself.",
+  ],
+  reach: [
+    "{head} looks farthest of the heads without a sink: {share} away, on average.",
+    "In the map: weight far from the diagonal.",
+  ],
+};

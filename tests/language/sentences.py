@@ -1,0 +1,182 @@
+"""The sentences that headwise shows, found in its code: what a catalogue has to translate.
+
+A f-string is written as its shape, with a number for each value: f"Wrote {path} ({rows} rows)." is
+"Wrote {0} ({1} rows).".
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from headwise.language import LEAST
+
+ROOT = Path(__file__).parents[2] / "headwise"
+
+TEXTS = (ast.Constant, ast.JoinedStr, ast.BinOp)
+
+# Where every sentence is shown to a reader, but for exceptions. Elsewhere it is what `said` and `Heading` are given.
+SPOKEN = [
+    *(f"doctor/{name}.py" for name in ("diagnosis", "explain", "finding", "foreign", "limits", "patient")),
+    "doctor/checks/*.py",
+    "doctor/fitting/deviations.py",
+    "doctor/fitting/fit.py",
+    "doctor/reading/anatomy.py",
+    "doctor/probing/probe.py",
+    "doctor/comparing/comparison_report.py",
+    "doctor/gradients/gradient_report.py",
+    "doctor/telling/line.py",
+    "doctor/telling/report.py",
+    "worksheet/*.py",
+    "cli/speaking.py",
+    "cli/groups.py",
+    *(f"kernels/{name}.py" for name in ("decode", "flex", "kernel", "plan", "sdpa", "tiled")),
+]
+# Keys of tables, in words.
+NOT_SHOWN = {
+    "times sqrt(head width)",
+    "own heads outside",
+    "over heads turned",
+    "added before scale",
+    "added forbidden before scale",
+}
+
+
+def of_the_code() -> Iterator[str]:
+    """The sentences in the Python files."""
+    spoken = {path for pattern in SPOKEN for path in ROOT.glob(pattern)}
+    for path in sorted(ROOT.rglob("*.py")):
+        tree = _parsed(path)
+        found = _all(tree) if path in spoken else _given(tree)
+        yield from (sentence for sentence in found if is_sentence(sentence))
+
+
+def words_of_the_code() -> set[str]:
+    """Every string of the Python files: what a catalogue may hold besides sentences, such as the name of a column."""
+    trees = [_parsed(path) for path in ROOT.rglob("*.py")]
+    texts = (node for tree in trees for node in ast.walk(tree) if isinstance(node, TEXTS))
+    return {shape for node in texts if (shape := _shape(node)) is not None}
+
+
+def of_the_command(command: click.Command) -> Iterator[str]:
+    """The help of a command, of its options and of its subcommands."""
+    context = click.Context(command)
+    for text in (command.help, *(getattr(each, "help", None) for each in command.get_params(context))):
+        yield from paragraphs(text or "")
+    yield from paragraphs(command.short_help or "")
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from of_the_command(found)
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """The paragraphs of a help text, each in one line; not those that click leaves as they are."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        if paragraph.strip() and not paragraph.startswith("\b"):
+            yield " ".join(re.split(r"\s{2,}(?=\[)", paragraph.strip())[0].split())
+
+
+@functools.cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+def is_sentence(text: str) -> bool:
+    """Whether a text is for people: three words or more, and no pattern, tag, formula or list of names.
+
+    Shorter texts may stand in a catalogue, too, but need not: "second bytes" could be a key of a table.
+    """
+    own = re.sub(r"\{\d+\}", "", text)
+    words = set(re.findall(r"(?<![\w'])[A-Za-z][a-z]{2,}(?![\w(^])", own))
+    if len(own.split()) < 3 or len(words) < 2 or text in NOT_SHOWN:
+        return False
+    if own != text and sum(letter.isalpha() for letter in own) < LEAST:
+        return False
+    if re.search(r"\\[bwWsd.(\[]|\(\?|\)\?|`\?|\.\*|\[\^|</|<\w|=\"|-src|\n {4}|[a-z]\?:", text) or text.startswith(
+        "\n"
+    ):
+        return False
+    # "t5-scaled: beside a T5 bias" is the name of a case.
+    return not re.fullmatch(
+        r"[a-z0-9]+(-[a-z0-9]+)+: .*|[\w./-]+( #\d+)+|(not )?(bold|dim|italic|underline|black)\b.*", text
+    )
+
+
+def _given(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _name(node.func) in ("said", "Heading") and node.args:
+            yield from _within(node.args[0])
+
+
+def _all(tree: ast.AST) -> Iterator[str]:
+    skipped = {
+        node.body[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    yield from _within(tree, skipped)
+
+
+def _within(node: ast.AST, skipped: set[ast.expr] = frozenset()) -> Iterator[str]:  # type: ignore[assignment]
+    """The sentences in a part of the code, without those of exceptions, assertions and patterns."""
+    if node in skipped or isinstance(node, ast.Assert | ast.Compare):
+        return
+    if isinstance(node, ast.Call) and re.search(r"(Error|^re\.\w+)$", _name(node.func)):
+        return
+    if (shape := _shape(node)) is not None:
+        yield shape
+        for value in _values(node):
+            yield from _within(value, skipped)
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _within(child, skipped)
+
+
+def _shape(node: ast.AST) -> str | None:
+    """The text of a string, an f-string or a sum of both; None for anything else."""
+    pieces = list(_pieces(node))
+    if not any(isinstance(piece, str) for piece in pieces):
+        return None
+    # "{width:.0f}" is a place, too: that of a template for `str.format`.
+    marked = "".join(piece if isinstance(piece, str) else "{value}" for piece in pieces)
+    numbers = itertools.count()
+    return re.sub(r"\{[a-z_]+(:[^{}]*)?\}", lambda _: f"{{{next(numbers)}}}", marked)
+
+
+def _pieces(node: ast.AST) -> Iterator[str | ast.expr]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        for value in node.values:
+            yield from _pieces(value)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        yield from _pieces(node.left)
+        yield from _pieces(node.right)
+    elif isinstance(node, ast.FormattedValue):
+        yield node.value
+    elif isinstance(node, ast.expr) and not isinstance(node, ast.Constant):
+        yield node
+
+
+def _values(node: ast.AST) -> list[ast.expr]:
+    return [] if isinstance(node, ast.Constant) else [each for each in _pieces(node) if isinstance(each, ast.expr)]
+
+
+def _name(node: ast.expr) -> str:
+    return (
+        node.id
+        if isinstance(node, ast.Name)
+        else f"{_name(node.value)}.{node.attr}"
+        if isinstance(node, ast.Attribute)
+        else ""
+    )

@@ -1,0 +1,269 @@
+"""The Neuron view: every number from the elements of q and k to the weight, and the same as a workbook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from headwise import masks
+from headwise.records import AttentionRecord, Seen
+from headwise.records.terms import head_row
+from headwise.viewer import inputs_of
+from headwise.viewer.server import serving
+from headwise.worksheet import of_weight
+from tests.libreoffice import Convert
+from tests.worksheet.workbook import Workbook
+
+from .browser import check_with_axe
+from .conftest import CASES, HOSTILE, look, record, write
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Page
+
+pytestmark = pytest.mark.browser
+
+
+def show(tab: Page, folder: Path, seen: Seen, address: str = "") -> None:
+    write(folder / "page.html", seen)
+    tab.goto("about:blank")
+    tab.goto(f"{(folder / 'page.html').as_uri()}#view=neuron&{address}")
+    tab.locator(".view-neuron .pair[data-weight]").wait_for()
+
+
+def shown(tab: Page, row: int, col: int) -> float:
+    """The weight of a pair, once it is shown."""
+    pair = tab.locator(f'.view-neuron .pair[data-cell="{row},{col}"]')
+    return float(pair.get_attribute("data-weight") or "nan")
+
+
+def rich() -> AttentionRecord:
+    """Everything that changes a score."""
+    torch.manual_seed(3)
+    options = {"softcap": 3.0, "scale": 0.7, "sinks": torch.tensor([0.5, 1.0, 0.0, 2.0]), "mask": masks.causal()}
+    return record(4, 2, 9, 6, bias=torch.randn(1, 4, 9, 9), **options)
+
+
+def steps(tab: Page) -> dict[str, float]:
+    lines = tab.locator(".view-neuron .steps tr")
+    return {
+        line.locator("th").inner_text(): float(line.locator(".number").get_attribute("title") or "nan")
+        for line in lines.all()
+    }
+
+
+def test_the_steps_are_those_of_the_record(tab: Page, tmp_path: Path) -> None:
+    seen = rich()
+    show(tab, tmp_path, look(seen), "head=3&row=5&col=2")
+    weights = seen.weights(heads=3, rows=5)[0, 0, 0]
+    assert shown(tab, 5, 2) == pytest.approx(weights[2].item(), abs=1e-4)
+    assert "rounded in this file: the weight is within 0.0001" in tab.locator(".accuracy").inner_text()
+    q, k = seen.q[0, 3, 5], seen.k[0, 1, 2]
+    dot = float(q @ k)
+    capped = 3.0 * np.tanh(0.7 * dot / 3.0)
+    assert seen.bias is not None
+    score = capped + float(seen.bias[0, 3, 5, 2])
+    found = steps(tab)
+    assert list(found) == [
+        *("Sum of the products", "Scale", "Softcap", "Bias", "Mask", "Exponential", "Sum of the row", "Weight")
+    ]
+    assert found["Sum of the products"] == pytest.approx(dot, abs=2e-3)
+    assert found["Scale"] == pytest.approx(0.7 * dot, abs=2e-3)
+    assert found["Softcap"] == pytest.approx(capped, abs=2e-3)
+    assert found["Bias"] == found["Mask"] == pytest.approx(score, abs=2e-3)
+    assert found["Exponential"] / found["Sum of the row"] == found["Weight"] == shown(tab, 5, 2)
+    listed = tab.locator(".view-neuron .keys [data-col]").evaluate_all(
+        "(all) => all.map((each) => each.dataset.weight)"
+    )
+    np.testing.assert_allclose(np.array(listed, float), weights, atol=1e-4)
+    sink = tab.locator(".view-neuron .sink .share").get_attribute("title")
+    assert float(sink or "nan") == pytest.approx(1 - weights.sum().item(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name", ["an empty row", "a bias that forbids", "a bias of the rows", "everything", "grouped queries"]
+)
+def test_each_weight_is_that_of_the_record(name: str, tab: Page, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    seen = CASES[name]()
+    show(tab, tmp_path, look(seen))
+    _, heads, q_len, k_len = seen.shape
+    found = tab.evaluate(
+        """async ([heads, rows]) => {
+            const found = [];
+            for (let head = 0; head < heads; head++) {
+                for (let row = 0; row < rows; row++) {
+                    const { steps } = await headwise.app.stack.terms(0, head, row);
+                    found.push(...steps.map(({ weight }) => weight));
+                }
+            }
+            return found;
+        }""",
+        [heads, q_len],
+    )
+    weights = np.reshape(found, (heads, q_len, k_len))
+    np.testing.assert_allclose(weights, seen.weights()[0], rtol=0, atol=1e-4)
+
+
+def test_a_masked_pair_has_no_weight(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record(mask=masks.causal())), "row=2&col=5")
+    assert shown(tab, 2, 5) == 0
+    assert tab.get_by_text("may not attend: the score becomes −∞").is_visible()
+    assert tab.locator(".view-neuron .keys .masked").count() == 6
+
+
+def test_the_pair_is_chosen_by_keys_lists_and_clicks(tab: Page, tmp_path: Path) -> None:
+    seen = record()
+    show(tab, tmp_path, look(seen), "row=4&col=4")
+    for key, row, col in [("ArrowDown", 4, 5), ("ArrowUp", 4, 4), ("ArrowRight", 5, 4), ("ArrowLeft", 4, 4)]:
+        tab.keyboard.press(key)
+        assert shown(tab, row, col) == pytest.approx(seen.weights()[0, 0, row, col].item(), abs=1e-4)
+    tab.locator('.view-neuron .keys [data-col="7"]').click()
+    shown(tab, 4, 7)
+    tab.get_by_label("Query").select_option("1")
+    shown(tab, 1, 7)
+    assert tab.evaluate("[headwise.state.row, headwise.state.col]") == [1, 7]
+    tab.keyboard.press(".")
+    tab.locator(".pair", has_text="head 1").wait_for()
+    assert shown(tab, 1, 7) == pytest.approx(seen.weights()[0, 1, 1, 7].item(), abs=1e-4)
+
+
+def test_a_cell_clicked_in_the_map_is_taken_apart(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record()), "view=head")
+    tab.evaluate("headwise.state.set({ view: 'head' })")
+    tab.evaluate("headwise.state.set({ pinRow: 3, pinCol: 6 })")
+    tab.get_by_role("tab", name="Neuron").click()
+    shown(tab, 3, 6)
+
+
+def test_each_element_tells_its_numbers(tab: Page, tmp_path: Path) -> None:
+    seen = record(dim=5)
+    show(tab, tmp_path, look(seen), "row=4&col=2")
+    q, k = seen.q[0, 0, 4].double(), seen.k[0, 0, 2].double()
+    told = tab.locator(".view-neuron .told")
+    canvas = tab.locator(".view-neuron .elements canvas").nth(2)
+    canvas.hover(position={"x": canvas.evaluate("(canvas) => 0.5 * canvas.clientWidth"), "y": 20})
+    tab.locator(".told", has_text="element 3 of 5").wait_for()
+    tab.keyboard.press("Shift+ArrowRight")
+    tab.locator(".told", has_text="element 4 of 5").wait_for()
+    numbers = [float(x) for x in (told.get_attribute("title") or "").replace("=", "×").split("×")]
+    np.testing.assert_allclose(numbers, [q[3], k[3], q[3] * k[3]], atol=2e-3)
+
+
+def test_of_many_keys_those_with_the_largest_weights_are_listed(tab: Page, tmp_path: Path) -> None:
+    seen = record(length=200)
+    show(tab, tmp_path, look(seen), "row=100&col=0")
+    listed = tab.locator(".view-neuron .keys [data-col]").evaluate_all(
+        "(all) => all.map((each) => Number(each.dataset.col))"
+    )
+    largest = seen.weights(rows=100)[0, 0, 0].topk(64).indices.tolist()
+    assert listed == sorted({*largest, 0})
+    assert tab.get_by_text(
+        "The 64 keys with the largest weights of 200, and the chosen one; the sum is over all."
+    ).is_visible()
+
+
+# ---- as a worksheet
+
+
+def saved(tab: Page, path: Path) -> Workbook:
+    with tab.expect_download() as download:
+        tab.get_by_role("button", name="Open as worksheet").click()
+    assert download.value.suggested_filename.endswith(".xlsx")
+    download.value.save_as(path)
+    return Workbook(path)
+
+
+def test_the_workbook_of_the_file_comes_to_the_weight(tab: Page, tmp_path: Path, libreoffice: Convert) -> None:
+    seen = look(record(2, dim=6), rich())
+    cases = [(0, 1, 6, 1), (1, 3, 4, 2), (1, 3, 2, 5)]
+    paths = [tmp_path / f"{number}.xlsx" for number in range(len(cases))]
+    for (layer, head, row, col), path in zip(cases, paths, strict=True):
+        show(tab, tmp_path, seen, f"layer={layer}&head={head}&row={row}&col={col}")
+        shown(tab, row, col)
+        saved(tab, path)
+    for (layer, head, row, col), path in zip(cases, libreoffice(paths), strict=True):
+        book, weights = Workbook(path), seen[layer].weights(heads=head, rows=row)[0, 0, 0].numpy()
+        assert book.errors == []
+        np.testing.assert_allclose(book["Weights"].ravel(), weights, rtol=0, atol=1e-4)
+        assert book["Weight"].item() == pytest.approx(weights[col], abs=1e-4)
+
+
+def test_it_is_the_workbook_that_python_writes(tab: Page, tmp_path: Path) -> None:
+    """The same sheets, names, addresses, formulas and looks; the numbers as exact as the file."""
+    seen = look(rich(), labels=["=1+1", "naïve", *(f"w{i}" for i in range(2, 8)), "長い" * 20])
+    show(tab, tmp_path, seen, "head=2&row=7&col=3")
+    saved(tab, tmp_path / "page.xlsx")
+    of_weight(seen, layer=0, head=2, row=7, col=3).write(tmp_path / "python.xlsx")
+    found, expected = (Workbook(tmp_path / name, results=False).book for name in ("page.xlsx", "python.xlsx"))
+    assert found.sheetnames == expected.sheetnames
+    areas = [{name: each.attr_text for name, each in book.defined_names.items()} for book in (found, expected)]
+    assert areas[0] == areas[1]
+    for sheet in expected.sheetnames[1:]:  # the overview has the title, and sizes
+        for row in expected[sheet].iter_rows():
+            for cell in row:
+                other = found[sheet][cell.coordinate]
+                where = f"{sheet}!{cell.coordinate}"
+                if isinstance(cell.value, float | int):
+                    assert other.value == pytest.approx(cell.value, abs=2e-3), where
+                else:
+                    assert other.value == cell.value, where
+                if cell.value is not None:
+                    for look_of in ("b", "i", "sz"):
+                        assert getattr(other.font, look_of) == getattr(cell.font, look_of), where
+                    assert other.number_format == cell.number_format, where
+                    assert other.fill.fgColor.rgb == cell.fill.fgColor.rgb, where
+
+
+def test_on_the_server_all_numbers_are_exact(
+    open_context: BrowserContext, tmp_path: Path, libreoffice: Convert
+) -> None:
+    seen = look(rich())
+    tab = open_context.new_page()
+    with serving(inputs_of(seen), title="A page") as url:
+        tab.goto(f"{url}#view=neuron&head=1&row=8&col=4")
+        weight = seen[0].weights(heads=1, rows=8)[0, 0, 0, 4].item()
+        assert shown(tab, 8, 4) == pytest.approx(weight, abs=1e-6)
+        assert tab.locator(".accuracy").inner_text() == "Exact q and k, from the server."
+        q = tab.evaluate("Array.from(headwise.app.view.terms.q)")
+        assert q == head_row(seen[0], 0, 1, 8).q.tolist()
+        saved(tab, tmp_path / "exact.xlsx")
+    tab.close()
+    (path,) = libreoffice([tmp_path / "exact.xlsx"])
+    assert Workbook(path)["Weight"].item() == pytest.approx(weight, abs=1e-6)
+
+
+def test_too_long_a_row_has_no_workbook(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record(1, length=2, keys=1025)), "row=1&col=0")
+    tab.keyboard.press("w")
+    tab.locator("footer .alert", has_text="A worksheet holds up to 1024 keys of 512 dimensions.").wait_for()
+
+
+def test_the_python_writes_the_worksheet(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = look(record(), record())
+    show(tab, tmp_path, seen, "layer=1&head=1&row=3&col=6")
+    shown(tab, 3, 6)
+    monkeypatch.chdir(tmp_path)
+    exec(tab.evaluate("headwise.app.view.python()"), {"seen": seen})
+    weight = seen[1].weights(heads=1, rows=3, cols=6).item()
+    assert Workbook(tmp_path / "attention.xlsx")["Weight"].item() == pytest.approx(weight, abs=1e-6)
+
+
+# ---- how it looks
+
+
+def test_hostile_tokens_are_text_and_it_fits_a_narrow_window(tab: Page, tmp_path: Path) -> None:
+    tab.set_viewport_size({"width": 400, "height": 800})
+    seen = look(record(length=len(HOSTILE), dim=64), labels=["a" * 80, *HOSTILE[1:]])
+    show(tab, tmp_path, seen, "row=0&col=0")
+    assert tab.locator("img").count() == 0
+    for box in ("document.documentElement", "headwise.app.frame", "headwise.app.panel", "headwise.app.view.element"):
+        assert tab.evaluate(f"{box}.scrollWidth - {box}.clientWidth") <= 0, box
+
+
+def test_axe_finds_nothing_serious(axe_tab: Page, tmp_path: Path) -> None:
+    show(axe_tab, tmp_path, look(rich()), "head=1&row=4&col=2")
+    check_with_axe(axe_tab)

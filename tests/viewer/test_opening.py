@@ -1,0 +1,210 @@
+"""What a page opens on, in a real browser: the strongest pair, in words, and what to look at next."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from headwise.records import Seen
+from headwise.viewer import inputs_of, write_page
+from headwise.viewer.notebook import Inline, Small
+
+from .browser import check_with_axe, kept_address
+from .test_pairs import ANIMAL, IT, LENGTH, WORDS, even, looking, scored
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.opening]
+
+OPENS = {"layer": 1, "head": 1, "pinRow": IT, "pinCol": ANIMAL}
+PLAIN = {"layer": 0, "head": 0, "pinRow": None, "pinCol": None}
+
+
+def seen() -> Seen:
+    """Heads of a previous token, of a sink, an even one, and one in which "it" looks at "animal"."""
+    previous, sink = even(), even()
+    previous[range(1, LENGTH), range(LENGTH - 1)] = 6
+    sink[:, 0] = 5
+    found = Seen([scored(previous, sink), scored(even(), looking(IT, ANIMAL))])
+    found.tokens = [WORDS]
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("opening") / "page.html"
+    write_page(path, inputs_of(seen()), title="A page")
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def shared(context: BrowserContext) -> Iterator[Page]:
+    tab = context.new_page()
+    yield tab
+    tab.close()
+
+
+@pytest.fixture
+def tab(shared: Page, page: str) -> Page:
+    """The page as it opens, in the tab that all tests share."""
+    return opened(shared, page)
+
+
+def opened(tab: Page, page: str, address: str = "") -> Page:
+    tab.set_viewport_size({"width": 1280, "height": 860})
+    tab.goto("about:blank")
+    tab.goto(page + (f"#{address}" if address else ""))
+    tab.wait_for_function("() => window.headwise?.app")
+    return tab
+
+
+def state(tab: Page, *fields: str) -> dict[str, Any]:
+    found: dict[str, Any] = tab.evaluate(
+        "(fields) => Object.fromEntries(fields.map((field) => [field, headwise.state[field]]))", list(fields or OPENS)
+    )
+    return found
+
+
+def lines(tab: Page) -> list[str]:
+    return tab.locator(".opening .seen p").all_inner_texts()
+
+
+def test_it_opens_on_the_strongest_pair_and_says_so(tab: Page) -> None:
+    assert state(tab) == OPENS
+    assert lines(tab) == [
+        "layer 1 · head 1: it looks at animal, 69 %.",
+        "That is 6.9 times an even share: 10 % for each of the 10 tokens that it can see.",
+        "A row of the map is a token that looks, a column one that is looked at.",
+    ]
+    weight = tab.locator(f'#cell[data-cell="{IT},{ANIMAL}"]').get_attribute("data-weight")
+    expected = torch.tensor([3.0] + [0.0] * (LENGTH - 1)).softmax(0)[0]
+    assert float(weight or 0) == pytest.approx(float(expected), abs=1e-4)
+    assert kept_address(tab) == ""
+
+
+def test_suggestions_are_heads_that_exist(tab: Page) -> None:
+    buttons = tab.locator(".opening li button")
+    assert [text.split()[0] for text in buttons.all_inner_texts()] == ["it", "previous", "sink"]
+    buttons.nth(2).click()
+    assert state(tab) == {"layer": 0, "head": 1, "pinRow": None, "pinCol": None}
+    assert lines(tab) == [
+        "layer 0 · head 1 gives 94 % to the first token that can be seen, on average: a sink.",
+        "In the map: a strong column at the left.",
+    ]
+    assert buttons.nth(2).get_attribute("aria-current") == "true"
+    assert buttons.nth(0).get_attribute("aria-current") is None
+    tab.evaluate("headwise.app.go({ layer: 1, head: 0 })")
+    assert not tab.locator(".opening .seen").is_visible()  # nothing is said of other heads
+    buttons.nth(0).press("Enter")
+    assert state(tab) == OPENS
+
+
+def test_it_is_dismissed_and_comes_back_by_key_and_by_button(tab: Page, page: str) -> None:
+    card = tab.locator(".opening")
+    tab.get_by_role("button", name="Hide what to look at (i)").last.click()
+    assert not card.is_visible()
+    assert tab.evaluate("headwise.app.root.activeElement.title") == "Show what to look at (i)"
+    assert kept_address(tab) == "hints=false"
+    tab.keyboard.press("i")
+    assert card.is_visible()
+    tab.keyboard.press("i")
+    opened(tab, page, "hints=false")
+    assert not card.is_visible()
+    assert state(tab) == OPENS
+    tab.get_by_role("button", name="Show what to look at (i)").click()
+    assert card.is_visible()
+
+
+@pytest.mark.parametrize(
+    ("address", "selected"),
+    [
+        ("layer=0", PLAIN),
+        ("row=3", PLAIN),
+        ("view=text", OPENS),
+        ("layer=1&head=1&pinrow=2", {**OPENS, "pinRow": 2, "pinCol": None}),
+    ],
+)
+def test_an_address_that_names_a_selection_decides(
+    tab: Page, page: str, address: str, selected: dict[str, Any]
+) -> None:
+    assert state(opened(tab, page, address)) == selected
+
+
+@pytest.mark.parametrize(
+    "selected", [PLAIN, {**OPENS, "pinCol": None}, {**OPENS, "layer": 0, "head": 1}, OPENS], ids=str
+)
+def test_the_address_brings_every_selection_back(tab: Page, page: str, selected: dict[str, Any]) -> None:
+    tab.evaluate("(selected) => headwise.app.go(selected)", selected)
+    assert state(opened(tab, page, kept_address(tab))) == selected
+
+
+def test_views_of_all_heads_show_the_suggestions_only(tab: Page) -> None:
+    tab.keyboard.press("1")
+    assert not tab.locator(".opening .seen").is_visible()
+    tab.locator(".opening li button").nth(1).click()
+    assert state(tab, "view", "layer", "head") == {"view": "head", "layer": 0, "head": 0}
+
+
+def test_the_text_view_shows_the_same_pair(tab: Page) -> None:
+    tab.keyboard.press("3")
+    tab.locator(f'.attention-caption [data-asked="{IT}"]').wait_for()
+    assert "it" in tab.locator(".attention-caption .title").inner_text()
+
+
+def test_unknown_sentences_are_english(tab: Page, page: str) -> None:
+    opened(tab, page, "lang=zh")
+    assert tab.evaluate("document.documentElement.lang") == "zh"
+    assert len(lines(tab)) == 3
+    assert all("{" not in line for line in lines(tab))
+    assert all(text for text in tab.get_by_role("tab").all_inner_texts())
+
+
+def test_nothing_is_suggested_where_nothing_is_worth_it(tab: Page, tmp_path: Path) -> None:
+    found = Seen([scored(even(), even())])
+    found.tokens = [WORDS]
+    write_page(tmp_path / "page.html", inputs_of(found), title="A page")
+    opened(tab, (tmp_path / "page.html").as_uri())
+    assert state(tab) == PLAIN
+    assert not tab.locator(".opening").is_visible()
+    assert tab.get_by_role("button", name="what to look at").count() == 0
+
+
+def test_narrow_pages_show_the_map_first(tab: Page, page: str) -> None:
+    tab.set_viewport_size({"width": 400, "height": 800})
+    tab.goto("about:blank")
+    tab.goto(page)
+    tab.wait_for_function("() => window.headwise?.app")
+    top = {name: tab.locator(name).bounding_box() for name in (".heat-map", ".opening", ".controls-head")}
+    assert top[".heat-map"]["y"] < 200  # type: ignore[index]
+    assert top[".heat-map"]["y"] < top[".opening"]["y"] < top[".controls-head"]["y"]  # type: ignore[index]
+    assert not tab.locator(".strip .heads").is_visible()
+    assert tab.get_by_role("combobox", name="Layer").is_visible()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    tab.keyboard.press("b")
+    assert tab.locator(".strip .heads").is_visible()
+    tab.keyboard.press("/")
+    tab.keyboard.type("animal")
+    assert tab.locator(".search .count").inner_text() == "1"
+
+
+def test_axe_finds_nothing(axe_tab: Page, page: str) -> None:
+    opened(axe_tab, page)
+    check_with_axe(axe_tab)
+
+
+@pytest.mark.parametrize(("small", "selected"), [(None, OPENS), (Small("map", (0,)), PLAIN)], ids=["page", "map"])
+def test_an_output_of_a_notebook(tab: Page, tmp_path: Path, small: Small | None, selected: dict[str, Any]) -> None:
+    bundle, _ = Inline(inputs_of(seen()), "A page", write="", small=small)._repr_mimebundle_()
+    source = re.search(r'srcdoc="(.*?)"', bundle["text/html"], re.DOTALL)
+    assert source is not None
+    (tmp_path / "page.html").write_text(html.unescape(source[1]), "utf-8")
+    opened(tab, (tmp_path / "page.html").as_uri())
+    assert state(tab) == selected
+    assert tab.locator(".opening").count() == (small is None)

@@ -1,0 +1,118 @@
+"""The strongest readable pairs: real tokens that look at other ones, more than the head's habits explain."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import headwise
+from headwise import masks
+from headwise.records import AttentionRecord, Seen
+from headwise.viewer import inputs_of
+from headwise.viewer.pairs import CELLS, Pair, pairs_of
+
+WORDS = ["[CLS]", "the", "animal", "slept", "because", "it", "was", "tired", ".", "[SEP]"]
+IT, ANIMAL, LENGTH = 5, 2, len(WORDS)
+
+
+def scored(*scores: torch.Tensor, mask: masks.Mask | None = None) -> AttentionRecord:
+    """A record with these scores, one matrix [Q, K] a head."""
+    bias = torch.stack(scores)[None]
+    nothing = torch.zeros(1, len(scores), bias.shape[2], 4)
+    return headwise.attention(nothing, nothing, nothing, bias=bias, mask=mask, record=True)[1]
+
+
+def even() -> torch.Tensor:
+    return torch.zeros(LENGTH, LENGTH)
+
+
+def looking(row: int, col: int, score: float = 3.0) -> torch.Tensor:
+    found = even()
+    found[row, col] = score
+    return found
+
+
+def pairs(*records: AttentionRecord, words: list[str] = WORDS) -> list[Pair]:
+    seen = Seen(records)
+    seen.tokens = [words] * records[0].shape[0]
+    return pairs_of(inputs_of(seen)[0].stacks)[0]
+
+
+def test_the_strongest_pair_comes_first() -> None:
+    found = pairs(scored(even(), looking(IT, ANIMAL, 2)), scored(looking(7, ANIMAL), even()))
+    expected = torch.tensor([0.0] * (LENGTH - 1) + [3.0]).softmax(0)[-1]
+    assert found[0] == Pair(1, 0, 7, ANIMAL, pytest.approx(float(expected)), LENGTH)
+    assert (found[1].layer, found[1].head, found[1].row, found[1].col) == (0, 1, IT, ANIMAL)
+    assert len(found) == 2  # the even heads have none
+
+
+@pytest.mark.parametrize(
+    ("row", "col"),
+    [(IT, 0), (0, ANIMAL), (IT, 9), (IT, 8), (8, IT), (IT, IT)],
+    ids=["to [CLS]", "from [CLS]", "to [SEP]", "to a full stop", "from a full stop", "to itself"],
+)
+def test_what_is_no_pair(row: int, col: int) -> None:
+    assert pairs(scored(looking(row, col, 9))) == []
+
+
+def test_the_first_token_is_the_sink_also_where_it_is_a_word() -> None:
+    words = ["Once", *WORDS[1:]]
+    assert pairs(scored(looking(IT, 0, 9), mask=masks.causal()), words=words) == []
+    assert pairs(scored(looking(IT, 1, 9), mask=masks.causal()), words=words)[0].keys == IT + 1
+
+
+def test_a_token_does_not_look_at_its_own_kind() -> None:
+    words = [*WORDS[:3], "The", *WORDS[4:]]
+    assert pairs(scored(looking(3, 1, 9)), words=words) == []
+
+
+def test_habits_count_less_than_one_strong_pair() -> None:
+    previous = even()
+    previous[range(1, LENGTH), range(LENGTH - 1)] = 6
+    stripe = even()
+    stripe[:, ANIMAL] = 6
+    found = pairs(scored(previous, stripe, looking(IT, ANIMAL, 3)))
+    assert (found[0].head, found[0].row, found[0].col) == (2, IT, ANIMAL)
+
+
+def test_nearly_even_attention_has_none() -> None:
+    assert pairs(scored(0.3 * torch.randn(LENGTH, LENGTH), even())) == []
+
+
+def test_each_example_of_a_batch_has_its_own() -> None:
+    scores = torch.stack([looking(IT, ANIMAL), looking(7, 3)])[:, None]
+    nothing = torch.zeros(2, 1, LENGTH, 4)
+    seen = Seen([headwise.attention(nothing, nothing, nothing, bias=scores, record=True)[1]])
+    seen.tokens = [WORDS, WORDS]
+    found = pairs_of([stack for each in inputs_of(seen) for stack in each.stacks])
+    assert [(first.row, first.col) for first, *_ in found] == [(IT, ANIMAL), (7, 3)]
+
+
+def test_of_long_inputs_some_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[list[int]] = []
+    weights = AttentionRecord.weights
+
+    def watched(record: AttentionRecord, rows: list[int]) -> torch.Tensor:
+        looked.append(rows)
+        return weights(record, rows)
+
+    monkeypatch.setattr(AttentionRecord, "weights", watched)
+    length = int((CELLS / 2) ** 0.5)
+    q = torch.randn(1, 3, length, 2)
+    seen = Seen([headwise.attention(q, q, q, record=True)[1]])
+    pairs_of(inputs_of(seen)[0].stacks)
+    assert looked == [list(range(1, length, 2))]
+
+
+def test_a_habit_alone_has_none() -> None:
+    previous, stripe = even(), even()
+    previous[range(1, LENGTH), range(LENGTH - 1)] = 6
+    stripe[:, ANIMAL] = 6
+    assert pairs(scored(previous, stripe)) == []
+
+
+def test_a_pair_farther_apart_than_any_other_is_found() -> None:
+    words = [*WORDS[1:-1], "now"]
+    scores = torch.zeros(len(words), len(words))
+    scores[-1, 1] = 3
+    assert [(pair.row, pair.col) for pair in pairs(scored(scores), words=words)] == [(len(words) - 1, 1)]

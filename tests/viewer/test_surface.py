@@ -1,0 +1,221 @@
+"""The 3-D view: steps as high as the weights of the record, the nearest in front, turned, zoomed and pointed at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import headwise
+from headwise import masks
+from headwise.records import Seen
+
+from .browser import check_with_axe
+from .conftest import HOSTILE, look, record, write
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+
+
+def show(tab: Page, folder: Path, seen: Seen, address: str = "") -> None:
+    write(folder / "page.html", seen)
+    tab.goto("about:blank")
+    tab.goto(f"{(folder / 'page.html').as_uri()}#view=surface&{address}")
+    tab.wait_for_function("() => window.headwise?.app?.view?.scene")
+
+
+def heights(tab: Page) -> np.ndarray:
+    """Of the steps, as shares of the highest."""
+    return np.array(
+        tab.evaluate(
+            """() => {
+                const { scene } = headwise.app.view;
+                const all = (axis) => Array.from({ length: axis.length }, (_, i) => i);
+                return all(scene.rows).map((row) => all(scene.cols).map((col) => scene.z(row, col) / 0.85));
+            }"""
+        )
+    )
+
+
+def seen_from(tab: Page) -> dict[str, Any]:
+    found: dict[str, Any] = tab.evaluate("headwise.app.view.seen")
+    return found
+
+
+def over(tab: Page, row: int, col: int) -> dict[str, float]:
+    """Where in the canvas the top of a step is."""
+    position: dict[str, float] = tab.evaluate(
+        """([row, col]) => {
+            const { scene, view } = headwise.app.view;
+            const [x, y] = view.at(scene.x(col + 0.5), scene.y(row + 0.5), scene.z(row, col));
+            return { x, y };
+        }""",
+        [row, col],
+    )
+    return position
+
+
+def test_the_steps_are_as_high_as_the_weights(tab: Page, tmp_path: Path) -> None:
+    seen = record(mask=masks.causal())
+    show(tab, tmp_path, look(seen, record()), "head=1")
+    weights = seen.weights(heads=1)[0, 0]
+    np.testing.assert_allclose(heights(tab), weights / weights.max(), atol=2e-4)
+    assert tab.get_by_text("Grey: masked.").is_visible()
+    tab.evaluate("headwise.state.set({ layer: 1, head: 0 })")
+    tab.wait_for_function("() => headwise.app.view.known.layer === 1")
+    assert (heights(tab) > 0).all()
+
+
+NEAREST = """
+([turn, tilt, places]) => {
+    const { app } = headwise;
+    app.view.see({ turn, tilt });
+    const { scene, view } = app.view;
+    // Along the ray from the eye through a pixel the first step that it meets, found by small steps along it.
+    const [ox, oy] = view.at(0, 0, 0);
+    const of = (x, y, z) => view.at(x, y, z).map((part, i) => part - [ox, oy][i]);
+    const [bx, by, bz] = [of(1, 0, 0), of(0, 1, 0), of(0, 0, 1)];
+    const eye = [Math.sin(turn) * Math.cos(tilt), Math.cos(turn) * Math.cos(tilt), Math.sin(tilt)];
+    const det = bx[0] * by[1] - bx[1] * by[0];
+    const cell = (value, size, count) => Math.floor(((value / size + 1) / 2) * count);
+    return places.map(([px, py]) => {
+        const [sx, sy] = [px - ox, py - oy];
+        const ground = [(sx * by[1] - sy * by[0]) / det, (bx[0] * sy - bx[1] * sx) / det];
+        let found = null;
+        for (let far = 6; far >= 0 && !found; far -= 0.0006) {
+            const [x, y, z] = [ground[0] + far * eye[0], ground[1] + far * eye[1], far * eye[2]];
+            const [row, col] = [cell(y, scene.size[1], scene.rows.length), cell(x, scene.size[0], scene.cols.length)];
+            const there = row >= 0 && row < scene.rows.length && col >= 0 && col < scene.cols.length;
+            if (there && z <= scene.z(row, col) + 1e-9) found = [row, col];
+        }
+        const picked = scene.pick(view, [px, py]);
+        return [found, picked && [picked.row, picked.col]];
+    });
+}
+"""
+
+
+@pytest.mark.parametrize(("turn", "tilt"), [(0.56, 0.66), (2.5, 0.3), (-2.2, 1.0), (-0.9, 0.2)])
+def test_the_step_in_front_is_the_nearest_one(tab: Page, tmp_path: Path, turn: float, tilt: float) -> None:
+    """What is drawn last at a pixel is what a ray from the eye meets first: no step is drawn through another."""
+    show(tab, tmp_path, look(record(length=7)))
+    size = tab.evaluate("[headwise.app.view.place.clientWidth, headwise.app.view.place.clientHeight]")
+    places = np.random.default_rng(1).uniform([0.2 * size[0], 0.1 * size[1]], [0.8 * size[0], 0.9 * size[1]], (150, 2))
+    found = tab.evaluate(NEAREST, [turn, tilt, places.tolist()])
+    assert sum(ray is not None for ray, _ in found) > 40
+    differ = [(ray, picked) for ray, picked in found if ray != picked]
+    assert len(differ) <= 3, differ  # on an edge the ray's steps are too long
+
+
+def test_it_is_turned_and_zoomed(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record()))
+    first = seen_from(tab)
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("ArrowUp")
+    turned = seen_from(tab)
+    assert (turned["turn"] < first["turn"], turned["tilt"] > first["tilt"]) == (True, True)
+    tab.keyboard.press("0")
+    assert seen_from(tab) == first
+    tab.keyboard.press("+")
+    assert seen_from(tab)["zoom"] > 1
+    tab.keyboard.press("-")
+    assert seen_from(tab)["zoom"] == pytest.approx(1)
+    box = tab.locator(".surface canvas").bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    tab.mouse.move(x, y)
+    tab.mouse.down()
+    tab.mouse.move(x + 90, y - 40, steps=3)
+    tab.mouse.up()
+    dragged = seen_from(tab)
+    assert (dragged["turn"] < first["turn"], dragged["tilt"] < first["tilt"]) == (True, True)
+    assert tab.evaluate("headwise.state.pinRow") is None, "a drag is no click"
+    tab.mouse.wheel(0, -300)
+    tab.wait_for_function("() => headwise.app.view.seen.zoom > 1.5")
+    tab.get_by_role("button", name="reset").click()
+    assert seen_from(tab) == first
+
+
+def test_pointing_at_a_step_names_it(tab: Page, tmp_path: Path) -> None:
+    seen = record()
+    show(tab, tmp_path, look(seen))
+    weights = seen.weights()[0, 0]
+    row, col = divmod(int(weights.argmax()), 9)
+    canvas = tab.locator(".surface canvas")
+    canvas.hover(position=over(tab, row, col))  # type: ignore[arg-type]
+    tip = tab.locator(f'.tip[data-cell="{row},{col}"]')
+    tip.wait_for()
+    assert tip.inner_text().startswith(f"w{row} {row} → w{col} {col} ")
+    assert float(tip.get_attribute("data-weight") or "nan") == pytest.approx(weights.max().item(), abs=1e-4)
+    tab.locator(f'#cell[data-cell="{row},{col}"]').wait_for()
+    canvas.click(position=over(tab, row, col))  # type: ignore[arg-type]
+    tab.wait_for_function(
+        "([row, col]) => headwise.state.pinRow === row && headwise.state.pinCol === col", arg=[row, col]
+    )
+    tab.keyboard.press("Shift+ArrowDown" if row < 8 else "Shift+ArrowUp")
+    tab.locator(f'.tip[data-cell="{row + 1 if row < 8 else row - 1},{col}"]').wait_for()
+
+
+def test_a_long_matrix_is_pooled_by_its_largest_weights(tab: Page, tmp_path: Path) -> None:
+    seen = record(length=150)
+    show(tab, tmp_path, look(seen))
+    assert tab.get_by_text("Each step is the largest of up to 3 × 3 weights.").is_visible()
+    weights = seen.weights()[0, 0].numpy()
+    cuts = np.arange(64) * 150 // 64
+    pooled = np.maximum.reduceat(np.maximum.reduceat(weights, cuts, 0), cuts, 1)
+    np.testing.assert_allclose(heights(tab), pooled / pooled.max(), atol=2e-4)
+    row, col = divmod(int(weights.argmax()), 150)
+    step = [int(np.searchsorted(cuts, place, "right")) - 1 for place in (row, col)]
+    tab.locator(".surface canvas").hover(position=over(tab, *step))  # type: ignore[arg-type]
+    tab.locator(f'.tip[data-cell="{row},{col}"]').wait_for()  # the cell of the largest weight of that block
+
+
+def test_the_sink_and_small_weights_can_be_hidden(tab: Page, tmp_path: Path) -> None:
+    seen = record()
+    show(tab, tmp_path, look(seen))
+    tab.get_by_role("button", name="Hide the sink").click()
+    tab.wait_for_function("() => headwise.app.view.scene.cols.length === 8")
+    weights = seen.weights()[0, 0, :, 1:]
+    np.testing.assert_allclose(heights(tab), weights / weights.max(), atol=2e-4)
+    tab.evaluate("headwise.state.set({ threshold: 0.15 })")
+    left = weights.where(weights >= 0.15, 0)
+    np.testing.assert_allclose(heights(tab), left / weights.max(), atol=2e-4)
+
+
+def test_cross_attention_and_a_single_row(tab: Page, tmp_path: Path) -> None:
+    seen = record(length=1, keys=6)
+    show(tab, tmp_path, Seen([seen]))
+    weights = seen.weights()[0, 0]
+    np.testing.assert_allclose(heights(tab), weights / weights.max(), atol=2e-4)
+
+
+def test_the_picture_and_the_python(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = look(record(), record(), labels=["&", "<b>", *(f"w{i}" for i in range(2, 9))])
+    show(tab, tmp_path, seen, "head=1")
+    with tab.expect_download() as download:
+        tab.get_by_role("button", name="Save SVG").click()
+    image = ElementTree.parse(download.value.path())
+    texts = ["".join(each.itertext()) for each in image.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"&", "<b>", "w8", "queries", "keys"} <= set(texts)
+    monkeypatch.chdir(tmp_path)
+    exec(tab.evaluate("headwise.app.view.python()"), {"seen": seen, "headwise": headwise})
+    assert (tmp_path / "attention.pdf").stat().st_size > 1000
+
+
+def test_hostile_tokens_and_a_narrow_window(tab: Page, tmp_path: Path) -> None:
+    tab.set_viewport_size({"width": 400, "height": 800})
+    show(tab, tmp_path, look(record(length=len(HOSTILE)), labels=HOSTILE), "row=0&col=0")
+    tab.locator('.tip[data-cell="0,0"]').wait_for()
+    assert tab.locator("img").count() == 0
+    for box in ("document.documentElement", "headwise.app.frame", "headwise.app.panel", "headwise.app.view.element"):
+        assert tab.evaluate(f"{box}.scrollWidth - {box}.clientWidth") <= 0, box
+
+
+def test_axe_finds_nothing_serious(axe_tab: Page, tmp_path: Path) -> None:
+    show(axe_tab, tmp_path, look(record(mask=masks.causal())), "row=3&col=2")
+    check_with_axe(axe_tab)
