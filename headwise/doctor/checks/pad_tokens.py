@@ -68,7 +68,7 @@ def _hides_queries(told: Softmax, other: Softmax, length: int) -> bool:
 
 def _by_number(patient: Patient, name: str, ids: Tensor, pad: int) -> Iterator[Finding]:
     """Whether the outputs of the real tokens depend on how many tokens of padding follow them."""
-    module = copied(patient.original).cpu().eval()
+    module = at_rest(patient.original).cpu()
     if convolves(module):
         return
     longer = torch.cat([ids, torch.full_like(ids[:, :_PADDED], pad)], dim=1)
