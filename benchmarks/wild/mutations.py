@@ -158,9 +158,13 @@ def _reversed(node: ast.AST, pair: list[ast.expr]) -> str:
 def _(node: ast.AST, code: Code) -> Iterator[Edit]:
     if "randn" in ast.unparse(node):  # of an initialisation
         return
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)):
-        if _SCALE.search(ast.unparse(node.right)) and not _SCALE.search(ast.unparse(node.left)):
-            yield ast.unparse(node.left)
+    if (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, (ast.Mult, ast.Div))
+        and _SCALE.search(ast.unparse(node.right))
+        and not _SCALE.search(ast.unparse(node.left))
+    ):
+        yield ast.unparse(node.left)
     if isinstance(node, ast.Assign) and re.fullmatch(r"self\.(scale|scaling|sm_scale)", ast.unparse(node.targets[0])):
         yield f"{ast.unparse(node.targets[0])} = 1.0"
 
@@ -261,9 +265,14 @@ def _(node: ast.AST, code: Code) -> Iterator[Edit]:
         for x in node.keywords:
             if x.arg in ("attn_mask", "key_padding_mask", "mask", "attention_mask") and ast.unparse(x.value) != "None":
                 yield _with(node, x.value, "None")
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.BitAnd)) and not code.decides(node):
-        if _MASKING.search(ast.unparse(node.right)) and not isinstance(node.right, ast.Constant):
-            yield ast.unparse(node.left)
+    if (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, (ast.Add, ast.BitAnd))
+        and not code.decides(node)
+        and _MASKING.search(ast.unparse(node.right))
+        and not isinstance(node.right, ast.Constant)
+    ):
+        yield ast.unparse(node.left)
 
 
 @operator("causal flag")
@@ -287,7 +296,7 @@ def _(node: ast.AST, code: Code) -> Iterator[Edit]:
 
 
 def _after(node: ast.AST, code: Code) -> tuple[ast.stmt, str, str] | None:
-    """The next statement if it takes the softmax of a name that this one assigns: it, that name, that of the weights."""
+    """The next statement, if it takes the softmax of a name that this one assigns; that name, and the weights' name."""
     above = code.parent[node]
     for body in (getattr(above, "body", []), getattr(above, "orelse", [])):
         if isinstance(body, list) and node in body[:-1]:
@@ -382,9 +391,12 @@ def _(node: ast.AST, code: Code) -> Iterator[Edit]:
             if isinstance(x, ast.Slice) and x.lower and x.upper and not x.step:
                 said = ast.unparse(x)
                 yield ast.unparse(node).replace(said, f":{ast.unparse(x.upper)} - ({ast.unparse(x.lower)})", 1)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        if re.search(r"past|offset|start|cache", ast.unparse(node.right)):
-            yield ast.unparse(node.left)
+    if (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Add)
+        and re.search(r"past|offset|start|cache", ast.unparse(node.right))
+    ):
+        yield ast.unparse(node.left)
 
 
 @operator("cache order")
@@ -398,9 +410,12 @@ def _(node: ast.AST, code: Code) -> Iterator[Edit]:
 def _(node: ast.AST, code: Code) -> Iterator[Edit]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         for one, other in ((node.left, node.right), (node.right, node.left)):
-            if _STREAM.match(ast.unparse(one)) and not isinstance(other, ast.Constant):
-                if not re.search(r"pos|emb", ast.unparse(other)):
-                    yield ast.unparse(other)
+            if (
+                _STREAM.match(ast.unparse(one))
+                and not isinstance(other, ast.Constant)
+                and not re.search(r"pos|emb", ast.unparse(other))
+            ):
+                yield ast.unparse(other)
 
 
 @operator("dropout in eval")
@@ -423,17 +438,23 @@ def _(node: ast.AST, code: Code) -> Iterator[Edit]:
 
 @operator("detached")
 def _(node: ast.AST, code: Code) -> Iterator[Edit]:
-    if isinstance(node, ast.Call) and re.match(r"self\.\w*(k|v|q|key|value|query|kv|proj|out)\w*\(", ast.unparse(node)):
-        if not re.search(r"drop|norm|cache|reset|_?mask", _called(node)):
-            yield f"{ast.unparse(node)}.detach()"
+    if (
+        isinstance(node, ast.Call)
+        and re.match(r"self\.\w*(k|v|q|key|value|query|kv|proj|out)\w*\(", ast.unparse(node))
+        and not re.search(r"drop|norm|cache|reset|_?mask", _called(node))
+    ):
+        yield f"{ast.unparse(node)}.detach()"
 
 
 @operator("window side")
 def _(node: ast.AST, code: Code) -> Iterator[Edit]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)):
-        if isinstance(node.left, ast.Compare) or isinstance(node.right, ast.Compare):
-            yield ast.unparse(node.left)
-            yield ast.unparse(node.right)
+    if (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, (ast.BitAnd, ast.BitOr))
+        and (isinstance(node.left, ast.Compare) or isinstance(node.right, ast.Compare))
+    ):
+        yield ast.unparse(node.left)
+        yield ast.unparse(node.right)
     if _called(node) == "abs" and not code.decides(node):
         yield f"({ast.unparse(_operands(node)[0])})"
 

@@ -68,7 +68,7 @@ def _hides_queries(told: Softmax, other: Softmax, length: int) -> bool:
 
 def _by_number(patient: Patient, name: str, ids: Tensor, pad: int) -> Iterator[Finding]:
     """Whether the outputs of the real tokens depend on how many tokens of padding follow them."""
-    module = copied(patient.original).cpu().eval()
+    module = at_rest(patient.original).cpu()
     if convolves(module):
         return
     longer = torch.cat([ids, torch.full_like(ids[:, :_PADDED], pad)], dim=1)
@@ -88,7 +88,7 @@ def _by_number(patient: Patient, name: str, ids: Tensor, pad: int) -> Iterator[F
             "bug",
             f"{_PADDED} more tokens of padding (id {pad}) after the real ones change the output by {change:.2g} of its "
             "size: padding keeps a weight",
-            "set the scores of padding to -inf before the softmax; zeroing embeddings, scores or weights is not masking",
+            "set the scores of padding to -inf before the softmax; zeroing embeddings or scores is not masking",
             patient.where,
             numbers={"change": change},
         )

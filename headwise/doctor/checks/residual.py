@@ -98,8 +98,8 @@ def _lost(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "residual-dropped",
                 "bug",
-                f"with {', '.join(sorted(names))} set to 0 the output does not depend on the queries' tokens: nothing is "
-                "added to what this part gives" + (f", and its text says {said[:80]!r}" if said else ""),
+                f"with {', '.join(sorted(names))} set to 0 the output does not depend on the queries' tokens: nothing "
+                "is added to what this part gives" + (f", and its text says {said[:80]!r}" if said else ""),
                 "add the input of each part to its output: x + attention(norm(x)), or norm(x + attention(x))",
                 patient.where,
                 numbers={"change": change},

@@ -48,8 +48,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "softcap-ignored" if cap else "wrong-scale",
                 "bug",
-                f"{name} = {value:.4g} of {type(part).__name__} has no effect: with {value / _LESS:.4g} the output is the "
-                "same",
+                f"{name} = {value:.4g} of {type(part).__name__} has no effect: with {value / _LESS:.4g} the output is "
+                "the same",
                 f"{name} * tanh(scores / {name}), before the mask" if cap else f"multiply the scores by {name}, once",
                 patient.where,
                 numbers={"value": float(value)},
