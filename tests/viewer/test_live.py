@@ -310,7 +310,7 @@ def test_tiles_name_their_run(client: Client) -> None:
 def test_a_page_without_a_model_runs_nothing() -> None:
     with serving(inputs_of(look(record())), title="A page") as url:
         status, why = Client(url).refusal("run", "POST", b"{}")
-    assert (status, why) == (404, "Unknown path 'run': expected tile, mix, stats.")
+    assert (status, why) == (404, "Unknown path 'run': expected tile, mix, terms, stats.")
 
 
 def slow(live: Live, most: list[int]) -> Live:

@@ -8,12 +8,14 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import headwise
 from headwise import masks
+from headwise.call import AttentionCall
 from headwise.errors import FileError, RecordError
 from headwise.models.checkpoint import default_model
 from headwise.records import AttentionRecord
@@ -196,27 +198,33 @@ def nan_in_the_bias() -> AttentionRecord:
     return record(bias=bias)
 
 
-class Wrong(AttentionRecord):
-    """A record whose weights follow from something that the page knows nothing of."""
+class Wrong(AttentionCall):
+    """A call whose weights follow from something that the page knows nothing of."""
 
     factor = 0.9
 
-    def weights(self, *choice: object, **more: object) -> torch.Tensor:
-        return super().weights(*choice, **more) * self.factor  # type: ignore[arg-type]
+    def weights(self, *choice: Any, **more: Any) -> torch.Tensor:
+        return super().weights(*choice, **more) * self.factor
 
 
 class Unknown(Wrong):
     factor = float("nan")
 
 
+def other(kind: type[AttentionCall]) -> AttentionRecord:
+    found = record()
+    found._call = kind(**vars(found.call), v=found.k)
+    return found
+
+
 REFUSED: dict[str, tuple[Callable[[], AttentionRecord], str]] = {
     "NaN": (nan_where_it_is_seen, "expected finite queries and keys where the mask allows them. Received: NaN or inf"),
     "NaN in a bias": (nan_in_the_bias, "the page's weights would differ from the record's by nan"),
     "weights it would get wrong": (
-        lambda: Wrong(record()._call),
+        lambda: other(Wrong),
         r"would differ from the record's by \d.*, expected at most 1e-04",
     ),
-    "weights that are NaN": (lambda: Unknown(record()._call), "would differ from the record's by nan"),
+    "weights that are NaN": (lambda: other(Unknown), "would differ from the record's by nan"),
 }
 
 
