@@ -55,6 +55,28 @@ GALLERY = {
     "profile": "",
 }
 
+# name of a view -> page, the part of its address: each in SHEET, on one sheet views-….png
+VIEWS = {
+    "model": ("short", "view=model&stat=entropy&layer=3&head=1"),
+    "head": ("short", "view=head&layer=3&head=1&row=10&col=2"),
+    "lines": ("short", "view=lines&layer=3&head=1&heads=3.5&pinrow=10"),
+    "text": ("short", "view=text&layer=3&head=1&pinrow=10"),
+    "neuron": ("short", "view=neuron&layer=3&head=1&row=10&col=2"),
+    "surface": ("short", "view=surface&layer=3&head=1&row=10&col=2"),
+    "compare": ("short", "view=compare&layer=3&head=1&compare=difference"),
+    "flow": ("short", "view=flow&row=10&pinrow=10&sink=true"),
+    "image": ("patches", "view=image&layer=0&head=0&row=5"),
+}
+WIDTH, GAP = 600, 12  # of a page on the sheet, and around it
+PHONE = {"width": 400, "height": 240 * 4}
+SHEET = [
+    (SIZE, "light", "en"),
+    (SIZE, "dark", "en"),
+    (SIZE, "light", "zh"),
+    (PHONE, "light", "en"),
+    (PHONE, "dark", "zh"),
+]
+
 REAL = torch.tensor([[False] * 3 + [True] * 5])
 LATENTS = [f"latent {i}" for i in range(4)]
 FULL = masks.window(None, None)
@@ -100,8 +122,11 @@ def main() -> None:
             tab = browser.new_page(viewport=SIZE, color_scheme=scheme)
             tab.goto(f"{path.as_uri()}#{address}")
             tab.wait_for_timeout(SETTLED)
-            save(tab.screenshot(), HERE / f"{name}.png")
+            save(Image.open(io.BytesIO(tab.screenshot())).convert("RGB"), HERE / f"{name}.png")
             tab.close()
+        pages["patches"] = Path(folder) / "gallery" / "patches.html"
+        for name, (page, address) in VIEWS.items():
+            save(sheet(browser, f"{pages[page].as_uri()}#{address}"), HERE / f"views-{name}.png")
         browser.close()
 
 
@@ -114,9 +139,29 @@ def read(text: str) -> Seen:
     return seen
 
 
-def save(screenshot: bytes, path: Path) -> None:
+def sheet(browser: Any, address: str) -> Image.Image:
+    """A page in light, in dark and in Chinese, one below the other, and beside them on phones."""
+    shots = []
+    for size, scheme, language in SHEET:
+        tab = browser.new_page(viewport=size, color_scheme=scheme)
+        tab.goto(f"{address}&lang={language}")
+        tab.wait_for_timeout(SETTLED)
+        shots.append(Image.open(io.BytesIO(tab.screenshot())).convert("RGB"))
+        tab.close()
+    height = WIDTH * SIZE["height"] // SIZE["width"]
+    tall = (3 * height + GAP) // 2  # of a phone
+    whole = Image.new("RGB", (WIDTH + tall * PHONE["width"] // PHONE["height"] + 3 * GAP, 3 * height + 4 * GAP), "#888")
+    for at, shot in enumerate(shots):
+        if at < 3:
+            whole.paste(shot.resize((WIDTH, height), Image.Resampling.LANCZOS), (GAP, GAP + at * (height + GAP)))
+        else:
+            small = shot.resize((tall * PHONE["width"] // PHONE["height"], tall), Image.Resampling.LANCZOS)
+            whole.paste(small, (WIDTH + 2 * GAP, GAP + (at - 3) * (tall + GAP)))
+    return whole
+
+
+def save(picture: Image.Image, path: Path) -> None:
     """As it is, or with 256 colours where that would be large."""
-    picture = Image.open(io.BytesIO(screenshot)).convert("RGB")
     picture.save(path, optimize=True)
     if path.stat().st_size > LARGE:
         picture.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
