@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from headwise.cli import command
 from headwise.doctor.catalogue import CATALOGUE
 from headwise.language import entries_of
 from headwise.records.statistics import columns
+from headwise.tasks import kinds
 from tests.language import sentences
 
 ENTRIES = dict(entries_of("zh"))
@@ -35,6 +38,12 @@ COMPOSED = {
     *(", ", "; ", ": ", ". ", "Try"),  # joints, and a label
     *("Usage: ", "Options", "default", "required", "Show this message and exit."),  # of click
 }
+
+
+@pytest.fixture(autouse=True)
+def no_tasks_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks that other tests defined in this process have no Chinese."""
+    monkeypatch.setattr(kinds, "names", lambda: list(kinds.BUILT_IN))
 
 
 def needed() -> set[str]:
