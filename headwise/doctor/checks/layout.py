@@ -27,6 +27,11 @@ _BATCH_FIRST = re.compile(
     r"|^\s*(B|b|batch(_size)?|bs|bsz)\s*,\s*\w+\s*,\s*\w+\s*=\s*\w+\.(shape|size)",
     re.MULTILINE,
 )
+# A module that says this of its inputs may still say of its weights that the batch comes first.
+_SEQUENCE_FIRST = re.compile(
+    r"batch_first|seq\w*[- ]first|time[- ]first|[\[(]\s*(seq\w*|length|len|T|N|L|S)\s*,\s*(batch(_size)?|B|bs|bsz)\s*,",
+    re.IGNORECASE,
+)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -34,7 +39,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     documented = "\n".join(x.__doc__ or "" for x in (type(patient.module), type(patient.module).forward))
     text = documented if _BATCH_FIRST.search(documented) else patient.source
     said = _BATCH_FIRST.search(text)
-    if interface.batched and not interface.batch_first and said and not re.search(r"batch_first|seq\w* first", text):
+    if interface.batched and not interface.batch_first and said and not _SEQUENCE_FIRST.search(f"{documented}\n{text}"):
         yield Finding(
             "batch-mixing",
             patient.severity("batch-mixing: said to be batch first", "bug"),

@@ -117,6 +117,8 @@ def _order(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor] | N
     first = {name: int(used[name][1].min()) for name in shared}  # type: ignore[index]
     if len(set(first.values())) < len(shared):
         return  # used twice: reported below
+    if len({used[name][1].numel() for name in shared}) > 1 and len(shared) == 2:  # type: ignore[index]
+        return  # a latent, key and value at once, and the rotated part of the keys: their order is free
     order = sorted(shared, key=lambda name: first[name])
     if order == shared:
         yield from _documented(patient, site, used)

@@ -328,3 +328,24 @@ def test_a_layout_that_the_docstring_states() -> None:
     finding = one("layout", seeded(DocumentsBatchFirst))
     assert (finding.name, finding.severity) == ("batch-mixing", "bug")
     assert found("layout", seeded(KeepsBatchFirst)) == []
+
+
+class SequenceFirst(nn.Module):
+    """x: [T, B, M]. Returns the output, and the weights as [B, T, S]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (torch.einsum("tbm,sbm->bts", self.q(x), self.k(x)) / 4).softmax(-1)
+        return torch.einsum("bts,sbm->tbm", weights, self.v(x)), weights
+
+
+class SaidBatchFirst(SequenceFirst):
+    """x: [B, T, M]."""
+
+
+def test_what_is_said_of_the_weights_is_not_said_of_the_inputs() -> None:
+    assert "batch-mixing" not in [finding.name for finding in found("layout", seeded(SequenceFirst))]
+    assert "batch-mixing" in [finding.name for finding in found("layout", seeded(SaidBatchFirst))]

@@ -282,3 +282,23 @@ def test_a_documented_layout() -> None:
     assert (finding.name, finding.severity) == ("qkv-order", "bug")
     assert "[num_heads, 3, head_size], head by head; it is split in thirds" in finding.evidence
     assert found("projection_order", seeded(ByHead)) == []
+
+
+class AbsorbedLatent(nn.Module):
+    """Multi-head latent attention: the latent is the keys and the values, and a small rotated part are keys only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.q_rope = nn.Linear(16, 4 * 8), nn.Linear(16, 4 * 4)
+        self.latent_and_rope = nn.Linear(16, 8 + 4)
+        self.out = nn.Linear(4 * 8, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, q_rope = self.q(x).unflatten(-1, (4, 8)), self.q_rope(x).unflatten(-1, (4, 4))
+        latent, rope = self.latent_and_rope(x).split([8, 4], dim=-1)
+        scores = torch.einsum("bqhd,bkd->bhqk", q, latent) + torch.einsum("bqhd,bkd->bhqk", q_rope, rope)
+        return self.out(torch.einsum("bhqk,bkd->bqhd", (scores / 12**0.5).softmax(-1), latent).flatten(2))
+
+
+def test_a_latent_before_the_rotated_keys_has_no_wrong_order() -> None:
+    assert not [finding for finding in found("projection_order", seeded(AbsorbedLatent)) if finding.name == "qkv-order"]
