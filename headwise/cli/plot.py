@@ -109,7 +109,7 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
         getattr(headwise.plot, kind)(seen, **given, out=out)
     for warning in caught:
         click.echo(said(f"headwise: {warning.message}"), err=True)
-    click.echo(said(f"Wrote {out} ({size(out.stat().st_size)})."))
+    click.echo(said(f"Wrote the figure {out} ({size(out.stat().st_size)})."))
 
 
 def _find_tokens(seen: Seen, given: dict[str, Any]) -> None:

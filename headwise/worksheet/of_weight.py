@@ -8,11 +8,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from headwise.errors import ArgumentError, WorksheetError, shortened
+from headwise.errors import ArgumentError, WorksheetError
 from headwise.records import AttentionRecord, Seen
 from headwise.records.names import name_of
 from headwise.records.seen import Layer
 from headwise.records.terms import Terms, head_row
+from headwise.text import Tokens
+from headwise.text.places import Place, place_of
 from headwise.worksheet.builder import Builder
 from headwise.worksheet.description import LONGEST_TITLE, ONE, Axis, Matrix, numbered, printable
 from headwise.worksheet.formulas import FORBIDDEN
@@ -23,16 +25,14 @@ DIGITS = 4
 EXACT = 1e-9  # the largest allowed difference of the worksheet's weights and those of the record's numbers
 ABOUT = "The numbers of a model: one query, its keys, and every step up to the attention weight."
 
-Token = int | str
-
 
 def of_weight(
     what: Seen | AttentionRecord,
     *,
     layer: Layer | None = None,
     head: int = 0,
-    row: Token,
-    col: Token,
+    row: Place,
+    col: Place,
     example: int = 0,
     title: str | None = None,
 ) -> Worksheet:
@@ -45,7 +45,7 @@ def of_weight(
         what: a record, or a `Seen`; of several layers, `layer` chooses one.
         layer: the layer: its number, its name, or a part of its name.
         head: the query head.
-        row, col: query and key: a position from 0, or a token that occurs once.
+        row, col: query and key: a position from 0, or the text of a token; "it:2" is the second "it".
         example: the example of the batch.
         title: title of the worksheet; default: the layer, the head and both tokens.
 
@@ -58,9 +58,10 @@ def of_weight(
         RecordError: no layer was chosen, or its name means none or several.
         WorksheetError: more than 1,024 keys or 512 dimensions, or numbers that are not finite.
     """
-    record, (row_labels, col_labels) = _found(what, layer, example)
+    record, (rows, cols) = _found(what, layer, example)
     _, _, q_len, k_len = record.shape
-    query, key = _place("row", row, row_labels, q_len), _place("col", col, col_labels, k_len)
+    query, key = _place("row", row, rows, q_len), _place("col", col, cols, k_len)
+    row_labels, col_labels = _labels(rows), _labels(cols)
     terms = head_row(record, example, head, query)
     for letter, size in (("K", k_len), ("D", len(terms.q))):
         if size > MOST[letter]:
@@ -188,13 +189,13 @@ def _softmax(b: Builder, terms: Terms, s: Matrix) -> Matrix:
 
 # --- What is asked for ---------------------------------------------------------------------------------------------
 
-Names = tuple[str, ...] | None
+Labels = Tokens | tuple[str, ...] | None  # of an axis
 
 
 def _found(
     what: Seen | AttentionRecord, layer: Layer | None, example: int
-) -> tuple[AttentionRecord, tuple[Names, Names]]:
-    """The record, and the labels of its rows and columns."""
+) -> tuple[AttentionRecord, tuple[Labels, Labels]]:
+    """The record, and the tokens of its rows and columns."""
     if isinstance(what, AttentionRecord):
         if layer is not None:
             raise ArgumentError(f"layer: a record is one layer. Received: layer={layer!r}. Leave it out")
@@ -202,25 +203,19 @@ def _found(
     if layer is None and len(what.layers) != 1:
         raise ArgumentError(f"layer: expected one of the {len(what.layers)} layers. Received: layer=None. Choose one")
     record = what[0 if layer is None else layer]
-    return record, (what.row_labels(record, example), what.col_labels(record, example))
+    rows, cols = what.axes(record)
+    if not 0 <= example < record.shape[0]:
+        raise ArgumentError(f"example must lie in 0 … {record.shape[0] - 1}. Received: example={example}")
+    return record, (None if rows is None else rows[example], None if cols is None else cols[example])
 
 
-def _place(name: str, token: Token, labels: Names, count: int) -> int:
+def _place(name: str, token: Place, of: Labels, count: int) -> int:
     """The position that a number or a token means."""
-    if isinstance(token, int):
-        if not 0 <= token < count:
-            raise ArgumentError(f"{name} must lie in 0 … {count - 1}. Received: {name}={token}")
-        return token
-    if labels is None:
-        raise ArgumentError(f"{name}: the record has no tokens. Received: {name}={token!r}. Use a position from 0")
-    found = [place for place, label in enumerate(labels) if label == token]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        where = shortened(", ".join(map(str, found)), 60)
-        raise ArgumentError(
-            f"{name}: the token is at {len(found)} positions: {where}. Received: {name}={token!r}. Use one of them"
-        )
-    raise ArgumentError(
-        f"{name}: expected one of the tokens, {shortened(', '.join(labels), 200)}. Received: {name}={token!r}"
-    )
+    place = place_of(token, of, name)
+    if not 0 <= place < count:
+        raise ArgumentError(f"{name} must lie in 0 … {count - 1}. Received: {name}={token}")
+    return place
+
+
+def _labels(of: Labels) -> tuple[str, ...] | None:
+    return of.labels if isinstance(of, Tokens) else of

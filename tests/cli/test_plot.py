@@ -66,7 +66,7 @@ def test_draws_a_file_of_records(run: Run, run_hw: Path, tmp_path: Path, argumen
     assert (result.code, result.err) == (0, "")
     out = tmp_path / arguments[-1]
     assert out.read_bytes().startswith(start)
-    assert result.out == f"Wrote {out.name} ({out.stat().st_size / 1e3:.0f} kB).\n"
+    assert result.out == f"Wrote the figure {out.name} ({out.stat().st_size / 1e3:.0f} kB).\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([out.name, "run.hw"])
 
 

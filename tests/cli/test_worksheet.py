@@ -205,7 +205,7 @@ def test_a_weight_of_a_record(run: Run, tmp_path: Path, seen: Seen) -> None:
         (["run.hw", "--row", "it", "--col", "it"], "layer: expected one of the 2 layers"),
         (
             ["run.hw", "--layer", "0", "--row", "dog", "--col", "0"],
-            "row: expected one of the tokens, it, was, the, animal",
+            "row: 'dog' is not among the tokens",
         ),
         (["no.hw", "--row", "0", "--col", "0"], "no.hw"),
     ],

@@ -182,7 +182,7 @@ def test_flow_says_its_scale_and_marks_what_is_beyond_it(tab: Page) -> None:
     assert found["marked"] == beyond
     assert beyond[0] is False  # the first row is only itself, at the end of the scale
     assert any(beyond)
-    assert legend.get_by_text("the followed token, beyond the scale").is_visible()
+    legend.get_by_text("the followed token, beyond the scale").wait_for()
     tab.evaluate("headwise.state.set({ bands: 'alike' })")
     legend.get_by_text("of each layer’s largest share").wait_for(state="hidden")
     assert legend.locator(".ticks span").last.inner_text() not in ("", "100 %")

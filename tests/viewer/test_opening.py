@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from headwise import masks
 from headwise.records import Seen
 from headwise.viewer import inputs_of, write_page
 from headwise.viewer.notebook import Inline, Small
@@ -208,3 +209,22 @@ def test_an_output_of_a_notebook(tab: Page, tmp_path: Path, small: Small | None,
     opened(tab, (tmp_path / "page.html").as_uri())
     assert state(tab) == selected
     assert tab.locator(".opening").count() == (small is None)
+
+
+def test_an_even_head_of_few_tokens_has_no_sink(shared: Page, tmp_path: Path) -> None:
+    found = Seen([scored(torch.zeros(4, 4), mask=masks.causal())])  # the first token gets (1 + 1/2 + 1/3 + 1/4) / 4
+    found.tokens = [["The", "animal", "was", "tired"]]
+    write_page(tmp_path / "few.html", inputs_of(found), title="Few")
+    tab = opened(shared, (tmp_path / "few.html").as_uri())
+    assert tab.locator(".opening").is_hidden()
+    tab.locator(".legend", has_text="relative to uniform").wait_for()
+
+
+def test_large_numbers_are_written_out(shared: Page, tmp_path: Path) -> None:
+    scores = torch.zeros(400, 400)
+    scores[300, 100] = 20
+    found = Seen([scored(scores)])
+    found.tokens = [[f"word{i}" for i in range(400)]]
+    write_page(tmp_path / "long.html", inputs_of(found), title="Long")
+    tab = opened(shared, (tmp_path / "long.html").as_uri())
+    assert lines(tab)[1].startswith("That is 400 times an even share")

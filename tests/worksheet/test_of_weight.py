@@ -64,13 +64,14 @@ def test_tokens_are_named() -> None:
     assert sheet["Keys"].rows.labels == tuple(WORDS)
     same = of_weight(seen_of(record(length=7)), head=1, row=1, col=6)
     assert same.title == sheet.title
+    assert of_weight(seen_of(record(length=7)), head=1, row="the:2", col=6).title.endswith("the → street")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"row": "the", "col": 0}, r"row: the token is at 2 positions: 0, 5. Received: row='the'"),
-        ({"row": "cow", "col": 0}, r"row: expected one of the tokens, the, animal, .*row='cow'"),
+        ({"row": "the", "col": 0}, r"row: 'the' occurs at 0 and 5\. Choose one: row='the:2' or row=5"),
+        ({"row": "cow", "col": 0}, r"row: 'cow' is not among the tokens"),
         ({"row": 0, "col": 7}, r"col must lie in 0 … 6. Received: col=7"),
         ({"row": 0, "col": 0, "head": 2}, r"head must lie in 0 … 1. Received: head=2"),
     ],
@@ -91,7 +92,7 @@ def test_a_layer_is_chosen_where_there_are_several() -> None:
 
 def test_a_bare_record_has_positions_alone() -> None:
     assert of_weight(record(), row=2, col=3).title == "head 0: 2 → 3"
-    with pytest.raises(ArgumentError, match="the record has no tokens"):
+    with pytest.raises(ArgumentError, match="expected a number, because the tokens are not known"):
         of_weight(record(), row="it", col=3)
 
 

@@ -2,7 +2,7 @@
 // one colour would fill the map; there colours show how many times an even share a weight is, around 1.
 
 const NEARLY = 1.5; // no weight is more than so many even shares
-const FEW = 8; // of fewer keys every weight is near an even share
+const FEW = 4; // of fewer keys every weight is near an even share
 const LEAST = 0.1; // colours reach at least from 0.9 to 1.1 even shares
 
 // Whether a map of so many columns is nearly uniform; most: the largest weight, in even shares.

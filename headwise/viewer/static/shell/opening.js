@@ -6,6 +6,7 @@ import { button } from "./controls.js";
 import { element, filled } from "./element.js";
 
 const PERCENT = new Intl.NumberFormat("en", { style: "percent", maximumSignificantDigits: 2 });
+const NUMBER = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 }); // never 4.5e+2, as toPrecision writes
 const percent = (share) => PERCENT.format(share).replace("%", " %");
 
 export class Opening {
@@ -72,7 +73,7 @@ export class Opening {
   }
 
   valueOf({ kind, value }) {
-    return kind === "reach" ? say("{n} tokens", { n: value.toPrecision(2) }) : percent(value);
+    return kind === "reach" ? say("{n} tokens", { n: NUMBER.format(value) }) : percent(value);
   }
 
   // Up to three lines on a suggestion, each a list of texts and nodes.
@@ -87,7 +88,7 @@ export class Opening {
     const [from] = this.token("rows", row);
     const [to] = this.token("cols", col);
     const lines = [filled(say("{head}: {from} looks at {to}, {share}."), { head: name, from, to, share })];
-    const even = { times: (value * keys).toPrecision(2), n: keys, share: percent(1 / keys) };
+    const even = { times: NUMBER.format(value * keys), n: keys, share: percent(1 / keys) };
     lines.push([say("That is {times} times an even share: {share} for each of the {n} tokens that it can see.", even)]);
     if (view === "head") lines.push([say("A row of the map is a token that looks, a column one that is looked at.")]);
     return lines;
