@@ -17,7 +17,6 @@ import argparse
 import collections
 import dataclasses
 import hashlib
-import importlib.util
 import json
 import sys
 import time
@@ -26,6 +25,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from imported import imported
 from rich.console import Console
 from rich.table import Table
 
@@ -54,13 +54,7 @@ class Case:
     @property
     def module(self) -> ModuleType:
         """Its file, imported."""
-        spec = importlib.util.spec_from_file_location(f"wild_{self.half}_{self.name}", self.path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        return module
+        return imported(self.path, f"wild_{self.half}_{self.name}")
 
     @property
     def path(self) -> Path:

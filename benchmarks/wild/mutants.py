@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import importlib.util
 import json
 import multiprocessing
 import random
@@ -28,28 +27,21 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from imported import imported
 from mutations import OPERATORS, Mutant, mutants
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
 import headwise
+from headwise.doctor.calling.example import as_example
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.decoding import Steps, sessions
 from headwise.doctor.probing.probe import weighting
 
 HERE = Path(__file__).parent
+NAME = "mutant"  # of an imported file
 OUTCOMES = ("named", "risk", "missed", "not examined")
-
-
-def imported(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"mutant_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def made(file: ModuleType) -> tuple[nn.Module, Any]:
@@ -93,7 +85,7 @@ def decoded(module: nn.Module, patient: Patient) -> Tensor | None:
     for session in sessions(steps):
         try:
             return torch.cat([session.feed(i, i + 1) for i in range(5)], dim=1)
-        except Exception:  # noqa: PERF203 (this way is none of its)
+        except Exception:  # noqa: PERF203 (its cache is not fed in this way)
             continue
     return None
 
@@ -114,20 +106,20 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
 
 def judged(path: Path, mutant: Mutant) -> tuple[str, list[str]]:
     """The outcome of one mutant, and what the doctor says: "same" and "raises" do not count."""
-    healthy, example = made(imported(path))
+    healthy, example = made(imported(path, NAME))
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder) / path.name
         copied.write_text(mutant.text, encoding="utf-8")
         try:
-            module, _ = made(imported(copied))
-            patient = Patient(healthy, example=headwise.doctor.calling.example.as_example(example))
+            module, _ = made(imported(copied, NAME))
+            patient = Patient(healthy, example=as_example(example))
             if same(behaviour(healthy.eval(), patient), behaviour(module, patient)):
                 before, after = decoded(healthy, patient), decoded(module, patient)
                 if before is None or after is None or same([before], [after]):
                     return "same", []
         except Exception as error:
             return "raises", [f"{type(error).__name__}: {str(error)[:80]}"]
-        module, example = made(sys.modules[f"mutant_{path.stem}"])
+        module, example = made(sys.modules[NAME])
         torch.manual_seed(0)
         diagnosis = headwise.diagnose(module, example=example)
     bugs = sorted({x.name for x in diagnosis.bugs})
@@ -219,7 +211,7 @@ def main() -> None:
             line = f"{path.parent.name}/{path.name}:{mutant.line}"
             edit = " ".join(f"{mutant.before[:110]}  ->  {mutant.after[:110]}".split())
             print(f"{outcome:8} {mutant.operator:20} {line:40} {','.join(said)} | {edit}", flush=True)
-            if outcome not in ("named",) and asked.save:
+            if outcome != "named" and asked.save:
                 asked.save.mkdir(parents=True, exist_ok=True)
                 name = f"{mutant.operator.replace(' ', '_')}_{path.parent.name}_{path.stem}_{mutant.line}.py"
                 (asked.save / name).write_text(mutant.text, encoding="utf-8")

@@ -40,7 +40,9 @@ def plugin_page() -> str:
 
 
 def _sections(verb: click.Command, path: str) -> Iterator[str]:
-    context = click.Context(verb, info_name=path, max_content_width=100, terminal_width=100)
+    context = click.Context(
+        verb, info_name=path, max_content_width=100, terminal_width=100, help_option_names=["-h", "--help"]
+    )
     if isinstance(verb, click.Group):
         for name in verb.list_commands(context):
             part = verb.get_command(context, name)

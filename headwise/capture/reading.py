@@ -77,9 +77,7 @@ class Reading:
             yield one
         queries = {record.shape[2] for record in records if record.shape[2] != record.shape[3]}
         for count in sorted(queries):  # learned queries that pool the patches, or a decoder
-            no = (False,) * count
-            numbers = Tokens((-1,) * count, tuple(map(str, range(count))), ((0, 0),) * count, no, "", 0, no)
-            yield {"source": one, "target": [numbers] * batch}
+            yield {"source": one, "target": [Tokens.of_names(list(map(str, range(count))))] * batch}
 
 
 def patches_of(model: nn.Module, pixels: Tensor, length: int) -> Patches | None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from headwise.errors import ArgumentError, DtypeError, ShapeError, brief
 from headwise.records import AttentionRecord, Seen
 from headwise.records.names import name_of
-from headwise.records.seen import Layer
+from headwise.records.seen import Layer, one_layer
 from headwise.text import Tokens, as_tokens
 from headwise.text.places import Place, place_of
 
@@ -119,15 +119,9 @@ def find_record(what: Seen | AttentionRecord, layer: Layer | None) -> tuple[Atte
         return what, what.site.name if what.site else ""
     if not isinstance(what, Seen):
         raise DtypeError(f"plot: expected a Seen or an AttentionRecord. Received: {type(what).__name__}")
-    if layer is None and len(what) != 1:
-        if not len(what):
-            raise ArgumentError("layer: expected at least one recorded layer. Received: none")
-        raise ArgumentError(
-            f"layer: choose one of the {len(what.layers)} layers: layer=0 … {len(what.layers) - 1}, or a name"
-        )
-    record = what.records[0] if layer is None else what[layer]
-    if not isinstance(record, AttentionRecord):
-        raise ArgumentError(f"layer: expected the number or name of one layer. Received: layer={layer!r}")
+    if not len(what):
+        raise ArgumentError("layer: expected at least one recorded layer. Received: none")
+    record = one_layer(what, layer)
     return record, f"layer {what.layers.index(name_of(record))}"
 
 

@@ -300,9 +300,7 @@ class Seen:
         """The names of rows or columns as tokens of each example."""
         if labels is None:
             return None
-        no = (False,) * len(labels)
-        tokens = Tokens((-1,) * len(labels), labels, ((0, 0),) * len(labels), no, "", 0, no)
-        return self._named.setdefault((labels, batch), [tokens] * batch)
+        return self._named.setdefault((labels, batch), [Tokens.of_names(labels)] * batch)
 
     # Numbers.
 
@@ -341,6 +339,24 @@ class Seen:
 def _texts(choice: Any) -> bool:
     """Whether a choice of rows or columns names tokens by their text."""
     return isinstance(choice, str) or (isinstance(choice, (list, tuple)) and any(isinstance(x, str) for x in choice))
+
+
+def one_layer(seen: Seen, layer: Layer | None) -> AttentionRecord:
+    """The record of a layer by its number, its name or a part of it; None = the only one.
+
+    Raises:
+        ArgumentError: several layers and None, or `layer` is no number and no name.
+        RecordError: no such layer, or nothing was recorded.
+    """
+    if layer is None and len(seen) != 1:
+        seen.only(0)  # raises if there is nothing
+        raise ArgumentError(
+            f"layer: choose one of the {len(seen.layers)} layers: layer=0 … {len(seen.layers) - 1}, or a name"
+        )
+    record = seen.records[0] if layer is None else seen[layer]
+    if not isinstance(record, AttentionRecord):
+        raise ArgumentError(f"layer: expected the number or name of one layer. Received: layer={layer!r}")
+    return record
 
 
 def _found(choice: Any, tokens: list[Tokens] | None, name: str) -> Choice:

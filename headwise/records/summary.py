@@ -96,12 +96,13 @@ class Summary:
         if not self.rows:
             return "Summary(no heads)"
         layers = len({row.layer for row in self.rows})
-        many = len(self.rows) > BEGUN
         table = head_table(self.rows, title="", caption="", most=BEGUN)
-        lines = [f"Summary of {len(self.rows):,} heads in {layers:,} layer{'s' * (layers > 1)}"]
+        lines = [said(f"Summary of {len(self.rows):,} heads in {layers:,} layer{'s' * (layers > 1)}")]
         one_group = [[row for group in table.groups for row in group]]  # without blank lines
         lines += str(dataclasses.replace(table, groups=one_group, notes=())).splitlines()
-        return "\n".join([*lines, *(["… print(summary) shows more, summary.to_pandas() has all"] if many else [])])
+        if len(self.rows) > BEGUN:
+            lines.append(said("… print(summary) shows more, summary.to_pandas() has all"))
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return head_table(self.rows, most=SHOWN_IN_A_NOTEBOOK, unknown=(self.unknown, self.tokens))._repr_html_()

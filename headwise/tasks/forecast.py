@@ -344,9 +344,7 @@ class Forecast(Task[ForecastOptions]):
             times += step.after(times[-1], horizon)
             steps = [_short(time, [times[0], times[1], times[-1]]) for time in times]
         labels = tuple(f"{steps[first]}…{steps[behind - 1]}" for first, behind in spans)
-        no = (False,) * len(labels)
-        places = ((0, 0),) * len(labels)
-        return [Tokens((-1,) * len(labels), labels, places, no, name, 0, no) for name in self.channels]
+        return [Tokens.of_names(labels, name) for name in self.channels]
 
 
 def _least(options: ForecastOptions, targets: bool) -> int:

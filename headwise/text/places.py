@@ -35,7 +35,7 @@ def place_of(place: Place, tokens: Tokens | Sequence[str] | None, name: str) -> 
     received = f"Received: {_written(name, place)}"
     if tokens is None:
         raise ArgumentError(f"{name}: expected a number, because the tokens are not known. {received}")
-    tokens = tokens if isinstance(tokens, Tokens) else _labelled(tokens)
+    tokens = tokens if isinstance(tokens, Tokens) else Tokens.of_names(tokens)
     found, which = occurrences(place, tokens), None
     if not found and (numbered := re.fullmatch(r"(.+):([1-9]\d{0,8})", place, re.DOTALL)):
         text, which = numbered[1], int(numbered[2])
@@ -89,17 +89,12 @@ def nearest(each: Any, tokens: Sequence[Tokens]) -> str:
     return f"The nearest: {', '.join(map(repr, near))}" if near else f"There is: {shortened(said, 60)!r}"
 
 
-def _labelled(labels: Sequence[str]) -> Tokens:
-    count = len(labels)
-    no = (False,) * count
-    return Tokens((-1,) * count, tuple(labels), ((0, 0),) * count, no, "")
-
-
 def _written(name: str, place: Place) -> str:
     """An argument as it is written in Python, or on the command line."""
     if not name.startswith("-"):
         return f"{name}={place!r}"
-    return f"{name} {shlex.quote(str(place))}"
+    text = str(place)
+    return f'{name} "{text}"' if "'" in text and not set(text) & set('"$`\\!') else f"{name} {shlex.quote(text)}"
 
 
 def _listed(places: Sequence[int]) -> str:

@@ -49,6 +49,12 @@ class Tokens:
         if self.patches is not None and len(self.patches) not in counts:
             raise ArgumentError(f"tokens: expected {len(self.patches)}, one a patch. Received: {len(self.ids)}")
 
+    @classmethod
+    def of_names(cls, labels: Sequence[str], text: str = "") -> Tokens:
+        """Names of positions that are no tokens of a text: numbers, learned latents, time steps. `text`: a title."""
+        no = (False,) * len(labels)
+        return cls((-1,) * len(labels), tuple(labels), ((0, 0),) * len(labels), no, text, 0, no)
+
     @property
     def unknown_count(self) -> int:
         """How many of the tokens the model does not know: it reads [UNK] in their place."""

@@ -254,9 +254,7 @@ def _axes(seen: Seen, record: AttentionRecord, example: int) -> tuple[Axis, Axis
 
 
 def _numbers(first: int, count: int) -> Tokens:
-    labels = tuple(str(first + i) for i in range(count))
-    no = (False,) * count
-    return Tokens((-1,) * count, labels, ((0, 0),) * count, no, "", 0, no)
+    return Tokens.of_names([str(first + i) for i in range(count)])
 
 
 def title_of(inputs: Sequence[Input]) -> str:

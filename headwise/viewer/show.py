@@ -15,7 +15,7 @@ from headwise.functional import attention
 from headwise.records import AttentionRecord, Seen
 from headwise.records.names import name_of
 from headwise.records.record import positions
-from headwise.records.seen import Layer
+from headwise.records.seen import Layer, one_layer
 from headwise.text.places import Place, place_of
 from headwise.viewer.inputs import inputs_of
 from headwise.viewer.notebook import Inline, Small
@@ -88,14 +88,7 @@ def show(
 def _chosen(what: Any, layer: Layer | None) -> tuple[Seen, AttentionRecord, int | None]:
     """What holds the record, the record, and the number of its layer; None = it has none."""
     if isinstance(what, Seen):
-        if layer is None and len(what) != 1:
-            what.only(0)  # raises if there is nothing
-            raise ArgumentError(
-                f"layer: choose one of the {len(what.layers)} layers: layer=0 … {len(what.layers) - 1}, or a name"
-            )
-        record = what.records[0] if layer is None else what[layer]
-        if not isinstance(record, AttentionRecord):
-            raise ArgumentError(f"layer: expected the number or name of one layer. Received: layer={layer!r}")
+        record = one_layer(what, layer)
         one = Seen([record], what.coverage())
         one._tokens, one._source_tokens = what._tokens, what._source_tokens
         return one, record, what.layers.index(name_of(record))

@@ -11,7 +11,7 @@ import torch
 from headwise.errors import ArgumentError, WorksheetError
 from headwise.records import AttentionRecord, Seen
 from headwise.records.names import name_of
-from headwise.records.seen import Layer
+from headwise.records.seen import Layer, one_layer
 from headwise.records.terms import Terms, head_row
 from headwise.text import Tokens
 from headwise.text.places import Place, place_of
@@ -200,9 +200,7 @@ def _found(
         if layer is not None:
             raise ArgumentError(f"layer: a record is one layer. Received: layer={layer!r}. Leave it out")
         return what, (what.row_names, what.col_names)
-    if layer is None and len(what.layers) != 1:
-        raise ArgumentError(f"layer: expected one of the {len(what.layers)} layers. Received: layer=None. Choose one")
-    record = what[0 if layer is None else layer]
+    record = one_layer(what, layer)
     rows, cols = what.axes(record)
     if not 0 <= example < record.shape[0]:
         raise ArgumentError(f"example must lie in 0 … {record.shape[0] - 1}. Received: example={example}")

@@ -202,7 +202,7 @@ def test_a_weight_of_a_record(run: Run, tmp_path: Path, seen: Seen) -> None:
         (["--row", "it"], "--row: only a weight of RECORDS has this option. Received: no RECORDS"),
         (["run.hw", "--kind", "mla"], "--kind: only made-up numbers have this option. Received: RECORDS=run.hw"),
         (["run.hw", "--seed", "1"], "--seed: only made-up numbers have this option"),
-        (["run.hw", "--row", "it", "--col", "it"], "layer: expected one of the 2 layers"),
+        (["run.hw", "--row", "it", "--col", "it"], "layer: choose one of the 2 layers"),
         (
             ["run.hw", "--layer", "0", "--row", "dog", "--col", "0"],
             "row: 'dog' is not among the tokens",

@@ -64,9 +64,9 @@ def words_of_the_code() -> set[str]:
     return {shape for node in texts if (shape := _shape(node)) is not None}
 
 
-def of_the_command(command: click.Command) -> Iterator[str]:
+def of_the_command(command: click.Command, parent: click.Context | None = None) -> Iterator[str]:
     """The help of a command, of its options and of its subcommands."""
-    context = click.Context(command)
+    context = click.Context(command, parent=parent, **command.context_settings)  # click keeps its help option: -h too
     for text in (command.help, *(getattr(each, "help", None) for each in command.get_params(context))):
         yield from paragraphs(text or "")
     yield from paragraphs(command.short_help or "")
@@ -74,7 +74,7 @@ def of_the_command(command: click.Command) -> Iterator[str]:
         for name in command.list_commands(context):
             found = command.get_command(context, name)
             assert found is not None
-            yield from of_the_command(found)
+            yield from of_the_command(found, context)
 
 
 def paragraphs(text: str) -> Iterator[str]:

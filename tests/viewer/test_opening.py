@@ -211,6 +211,15 @@ def test_an_output_of_a_notebook(tab: Page, tmp_path: Path, small: Small | None,
     assert tab.locator(".opening").count() == (small is None)
 
 
+def test_small_lines_have_the_style_of_their_caption(shared: Page, tmp_path: Path) -> None:
+    shown = Inline(inputs_of(seen()), "Lines", write="", small=Small("lines", (0, 1), IT))
+    (tmp_path / "small.html").write_text(shown._repr_mimebundle_()[0]["text/html"], encoding="utf-8")
+    shared.goto((tmp_path / "small.html").as_uri())
+    items = shared.frame_locator("iframe").locator(".attention-caption ol")
+    items.wait_for()
+    assert items.evaluate("(list) => getComputedStyle(list).listStyleType") == "none"
+
+
 def test_an_even_head_of_few_tokens_has_no_sink(shared: Page, tmp_path: Path) -> None:
     found = Seen([scored(torch.zeros(4, 4), mask=masks.causal())])  # the first token gets (1 + 1/2 + 1/3 + 1/4) / 4
     found.tokens = [["The", "animal", "was", "tired"]]

@@ -83,7 +83,7 @@ def test_what_is_not_there_is_refused(options: dict[str, Any], message: str) -> 
 
 def test_a_layer_is_chosen_where_there_are_several() -> None:
     seen = seen_of(record(length=7), record(length=7))
-    with pytest.raises(ArgumentError, match="layer: expected one of the 2 layers"):
+    with pytest.raises(ArgumentError, match="layer: choose one of the 2 layers"):
         of_weight(seen, row=0, col=0)
     assert of_weight(seen, layer=1, row=0, col=0).title.startswith("layers.1")
     with pytest.raises(ArgumentError, match="a record is one layer"):

@@ -19,6 +19,7 @@ import { State } from "./state.js";
 import { Strip } from "./shell/strip.js";
 import { Tabs } from "./shell/tabs.js";
 import { Thumbs } from "./shell/thumbs.js";
+import { Caption } from "./views/text/caption.js";
 import { SMALL, VIEWS } from "./views.js";
 import { say } from "./words.js";
 
@@ -50,7 +51,7 @@ export class App {
     this.element = element;
     this.found = null; // the matches of the search: { rows: Set, cols: Set, query }
     this.root = host.attachShadow({ mode: "open" });
-    this.root.adoptedStyleSheets = [CSS, ...this.Views.map((View) => View.css ?? ""), Live.css].map((text) => {
+    this.root.adoptedStyleSheets = [CSS, Caption.css, ...this.Views.map((View) => View.css ?? ""), Live.css].map((text) => {
       const sheet = new CSSStyleSheet();
       sheet.replaceSync(text);
       return sheet;

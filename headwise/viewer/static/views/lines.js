@@ -4,20 +4,18 @@
 import CSS from "./lines.css" with { type: "text" };
 import { sinkOf } from "../data/sink.js";
 import { largest } from "../map/colour.js";
-import { choices, picker, thresholdSlider } from "../shell/controls.js";
+import { picker } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { say } from "../words.js";
 import { coloursOf } from "./lines/colours.js";
 import { Columns } from "./lines/columns.js";
 import { Swatches } from "./lines/swatches.js";
-import { Asking, AskingControls } from "./text/asking.js";
-import { Caption } from "./text/caption.js";
-import { attentionOf, chosenHeads, groupsOf, LEVELS, matrixOf } from "./text/grouping.js";
-import { figurePython, listPython } from "./text/python.js";
+import { GroupedView } from "./text/grouped.js";
+import { attentionOf, chosenHeads, LEVELS, matrixOf } from "./text/grouping.js";
 
 const CELLS = 4e6; // weights of all chosen heads that are kept
 
-export class LinesView {
+export class LinesView extends GroupedView {
   static id = "lines";
   static title = "Lines";
   static css = CSS;
@@ -25,9 +23,7 @@ export class LinesView {
   static why = () => null;
 
   constructor(app) {
-    this.app = app;
-    this.asking = new Asking(app);
-    this.caption = new Caption(app, say("Point at a token on either side to see its weights; click to pin it."));
+    super(app, say("Point at a token on either side to see its weights; click to pin it."));
     this.swatches = new Swatches(app);
     this.note = element("p", { className: "limit", role: "status" });
     this.columns = new Columns({
@@ -38,10 +34,7 @@ export class LinesView {
     });
     const parts = [this.caption.element, this.swatches.element, this.note, this.columns.element];
     this.element = element("section", { className: "view-lines", ariaLabel: say("Lines") }, ...parts);
-    this.asks = new AskingControls(app);
     this.layers = picker(say("Layer"), [], (layer) => this.goTo(Number(layer)));
-    this.levels = choices(say("Read as"), LEVELS.map((level) => [level, say(level)]), (level) => app.state.set({ level }));
-    this.threshold = thresholdSlider((threshold) => app.state.set({ threshold }));
     const bar = [this.layers, this.levels, this.asks.scales, this.threshold, this.asks.sink];
     this.controls = element("div", { className: "text-controls" }, ...bar);
     app.frame.addEventListener("scroll", () => this.columns.scrolled(), { capture: true, signal: app.closing.signal });
@@ -61,19 +54,6 @@ export class LinesView {
 
   // ---- the selection
 
-  get rows() {
-    return groupsOf(this.app.stack.rows, this.app.state.level);
-  }
-
-  get cols() {
-    return groupsOf(this.app.stack.cols, this.app.state.level);
-  }
-
-  turnLevel() {
-    const at = LEVELS.indexOf(this.app.state.level);
-    this.app.state.set({ level: LEVELS[(at + 1) % LEVELS.length] });
-  }
-
   // Another layer, in which the heads of the same numbers are chosen.
   goTo(layer) {
     const { layer: from, heads } = this.app.state;
@@ -84,11 +64,6 @@ export class LinesView {
   pinEdge(pinRow, pinCol, place) {
     const [layer, head] = this.chosen[place];
     this.app.go({ layer, head, pinRow, pinCol, heads: this.chosen.filter((_, at) => at !== place) });
-  }
-
-  hold() {
-    const { asked, sides: [side] } = this.asking;
-    if (asked !== null) this.asking.pin(side, asked, this[side].of);
   }
 
   step(key) {
@@ -213,13 +188,5 @@ export class LinesView {
 
   picture() {
     return this.why || !this.columns.shown ? null : this.columns.picture();
-  }
-
-  python() {
-    const { app, asking: { asked } } = this;
-    const heads = chosenHeads(app.state);
-    if (asked === null) return null;
-    if (heads.length === 1 && app.state.level === "tokens") return figurePython(app, asked);
-    return listPython(app, heads, asked, app.state.level);
   }
 }

@@ -4,12 +4,9 @@
 import CSS from "./text.css" with { type: "text" };
 import { sinkOf } from "../data/sink.js";
 import { largest } from "../map/colour.js";
-import { choices, thresholdSlider } from "../shell/controls.js";
 import { element } from "../shell/element.js";
-import { figurePython, listPython } from "./text/python.js";
-import { Asking, AskingControls } from "./text/asking.js";
-import { Caption } from "./text/caption.js";
-import { attentionOf, chosenHeads, groupsOf, LEVELS } from "./text/grouping.js";
+import { GroupedView } from "./text/grouped.js";
+import { attentionOf, chosenHeads } from "./text/grouping.js";
 import { RunningText, codesOf, paletteOf } from "./text/running.js";
 import { textPicture } from "./text/picture.js";
 import { say } from "../words.js";
@@ -19,7 +16,7 @@ const CALM = { linear: 0.25, root: 1, log: 1 };
 const SHORT = 80; // texts of up to this many tokens are written larger
 const ARROWS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
 
-export class TextView {
+export class TextView extends GroupedView {
   static id = "text";
   static title = "Text";
   static css = CSS;
@@ -31,14 +28,9 @@ export class TextView {
   }
 
   constructor(app) {
-    this.app = app;
-    this.asking = new Asking(app);
-    this.caption = new Caption(app, say("Point at a token to see its attention; click to pin it."));
+    super(app, say("Point at a token to see its attention; click to pin it."));
     this.place = element("div", { className: "texts" });
     this.element = element("section", { className: "view-text", ariaLabel: say("Text") }, this.caption.element, this.place);
-    this.asks = new AskingControls(app);
-    this.levels = choices(say("Read as"), LEVELS.map((level) => [level, say(level)]), (level) => app.state.set({ level }));
-    this.threshold = thresholdSlider((threshold) => app.state.set({ threshold }));
     const bar = [this.asks.directions, this.levels, this.asks.scales, this.asks.sink, this.threshold];
     this.controls = element("div", { className: "text-controls" }, ...bar);
     this.keys = {
@@ -52,24 +44,6 @@ export class TextView {
   }
 
   // ---- the selection
-
-  get rows() {
-    return groupsOf(this.app.stack.rows, this.app.state.level);
-  }
-
-  get cols() {
-    return groupsOf(this.app.stack.cols, this.app.state.level);
-  }
-
-  turnLevel() {
-    const at = LEVELS.indexOf(this.app.state.level);
-    this.app.state.set({ level: LEVELS[(at + 1) % LEVELS.length] });
-  }
-
-  hold() {
-    const { asked, sides: [side] } = this.asking;
-    if (asked !== null) this.asking.pin(side, asked, this[side].of);
-  }
 
   // Arrow keys move through the text.
   step(key) {
@@ -170,13 +144,5 @@ export class TextView {
 
   picture() {
     return textPicture(this.blocks.map(({ block }) => block), this.caption, this.app.style);
-  }
-
-  python() {
-    const { app, asking: { asked } } = this;
-    const heads = chosenHeads(app.state);
-    if (asked === null) return null;
-    if (heads.length === 1 && app.state.level === "tokens") return figurePython(app, asked);
-    return listPython(app, heads, asked, app.state.level);
   }
 }

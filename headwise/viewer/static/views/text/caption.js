@@ -1,5 +1,6 @@
 // The caption of a coloured text or image: the asked token, the heads, and the largest weights.
 
+import CSS from "./caption.css" with { type: "text" };
 import { element, filled } from "../../shell/element.js";
 import { ColourBar } from "../../map/legend.js";
 import { topPlaces } from "./grouping.js";
@@ -11,6 +12,8 @@ const LINE = 19;
 const BAR = 200; // pixels of the colour bar there
 
 export class Caption {
+  static css = CSS;
+
   // hint: the text while no token is asked.
   constructor(app, hint) {
     this.app = app;
