@@ -3,6 +3,7 @@
     python benchmarks/attention.py                    # all of it; some minutes, most of them FlexAttention compiling
     python benchmarks/attention.py --lengths 2048 --rounds 5 --no-flex
     python benchmarks/attention.py --json results.json
+    python benchmarks/attention.py --device cuda --dtype bfloat16
 
 Every figure is a ratio: the contestants take turns in the same process (A B C, A B C, ...), each round gives a ratio,
 and the table shows the median ratio. Above 1× headwise is faster. FlexAttention has no backward on the CPU.
@@ -31,6 +32,7 @@ from headwise.kernels.measure import take_turns
 from headwise.kernels.speeds import processor
 
 HEADS, HEAD_DIM = 12, 64
+REPEATS = 20  # on a GPU
 
 CASES: dict[str, Callable[[int], masks.Mask | None]] = {
     "dense": lambda n: None,
@@ -48,16 +50,20 @@ def main() -> None:
     arguments.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    arguments.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     arguments.add_argument(
         "--no-flex", action="store_true", help="leave out FlexAttention, which takes long to compile"
     )
     arguments.add_argument("--no-backward", action="store_true")
     arguments.add_argument("--json", help="also write the figures to this file")
     chosen = arguments.parse_args()
+    torch.set_default_device(chosen.device)
 
     console = Console(width=None if sys.stdout.isatty() else 140)
     about = {
-        "machine": f"{processor()}, {torch.get_num_threads()} threads",
+        "machine": torch.cuda.get_device_name()
+        if chosen.device == "cuda"
+        else f"{processor()}, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
         "headwise": headwise.__version__,
         "shape": f"B=1, H={HEADS}, D={HEAD_DIM}, {chosen.dtype}",
@@ -71,7 +77,7 @@ def main() -> None:
     for name in chosen.cases:
         for length in chosen.lengths:
             for backward in [False] if chosen.no_backward else [False, True]:
-                flex = not chosen.no_flex and not backward and name != "dense"
+                flex = not (chosen.no_flex or name == "dense" or (backward and chosen.device == "cpu"))
                 what = "training" if backward else "forward"
                 if console.is_terminal:
                     console.print(f"[dim]{name}, {length}, {what} …[/dim]", end="\r")
@@ -92,6 +98,7 @@ def measure(name: str, length: int, dtype: torch.dtype, rounds: int, *, backward
     q, k, v = (torch.randn(1, HEADS, length, HEAD_DIM, dtype=dtype, requires_grad=backward) for _ in range(3))
     d_out = torch.randn_like(q)
     mask = CASES[name](length)
+    mask = mask if mask is None else mask.to(q.device)
     dense = None if mask is None else mask.to_bool(length)
 
     def ours() -> Tensor:
@@ -105,7 +112,7 @@ def measure(name: str, length: int, dtype: torch.dtype, rounds: int, *, backward
         contestants["flex"] = compiled_flex(q, k, v, mask)
 
     def once(run: Callable[[], Tensor]) -> Callable[[], object]:
-        return lambda: torch.autograd.grad(run(), (q, k, v), d_out) if backward else run()
+        return finished(lambda: torch.autograd.grad(run(), (q, k, v), d_out) if backward else run())
 
     with torch.set_grad_enabled(backward):
         outputs = {who: run() for who, run in contestants.items()}  # which should agree
@@ -115,6 +122,7 @@ def measure(name: str, length: int, dtype: torch.dtype, rounds: int, *, backward
             )
         del outputs
         times = take_turns({who: once(run) for who, run in contestants.items()}, rounds)
+    share = 1 if q.device.type == "cpu" else REPEATS
     ratios = {
         who: statistics.median(theirs / our for theirs, our in zip(times[who], times["headwise"], strict=True))
         for who in contestants
@@ -124,9 +132,23 @@ def measure(name: str, length: int, dtype: torch.dtype, rounds: int, *, backward
         "length": length,
         "pass": "forward+backward" if backward else "forward",
         "kernel": headwise.plan(q, k, v, mask=mask).kernel,
-        "seconds": {who: statistics.median(values) for who, values in times.items()},
+        "seconds": {who: statistics.median(values) / share for who, values in times.items()},
         "ratio": {who: ratio for who, ratio in ratios.items() if who != "headwise"},
     }
+
+
+def finished(run: Callable[[], object]) -> Callable[[], object]:
+    """On a GPU `run` only asks for the work: so `REPEATS` of it, and a wait for all."""
+    if torch.get_default_device().type == "cpu":
+        return run
+
+    def waited() -> object:
+        for _ in range(REPEATS):
+            out = run()
+        torch.cuda.synchronize()
+        return out
+
+    return waited
 
 
 def compiled_flex(q: Tensor, k: Tensor, v: Tensor, mask: masks.Mask | None) -> Callable[[], Tensor]:
@@ -136,7 +158,7 @@ def compiled_flex(q: Tensor, k: Tensor, v: Tensor, mask: masks.Mask | None) -> C
     assert mask is not None
     torch._dynamo.reset()
     compiled = torch.compile(flex_attention, dynamic=False)
-    block_mask = mask.to_block_mask(q.shape[2])
+    block_mask = mask.to_block_mask(q.shape[2], device=q.device)
     return lambda: compiled(q, k, v, block_mask=block_mask)
 
 
@@ -146,18 +168,20 @@ def measure_record(dtype: torch.dtype, rounds: int) -> float:
     q, k, v = (torch.randn(1, HEADS, 2048, HEAD_DIM, dtype=dtype) for _ in range(3))
     ratios = []
     with torch.inference_mode():
-        headwise.attention(q, k, v)
+        plain = finished(lambda: headwise.attention(q, k, v))
+        recorded = finished(lambda: headwise.attention(q, k, v, record=True))
+        plain()
         for _ in range(4 * rounds):
             start = time.perf_counter()
-            headwise.attention(q, k, v)
+            plain()
             middle = time.perf_counter()
-            headwise.attention(q, k, v, record=True)
+            recorded()
             ratios.append((time.perf_counter() - middle) / (middle - start))
     return statistics.median(ratios)
 
 
 def show(row: dict[str, Any]) -> list[str]:
-    seconds = {who: f"{value * 1000:,.1f} ms" for who, value in row["seconds"].items()}
+    seconds = {who: f"{value * 1000:,.{1 if value > 1e-2 else 3}f} ms" for who, value in row["seconds"].items()}
     ratio = {who: f"{value:.2f}×" for who, value in row["ratio"].items()}
     return [
         *(row["mask"], f"{row['length']:,}", row["pass"], row["kernel"]),

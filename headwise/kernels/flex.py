@@ -6,13 +6,15 @@ need no compiler, and train (FlexAttention on the CPU refuses gradients).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
 
 from headwise.call import AttentionCall, capped
 from headwise.kernels import reference
@@ -61,19 +63,45 @@ def run(call: AttentionCall) -> Tensor:
     if q.device.type == "cpu":
         # FlexAttention looks at requires_grad even under no_grad, and rounds scores and output to half precision.
         q, k, v = (x.detach().to(call.dtype) for x in (q, k, v))
-    out, lse = _flex_attention(q.device.type)(
-        q,
-        k,
-        v,
-        score_mod=_score_mod(call),
-        block_mask=block_mask,
-        scale=call.scale,
-        enable_gqa=call.heads_per_key_head > 1,
-        return_lse=True,
-    )
-    if call.sinks is not None:
-        out, _ = add_sinks(out, lse, call.sinks)
+    with _compiled():
+        found = _flex_attention(q.device.type)(
+            q,
+            k,
+            v,
+            score_mod=_score_mod(call),
+            block_mask=block_mask,
+            scale=call.scale,
+            enable_gqa=call.heads_per_key_head > 1,
+            **({} if call.sinks is None else _with_lse()),
+        )
+    if call.sinks is None:
+        return found.to(call.q.dtype)
+    out, more = found
+    out, _ = add_sinks(out, getattr(more, "lse", more), call.sinks)
     return out.to(call.q.dtype)
+
+
+@contextlib.contextmanager
+def _compiled() -> Iterator[None]:
+    """Under watch() and edit() too, whose call this is: they make torch.compile run everything as it is, and it cannot
+    trace their function modes. FlexAttention as it is stores every score."""
+    if torch.compiler.is_compiling() or not _get_current_function_mode_stack():
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        while _get_current_function_mode_stack():
+            stack.enter_context(_pop_mode_temporarily())
+        stack.enter_context(torch.compiler.set_stance("default"))
+        yield
+
+
+def _with_lse() -> dict[str, Any]:
+    """The argument that asks for the log-sum-exp too; torch 2.9 has named it anew."""
+    try:
+        from torch.nn.attention.flex_attention import AuxRequest
+    except ImportError:
+        return {"return_lse": True}
+    return {"return_aux": AuxRequest(lse=True)}
 
 
 def _score_mod(call: AttentionCall) -> Callable[..., Tensor] | None:
@@ -111,7 +139,6 @@ def _flex_attention(device_type: str) -> Callable[..., Any]:
         with warnings.catch_warnings():
             # It warns that it is not compiled; on the CPU that is what we mean to run.
             warnings.filterwarnings("ignore", message=".*flex_attention called without torch.compile.*")
-            warnings.filterwarnings("ignore", message=".*return_lse.*", category=FutureWarning)
             return flex_attention(*args, **kwargs)
 
     return uncompiled
