@@ -57,12 +57,12 @@ def main() -> None:
     arguments.add_argument("--no-backward", action="store_true")
     arguments.add_argument("--json", help="also write the figures to this file")
     chosen = arguments.parse_args()
-    torch.set_default_device(chosen.device)
+    device, dtype = torch.device(chosen.device), getattr(torch, chosen.dtype)
 
     console = Console(width=None if sys.stdout.isatty() else 140)
     about = {
         "machine": torch.cuda.get_device_name()
-        if chosen.device == "cuda"
+        if device.type == "cuda"
         else f"{processor()}, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
         "headwise": headwise.__version__,
@@ -77,28 +77,31 @@ def main() -> None:
     for name in chosen.cases:
         for length in chosen.lengths:
             for backward in [False] if chosen.no_backward else [False, True]:
-                flex = not (chosen.no_flex or name == "dense" or (backward and chosen.device == "cpu"))
+                flex = not (chosen.no_flex or name == "dense" or (backward and device.type == "cpu"))
                 what = "training" if backward else "forward"
                 if console.is_terminal:
                     console.print(f"[dim]{name}, {length}, {what} …[/dim]", end="\r")
-                row = measure(name, length, getattr(torch, chosen.dtype), chosen.rounds, backward=backward, flex=flex)
+                row = measure(name, length, dtype, device, chosen.rounds, backward=backward, flex=flex)
                 rows.append(row)
                 table.add_row(*show(row))
     console.print(table)
-    record = measure_record(getattr(torch, chosen.dtype), chosen.rounds)
+    record = measure_record(dtype, device, chosen.rounds)
     console.print(f"attention(..., record=True) takes {record:.3f}× the time of record=False (dense, 2048)")
     if chosen.json:
         with open(chosen.json, "w", encoding="utf-8") as file:
             json.dump({"about": about, "rows": rows, "record_ratio": record}, file, indent=1)
 
 
-def measure(name: str, length: int, dtype: torch.dtype, rounds: int, *, backward: bool, flex: bool) -> dict[str, Any]:
+def measure(
+    name: str, length: int, dtype: torch.dtype, device: torch.device, rounds: int, *, backward: bool, flex: bool
+) -> dict[str, Any]:
     """Median seconds of each contestant and the median of the rounds' ratios."""
     torch.manual_seed(0)
-    q, k, v = (torch.randn(1, HEADS, length, HEAD_DIM, dtype=dtype, requires_grad=backward) for _ in range(3))
+    shape = (1, HEADS, length, HEAD_DIM)
+    q, k, v = (torch.randn(shape, dtype=dtype, device=device, requires_grad=backward) for _ in range(3))
     d_out = torch.randn_like(q)
     mask = CASES[name](length)
-    mask = mask if mask is None else mask.to(q.device)
+    mask = mask if mask is None else mask.to(device)
     dense = None if mask is None else mask.to_bool(length)
 
     def ours() -> Tensor:
@@ -112,7 +115,7 @@ def measure(name: str, length: int, dtype: torch.dtype, rounds: int, *, backward
         contestants["flex"] = compiled_flex(q, k, v, mask)
 
     def once(run: Callable[[], Tensor]) -> Callable[[], object]:
-        return finished(lambda: torch.autograd.grad(run(), (q, k, v), d_out) if backward else run())
+        return finished(device, lambda: torch.autograd.grad(run(), (q, k, v), d_out) if backward else run())
 
     with torch.set_grad_enabled(backward):
         outputs = {who: run() for who, run in contestants.items()}  # which should agree
@@ -122,7 +125,7 @@ def measure(name: str, length: int, dtype: torch.dtype, rounds: int, *, backward
             )
         del outputs
         times = take_turns({who: once(run) for who, run in contestants.items()}, rounds)
-    share = 1 if q.device.type == "cpu" else REPEATS
+    share = 1 if device.type == "cpu" else REPEATS
     ratios = {
         who: statistics.median(theirs / our for theirs, our in zip(times[who], times["headwise"], strict=True))
         for who in contestants
@@ -137,9 +140,9 @@ def measure(name: str, length: int, dtype: torch.dtype, rounds: int, *, backward
     }
 
 
-def finished(run: Callable[[], object]) -> Callable[[], object]:
+def finished(device: torch.device, run: Callable[[], object]) -> Callable[[], object]:
     """On a GPU `run` only asks for the work: so `REPEATS` of it, and a wait for all."""
-    if torch.get_default_device().type == "cpu":
+    if device.type == "cpu":
         return run
 
     def waited() -> object:
@@ -162,14 +165,14 @@ def compiled_flex(q: Tensor, k: Tensor, v: Tensor, mask: masks.Mask | None) -> C
     return lambda: compiled(q, k, v, block_mask=block_mask)
 
 
-def measure_record(dtype: torch.dtype, rounds: int) -> float:
+def measure_record(dtype: torch.dtype, device: torch.device, rounds: int) -> float:
     """The time of attention with a record as a multiple of the time without."""
     torch.manual_seed(0)
-    q, k, v = (torch.randn(1, HEADS, 2048, HEAD_DIM, dtype=dtype) for _ in range(3))
+    q, k, v = (torch.randn(1, HEADS, 2048, HEAD_DIM, dtype=dtype, device=device) for _ in range(3))
     ratios = []
     with torch.inference_mode():
-        plain = finished(lambda: headwise.attention(q, k, v))
-        recorded = finished(lambda: headwise.attention(q, k, v, record=True))
+        plain = finished(device, lambda: headwise.attention(q, k, v))
+        recorded = finished(device, lambda: headwise.attention(q, k, v, record=True))
         plain()
         for _ in range(4 * rounds):
             start = time.perf_counter()

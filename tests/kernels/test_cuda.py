@@ -12,6 +12,7 @@ pytestmark = [
     pytest.mark.gpu,
     # torch's own, in the first backward pass and the first compilation of a process.
     pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
 ]
 
