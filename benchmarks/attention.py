@@ -102,7 +102,7 @@ def measure(
     d_out = torch.randn_like(q)
     mask = CASES[name](length)
     mask = mask if mask is None else mask.to(device)
-    dense = None if mask is None else mask.to_bool(length)
+    dense = None if mask is None else mask.to_bool(length).to(device)
 
     def ours() -> Tensor:
         return headwise.attention(q, k, v, mask=mask)
