@@ -23,6 +23,7 @@ from headwise.softmax import add_sinks
 
 OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks"})
 BLOCK = 128
+CALLS = 10  # that of a compiled function takes so many times that of an operator: its guards are checked in Python
 
 
 def refuse(call: AttentionCall) -> str | None:
@@ -46,7 +47,8 @@ def cost(call: AttentionCall) -> Cost:
         share = 1 - blocks.skipped / codes.numel()
     flops = int(share * matrix_flops(call, call.q.shape[:3].numel() * call.k.shape[2]))
     moved = input_output_bytes(call)
-    return Cost(flops, moved, output_bytes(call), machine(call).time(flops, moved, share=0.7), blocks)
+    time = machine(call).time(flops, moved, share=0.7, calls=CALLS)
+    return Cost(flops, moved, output_bytes(call), time, blocks)
 
 
 def run(call: AttentionCall) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.call import AttentionCall
-from headwise.kernels.speeds import CUDA, Machine, of_cpu
+from headwise.kernels.speeds import CUDA, CUDA_HALF, Machine, of_cpu
 from headwise.masks import Extent
 
 
@@ -60,7 +60,9 @@ class Kernel(Protocol):
 
 def machine(call: AttentionCall) -> Machine:
     """The speeds of the machine that a call runs on, as measured or nominal."""
-    return of_cpu(call.q.dtype, call.trains) if call.q.device.type == "cpu" else CUDA
+    if call.q.device.type == "cpu":
+        return of_cpu(call.q.dtype, call.trains)
+    return CUDA_HALF if call.q.dtype.itemsize == 2 else CUDA
 
 
 def refusal(kernel: Kernel, call: AttentionCall) -> str | None:

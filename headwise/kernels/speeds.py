@@ -58,6 +58,7 @@ Speeds = Mapping[str, Machine]  # by the `kind` of a call
 CPU = Machine(flops=1.6e11, bytes=1.5e10, call=15e-6, product=2.3e11)
 CPU_HALF = dataclasses.replace(CPU, flops=3e11, product=4.5e11)
 CUDA = Machine(flops=1e14, bytes=1e12, call=10e-6, product=1.4e14)
+CUDA_HALF = dataclasses.replace(CUDA, flops=4.5e14, bytes=2e12, product=6e14)  # an H100
 
 _given: ContextVar[Speeds | None] = ContextVar("headwise_speeds", default=None)
 
