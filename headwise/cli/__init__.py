@@ -33,7 +33,8 @@ from headwise.cli import (
     worksheet,
 )
 from headwise.cli.groups import TRY, WIDEST, Grouped
-from headwise.cli.speaking import OPTION, hint, speaking, take_language
+from headwise.cli.shared import shared
+from headwise.cli.speaking import hint, speaking, take_language
 from headwise.errors import HeadwiseError, TrainingInterrupted
 
 BAD_INPUT = 2
@@ -119,13 +120,7 @@ def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version and exit."
 )
-@click.option(
-    OPTION,
-    metavar="LANGUAGE",
-    expose_value=False,
-    help="Speak en or zh; by default what the system speaks.",
-)
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@shared
 @click.pass_context
 def command(context: click.Context) -> None:
     if context.invoked_subcommand is None:

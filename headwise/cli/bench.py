@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from headwise.cli.files import check_writable
 from headwise.cli.masks import parse_mask
 from headwise.cli.output import STDOUT, json_option, progress_bar, write_json
+from headwise.cli.shared import shared
 from headwise.errors import ArgumentError, FileError
 from headwise.language import said
 
@@ -43,7 +44,7 @@ _MANY: Any = {"type": click.IntRange(min=1), "metavar": "N"}
 @click.option("--show", is_flag=True, help="Print the figures that are kept.")
 @click.option("--forget", is_flag=True, help="Remove the figures of this machine.")
 @json_option
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@shared
 def bench(
     lengths: tuple[int, ...], calibrate: bool, show: bool, forget: bool, json_path: Path | None, **asked: Any
 ) -> None:
@@ -124,14 +125,16 @@ def _table(title: str, what: str, found: Contest) -> Table:
     rows = []
     for name, seconds in sorted(found.seconds.items(), key=lambda each: median(each[1])):
         ratio, least, most = found.times_chosen(name)
-        spread = "the plan's choice" if name == found.chosen else f"{ratio:.2f} ({least:.2f}–{most:.2f})"
+        spread = said("the plan's choice") if name == found.chosen else f"{ratio:.2f} ({least:.2f}–{most:.2f})"
         rows.append((name, f"{1000 * median(seconds):,.2f} ms", spread, f"{found.share(name):.0%}"))
     return Table(
         [Heading("kernel", "left"), *map(Heading, ("time", f"× {found.chosen}", "of the product"))],
         [rows],
         title=title,
-        caption=f"{what}; {len(found.product)} rounds; a matrix product: {median(found.product) / 1e9:,.0f} GFLOP/s",
-        notes=[f"{name} {reason}" for name, reason in found.reasons.items()],
+        caption=said(
+            f"{said(what)}; {len(found.product)} rounds; a matrix product: {median(found.product) / 1e9:,.0f} GFLOP/s"
+        ),
+        notes=[f"{name} {said(reason)}" for name, reason in found.reasons.items()],
     )
 
 

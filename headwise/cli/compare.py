@@ -9,6 +9,7 @@ import click
 
 from headwise.cli.files import check_writable
 from headwise.cli.output import STDOUT, json_option, print_report, progress_bar, write_json
+from headwise.cli.shared import shared
 from headwise.doctor.targets.places import place_of
 from headwise.language import said
 
@@ -28,7 +29,7 @@ DIFFERENT = 1
 @click.option("--spec", "stated", multiple=True, metavar="NAME=VALUE", help="A known property, such as heads=8.")
 @click.option("--spec-other", "stated_other", multiple=True, metavar="NAME=VALUE", help="The same for OTHER.")
 @json_option
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@shared
 def compare(
     first: str,
     second: str,

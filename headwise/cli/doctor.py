@@ -14,6 +14,7 @@ import click
 
 from headwise.cli.files import check_writable
 from headwise.cli.output import STDOUT, Say, json_option, working, write_json
+from headwise.cli.shared import shared
 from headwise.doctor.targets.places import place_of
 from headwise.errors import ArgumentError
 from headwise.language import said
@@ -77,7 +78,7 @@ _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
     metavar="PATH",
     help="Write SARIF, for code review tools; - is standard output.",
 )
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@shared
 def doctor(
     targets: tuple[str, ...],
     settings: tuple[str, ...],

@@ -8,6 +8,7 @@ import click
 
 from headwise.cli.files import check_writable
 from headwise.cli.output import STDOUT, json_option, working, write_json
+from headwise.cli.shared import shared
 from headwise.errors import ArgumentError
 from headwise.tasks.training.folder import check_there
 
@@ -16,7 +17,7 @@ from headwise.tasks.training.folder import check_there
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
 @click.argument("data", metavar="DATA")
 @json_option
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@shared
 def evaluate(run: Path, data: str, json_path: Path | None) -> None:
     """Score a trained task on DATA, a file that contains the correct answers.
 

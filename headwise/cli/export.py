@@ -11,6 +11,7 @@ import click
 from headwise.cli.files import reason, size
 from headwise.cli.later import Later, later
 from headwise.cli.output import plain_table, print_report, titled, working
+from headwise.cli.shared import shared
 from headwise.errors import ArgumentError, FileError
 from headwise.export import FORMATS
 from headwise.language import said
@@ -69,7 +70,7 @@ def _of_formats() -> Iterator[click.Option]:
     "with torch.save.",
 )
 @click.option("--no-speed", is_flag=True, help="Do not measure speed for card.md.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@shared
 def export(
     source: str,
     kind: Any,

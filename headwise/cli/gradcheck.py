@@ -9,6 +9,7 @@ import click
 from headwise.cli.compare import build
 from headwise.cli.files import check_writable
 from headwise.cli.output import STDOUT, json_option, print_report, progress_bar, write_json
+from headwise.cli.shared import shared
 from headwise.doctor.targets.places import place_of
 
 WRONG = 1
@@ -24,7 +25,7 @@ WRONG = 1
 @click.option("--all", "everything", is_flag=True, help="Check all elements of all tensors.")
 @click.option("--seed", type=int, default=0, metavar="N", help="Seed of the inputs and of the sampling.")
 @json_option
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@shared
 def gradcheck(
     target: str,
     settings: tuple[str, ...],

@@ -12,6 +12,7 @@ import click
 from headwise.cli.files import check_writable, size
 from headwise.cli.layers import choose_layers, parse_layers
 from headwise.cli.places import parse_place, parse_places
+from headwise.cli.shared import shared
 from headwise.errors import ArgumentError
 from headwise.files import check_there
 from headwise.language import said
@@ -63,7 +64,7 @@ _ONLY = {
     metavar="PATH",
     help="The figure to write: .pdf, .svg or .png.",
 )
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@shared
 def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path, **options: Any) -> None:
     """Draw the attention in RECORDS, a file that seen.save(...) wrote.
 

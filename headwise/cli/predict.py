@@ -12,6 +12,7 @@ import click
 from headwise.cli.files import STDIN, check_writable, size
 from headwise.cli.output import plain_table, print_report, progress_bar, working
 from headwise.cli.scores import number
+from headwise.cli.shared import shared
 from headwise.errors import ArgumentError, brief, shortened
 from headwise.language import said
 from headwise.tasks.training.folder import check_there
@@ -66,7 +67,7 @@ _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "ad
     help="With --engine ray: worker processes, each of which loads the model.  [default: 2]",
 )
 @click.option("--ray-address", metavar="ADDRESS", help="The Ray cluster. Default: RAY_ADDRESS, or a new local cluster.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@shared
 def predict(
     run: Path,
     inputs: tuple[str, ...],

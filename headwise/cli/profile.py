@@ -14,6 +14,7 @@ import click
 from headwise.cli.files import check_writable, size
 from headwise.cli.layers import parse_layers
 from headwise.cli.loading import load_model, only_of, plural, tell_missing
+from headwise.cli.shared import shared
 from headwise.errors import ArgumentError
 from headwise.language import said
 from headwise.tasks.rows.sources import readable
@@ -49,7 +50,7 @@ SHOWN = 16  # heads of the table
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("profile.hw"), metavar="PATH", help="The file to write."
 )
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@shared
 def profile(
     model: str | None,
     path: Path | None,
@@ -141,7 +142,7 @@ class _Meter:
             return
         if self.told or self.live:
             speed = (found.tokens - self.first) / max(1e-9, now - self.begun)
-            line = f"{found.texts:,} texts, {found.tokens:,} tokens, {speed:,.0f} tokens/s"
+            line = said(f"{found.texts:,} texts, {found.tokens:,} tokens, {speed:,.0f} tokens/s")
             click.echo(f"\r{line}\033[K" if self.live else f"headwise: {line}", err=True, nl=not self.live)
         self.told = now
 
@@ -160,15 +161,15 @@ def _print(found: Profile) -> None:
 
     table = plain_table()
     for name in ("layer", "head", "does", "score", "entropy", "distance", "special", "strongest pair", "example"):
-        table.add_column(name, justify="right" if name in ("layer", "head", "score", "entropy") else "left")
+        table.add_column(said(name), justify="right" if name in ("layer", "head", "score", "entropy") else "left")
     for head in striking(found):
         kind, score = head.kind
         pair = next(iter(head.pairs(1)), None)
         means = head.means
         cells = (f"{score:.2f}", f"{means['entropy']:.2f}", f"{means['distance']:.1f}", f"{means['special']:.2f}")
         shown = f"{pair.query} → {pair.key}" if pair else ""
-        table.add_row(str(head.layer), str(head.head), kind, *cells, _cell(shown), _cell(_example(head)))
-    print_whole(Console(highlight=False), titled(f"{found.corpus} · {found.tokens:,} tokens", table))
+        table.add_row(str(head.layer), str(head.head), said(kind), *cells, _cell(shown), _cell(_example(head)))
+    print_whole(Console(highlight=False), titled(f"{found.corpus} · {said(f'{found.tokens:,} tokens')}", table))
 
 
 def striking(found: Profile) -> list[Head]:

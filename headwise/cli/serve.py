@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from headwise.cli.later import Later, later
+from headwise.cli.shared import language
 from headwise.errors import ArgumentError, FileError
 from headwise.server.protocols import grpc_protocols
 
@@ -104,6 +105,7 @@ def _ports() -> Iterator[click.Option]:
     metavar="SECONDS",
     help="Time for accepted requests to finish when the server is stopped.",
 )
+@language
 @click.option("--debug", is_flag=True, help="Show tracebacks, also in the log. They may quote requests.")
 def serve(
     models: tuple[str, ...],

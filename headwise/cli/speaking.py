@@ -58,6 +58,10 @@ def speaking(asked: str | None) -> Iterator[None]:
     """Within the context the command speaks this language, or that of the system; help, too."""
     usual = click.Context.formatter_class
     language.speak(asked or language.of_the_system(os.environ), asked=asked is not None)
+    given = os.environ.get(language.VARIABLE, "")
+    if given and language.known(given) is None:
+        expected = " or ".join(language.LANGUAGES)
+        click.echo(f"headwise: {language.VARIABLE}: expected {expected}. Received: {brief(given)}", err=True)
     if language.language() != "en":
         click.Context.formatter_class = _Help
     try:

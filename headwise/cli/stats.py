@@ -16,6 +16,7 @@ from headwise.cli.files import check_writable, reason
 from headwise.cli.layers import choose_layers, parse_layers
 from headwise.cli.output import progress_bar
 from headwise.cli.places import parse_place
+from headwise.cli.shared import shared
 from headwise.errors import ArgumentError, FileError
 from headwise.files import check_there, replacing
 from headwise.language import said
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--csv", "csv_path", type=click.Path(path_type=Path), metavar="PATH", help="Write the rows as CSV.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="PATH", help="Write the rows as JSON.")
 @click.option("--verify", is_flag=True, help="First check the whole file against its checksums.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@shared
 def stats(
     path: Path, layers: str | None, row: str | None, csv_path: Path | None, json_path: Path | None, verify: bool
 ) -> None:

@@ -15,6 +15,7 @@ import click
 from headwise.cli import task_options
 from headwise.cli.files import size
 from headwise.cli.scores import print_scores
+from headwise.cli.shared import shared, shared_options
 from headwise.errors import HeadwiseError
 from headwise.language import said
 from headwise.tasks import kinds
@@ -53,7 +54,7 @@ class _Tasks(click.Group):
 
 
 @click.group(cls=_Tasks, subcommand_metavar="TASK DATA [OPTIONS]...", short_help="Train a model on your own data.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@shared
 def train() -> None:
     """Train a model on your own data and save it in a run folder.
 
@@ -112,7 +113,7 @@ def _command(word: str) -> click.Command:
             ["--config"], type=path, metavar="PATH", help="A YAML file of options; the command line overrides it."
         ),
         click.Option(["--print-config"], is_flag=True, help="Print all options as such a file and exit."),
-        click.Option(["--debug"], is_flag=True, expose_value=False, help="Show a traceback when something fails."),
+        *shared_options(),
     ]
     return _TrainTask(
         word,

@@ -19,6 +19,7 @@ from headwise.cli.loading import plural
 from headwise.cli.looking import look, run_among
 from headwise.cli.output import Say, working
 from headwise.cli.profiled import profile_among, view_profile
+from headwise.cli.shared import shared
 from headwise.cli.unknown import tell_unknown
 from headwise.errors import ArgumentError, brief
 from headwise.language import said
@@ -76,7 +77,7 @@ class _Found:
 )
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="The port of --serve. Default: a free port.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@shared
 def view(
     texts: tuple[str, ...],
     files: tuple[Path, ...],

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from headwise.cli.files import NamedText, check_writable, read_lines, read_texts, size, tell_cut
 from headwise.cli.layers import LayerRange, parse_layers
 from headwise.cli.loading import DTYPES, load_model, only_of, plural, tell_missing
+from headwise.cli.shared import shared
 from headwise.cli.unknown import tell_unknown
 from headwise.errors import ArgumentError, RecordError
 from headwise.language import said
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="With --statistics-only: decoders read N tokens at a time, with their cache. Default: 512.",
 )
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@shared
 def watch(
     texts: tuple[str, ...],
     files: tuple[Path, ...],

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from headwise.cli.files import check_writable, size
 from headwise.cli.masks import parse_mask
+from headwise.cli.shared import shared
 from headwise.errors import ArgumentError
 from headwise.language import said
 
@@ -68,7 +69,7 @@ _OF_RECORDS = ("layer", "head", "row", "col", "call", "example")
 @click.option("--seed", type=int, metavar="N", help="Seed of the made-up numbers. Default: 0.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="PATH", help="The file to write: .xlsx, .html or .md.")
 @click.option("--show", is_flag=True, help="Print the steps even with --out.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@shared
 @click.pass_context
 def worksheet(
     ctx: click.Context, records: Path | None, kind: str, tokens: str, out: Path | None, show: bool, **options: Any

@@ -234,6 +234,19 @@ def test_too_long_a_text_says_so(tab: Page, tmp_path: Path) -> None:
     assert tab.locator(".columns").is_hidden()
 
 
+@pytest.mark.parametrize("said", ["pinrow=280&pincol=3", "row=280"])
+def test_a_token_of_the_address_is_marked_and_in_sight(said: str, tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(300, heads=1, mask=masks.window(290, 0))), said)
+    wait_for_lines(tab, [280])
+    y = tab.evaluate(
+        """() => {
+            const { columns } = headwise.app.view;
+            return columns.element.getBoundingClientRect().top + columns.middleOf(280);
+        }"""
+    )
+    assert 100 < y < tab.evaluate("innerHeight")
+
+
 def test_hostile_tokens_are_text(tab: Page, tmp_path: Path) -> None:
     seen = seen_of(record(len(HOSTILE)))
     seen.tokens = [HOSTILE]

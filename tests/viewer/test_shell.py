@@ -84,6 +84,7 @@ def test_the_address_follows_what_is_looked_at_and_brings_it_back(tab: Page, tmp
     tab.evaluate("(looked) => headwise.app.go(looked)", looked)
     show(tab, tmp_path, seen, kept_address(tab))
     assert {field: state(tab, field) for field in looked} == looked
+    assert tab.get_by_text("The address names").count() == 0
     tab.evaluate("(first) => headwise.state.set(first)", {"view": "head", "layer": 0})
     tab.evaluate("location.hash = ''")
     wait(tab, input=0, heads=[], row=None, sink=False, strip=True, other=None)
@@ -107,6 +108,19 @@ def test_nonsense_in_the_address_is_nothing(address: str, tab: Page, tmp_path: P
     assert found["heads"] in ([], [[0, 0]])
     assert (found["scale"], found["colours"], found["theme"], found["stat"]) == ("linear", "ember", "auto", "entropy")
     assert tab.get_by_role("tab", selected=True).inner_text() == "Head"
+    assert tab.get_by_text("The address names what this page does not have: ").is_visible()
+
+
+def test_at_phone_width_the_chosen_tab_is_in_sight_and_model_begins_at_its_top(tab: Page, tmp_path: Path) -> None:
+    tab.set_viewport_size({"width": 400, "height": 700})
+    show(tab, tmp_path, seen_of(*(record() for _ in range(24))), "view=model&layer=23&head=3")
+    tab.wait_for_timeout(100)
+    assert tab.evaluate("scrollY") == 0
+    tab.evaluate("headwise.state.set({ view: 'flow' })")
+    box = tab.get_by_role("tab", selected=True).bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 400
 
 
 def test_a_page_in_a_page_has_no_address_of_its_own(tab: Page, tmp_path: Path) -> None:

@@ -60,15 +60,28 @@ export class App {
     this.live = source.live ? new Live(this, base) : null;
     this.build(page);
     this.restyle();
+    const { hash } = location;
     if (this.address) {
-      this.state.set(this.within(this.state.read(location.hash)));
+      this.state.set(this.within(this.state.read(hash)));
       // The address of the event, not location.hash: keepAddress may have overwritten that since.
-      const follow = (event) => this.state.set(this.within(this.state.read(new URL(event.newURL).hash)));
-      addEventListener("hashchange", follow, { signal });
+      addEventListener("hashchange", (event) => this.follow(new URL(event.newURL).hash), { signal });
     }
     this.state.on((changed) => this.update(changed));
     this.darkness.addEventListener("change", () => this.update(new Set(["theme"])), { signal });
     this.update(this.everything());
+    if (this.address) this.sayUnknown(hash);
+  }
+
+  // Another address.
+  follow(hash) {
+    this.state.set(this.within(this.state.read(hash)));
+    this.sayUnknown(hash);
+  }
+
+  // An address may be of another page, or written by hand.
+  sayUnknown(hash) {
+    const unknown = this.state.unknown(hash, this.state);
+    if (unknown.length) this.say(say("The address names what this page does not have: {names}", { names: unknown.join(", ") }));
   }
 
   // The host is removed: remove all listeners and timers.

@@ -112,6 +112,18 @@ export class State {
     }
     return found;
   }
+
+  // What an address says and the page does not show: names that no field has, and values that `found` has not.
+  unknown(hash, found) {
+    const fields = new Map(Object.entries(FIELDS).map(([field, [name]]) => [name, field]));
+    const isShown = ([name, text]) => {
+      const field = fields.get(name);
+      const value = field && parsed(field, text);
+      return value !== undefined && JSON.stringify(value) === JSON.stringify(found[field]);
+    };
+    const said = [...new URLSearchParams(hash.replace(/^#/, ""))];
+    return said.filter((each) => !isShown(each)).map(([name, text]) => (text ? `${name}=${text}` : name));
+  }
 }
 
 function written(field, value) {

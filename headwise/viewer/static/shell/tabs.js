@@ -42,6 +42,7 @@ export class Tabs {
       const why = View.why(this.app);
       tab.classList.toggle("empty", Boolean(why));
       tab.title = why ?? `${say(View.title)} (${shown.indexOf(View) + 1})`;
+      if (on) tab.scrollIntoView({ block: "nearest", inline: "nearest", container: "nearest" });
     });
   }
 }

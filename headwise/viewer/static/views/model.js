@@ -61,7 +61,7 @@ export class ModelView {
     this.sort.show(state.sort);
     const current = this.tiles.mark();
     const moved = changed.has("layer") || changed.has("head");
-    if (moved && (!fresh || state.sort === "layers")) current?.scrollIntoView({ block: "nearest", container: "nearest" });
+    if (moved && !fresh) current?.scrollIntoView({ block: "nearest", container: "nearest" });
   }
 
   // ---- the tiles

@@ -42,14 +42,26 @@ export class Columns {
   show(shown) {
     const before = this.shown;
     const same = ["side", "group", "pinned"].every((key) => before?.at?.[key] === shown.at?.[key]);
-    const whole = !before || (before.rows.groups !== shown.rows.groups && !this.inSight);
+    const whole = !before || before.rows.groups !== shown.rows.groups;
     this.shown = shown;
-    if (shown.at?.pinned || (!same && !whole)) this.inSight = shown.at;
+    if (shown.at?.pinned || !same) this.inSight = shown.at;
     const { rows: { groups: { level } }, names } = shown;
     const about = say("Lines between two columns of {level}, {heads}", { level: say(level), heads: names.join(", ") });
     this.canvas.ariaLabel = say("{about}; the largest weights are listed above", { about });
     this.collect();
     this.draw();
+    if (shown.at && !same && (whole || shown.at.pinned)) this.reveal(shown.at.group);
+  }
+
+  // Scroll to a token that is out of sight.
+  reveal(group) {
+    const y = this.middleOf(group);
+    const [first, last] = this.sight(this.height);
+    if (y >= first + LINE / 2 && y <= last - LINE / 2) return;
+    const scrolls = (box) => box.scrollHeight > box.clientHeight && getComputedStyle(box).overflowY !== "visible";
+    let box = this.element.parentElement;
+    while (box && !scrolls(box)) box = box.parentElement;
+    (box ?? document.scrollingElement).scrollTop += y - (first + last) / 2;
   }
 
   // The weight of a head, NaN if it is masked or hidden.

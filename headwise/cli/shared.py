@@ -1,0 +1,34 @@
+"""The options that the command and each of its verbs have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from headwise.cli.speaking import OPTION
+
+F = TypeVar("F", bound=Callable[..., object])
+
+# `main` reads both before click does, wherever they stand: here they are for the help.
+_LANGUAGE: dict[str, Any] = {"metavar": "LANGUAGE", "help": "Speak en or zh; by default what the system speaks."}
+_DEBUG: dict[str, Any] = {"is_flag": True, "help": "Show a traceback when something fails."}
+
+
+def language(f: F) -> F:
+    """--lang"""
+    return click.option(OPTION, expose_value=False, **_LANGUAGE)(f)
+
+
+def shared(f: F) -> F:
+    """--lang and --debug."""
+    return language(click.option("--debug", expose_value=False, **_DEBUG)(f))
+
+
+def shared_options() -> list[click.Parameter]:
+    """The same, for a command that is made of parameters."""
+    return [
+        click.Option([OPTION], expose_value=False, **_LANGUAGE),
+        click.Option(["--debug"], expose_value=False, **_DEBUG),
+    ]
