@@ -93,7 +93,7 @@ def empty_rows(scores: Tensor) -> Tensor | None:
     """Which rows of scores [..., rows, keys] are empty, bool [..., rows]; None if the first key tells that none is."""
     looks = scores.device.type == "cpu" and not torch.compiler.is_compiling()  # elsewhere a look would wait
     if looks and not bool((scores[..., :1] == EMPTY).any()):
-        return None if scores.shape[-1] else torch.ones(scores.shape[:-1], dtype=torch.bool)
+        return None if scores.shape[-1] else scores.new_ones(scores.shape[:-1], dtype=torch.bool)
     return (scores == EMPTY).all(-1)
 
 

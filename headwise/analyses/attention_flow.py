@@ -78,7 +78,7 @@ def _flows(capacities: list[Tensor], rows: list[int]) -> Tensor:
     for layer, matrix in enumerate(capacities, start=1):
         for i, j in matrix.nonzero().tolist():
             network.add_edge((layer, i), (layer - 1, j), capacity=float(matrix[i, j]))
-    found = torch.zeros(len(rows), length, dtype=torch.float64)
+    found = torch.zeros(len(rows), length, dtype=torch.float64, device="cpu")
     how = {"flow_func": shortest_augmenting_path, "residual": build_residual_network(network, "capacity")}
     for place, i in enumerate(rows):
         for j in range(length):

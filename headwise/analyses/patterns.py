@@ -40,7 +40,7 @@ def repeated_block(
         vocab_size: ids are drawn from 0 … vocab_size - 1.
         length: T, the number of tokens of a block.
         batch: B; each example has its own block.
-        seed: the same seed gives the same ids.
+        seed: the same seed gives the same ids, on every device. They are on torch's default device.
         bos: an id that is put first. Models trained with one attend to it when no other token matters.
         exclude: ids that are not drawn (special tokens); `bos` is never drawn.
 
@@ -52,16 +52,17 @@ def repeated_block(
             f"repeated_block: length and batch must be at least 1. Received: length={length}, batch={batch}"
         )
     left_out = {*exclude, bos}
-    ids = torch.tensor([i for i in range(vocab_size) if i not in left_out], dtype=torch.long)
+    ids = torch.tensor([i for i in range(vocab_size) if i not in left_out], dtype=torch.long, device="cpu")
     if len(ids) < length:
         raise ArgumentError(
             f"repeated_block: a block of length={length} needs as many different ids. "
             f"Received: vocab_size={vocab_size}, {len(ids)} ids without the excluded ones"
         )
     generator = torch.Generator().manual_seed(seed)
-    block = torch.stack([ids[torch.randperm(len(ids), generator=generator)[:length]] for _ in range(batch)])
-    start = torch.full((batch, 0 if bos is None else 1), 0 if bos is None else bos)
-    return torch.cat([start, block, block], dim=1)
+    drawn = (torch.randperm(len(ids), generator=generator, device="cpu")[:length] for _ in range(batch))
+    block = torch.stack([ids[places] for places in drawn])
+    start = block.new_full((batch, 0 if bos is None else 1), 0 if bos is None else bos)
+    return torch.cat([start, block, block], dim=1).to(torch.get_default_device())
 
 
 def pattern_scores(records: Iterable[AttentionRecord], length: int) -> PatternScores:

@@ -98,7 +98,7 @@ def _softcap(scores: Tensor, moved: Tensor, limit: float) -> float | None:
 def _positions(shape: tuple[int, ...], device: torch.device) -> list[Tensor]:
     """Some positions (b, h, q, k), the same ones every time."""
     generator = torch.Generator().manual_seed(0)
-    return [torch.randint(size, (_TRIED,), generator=generator).to(device) for size in shape]
+    return [torch.randint(size, (_TRIED,), generator=generator, device="cpu").to(device) for size in shape]
 
 
 def _lead(function: Function, shape: tuple[int, ...], device: torch.device) -> tuple[int, int]:

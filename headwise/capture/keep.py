@@ -99,7 +99,8 @@ class Keeper:
         device = torch.device("cpu") if self._offload else call.q.device
         q = torch.empty(*call.q.shape[:3], 0, dtype=call.q.dtype, device=device)
         # Training steps are no steps of a generation.
-        k = torch.empty(len(q), 1, call.shape[3], 0) if call.q.requires_grad else digests(call.k)
+        shape = (len(q), 1, call.shape[3], 0)
+        k = torch.empty(shape, device=device) if call.q.requires_grad else digests(call.k)
         k = k.to(device)
         return dataclasses.replace(call, q=q, k=k, v=k[..., :0], mask=None, bias=None, sinks=None)
 
@@ -156,8 +157,8 @@ def digests(k: Tensor) -> Tensor:
     words = k.detach().transpose(1, 2).flatten(2).contiguous()
     words = words.view(torch.int16 if k.dtype.itemsize == 2 else torch.int32)
     generator = torch.Generator().manual_seed(words.shape[2])
-    odd = torch.randint(-(2**62), 2**62, words.shape[2:], generator=generator) * 2 + 1
-    odd = odd.to(k.device)
+    odd = torch.randint(-(2**62), 2**62, words.shape[2:], generator=generator, device="cpu")
+    odd = (odd * 2 + 1).to(k.device)
     # Sums of integers wrap around, so they do not depend on the order. Some keys at a time: they grow to 8 bytes.
     parts = [(some.long() * odd).sum(-1) for some in words.split(1024, dim=1)]
     return torch.cat(parts, dim=1)[:, None, :, None]

@@ -31,7 +31,7 @@ def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognise
         raise RecordError(_UNMET)
     grid = _Grid(pieces, origins_of(sources))
     layout = read_layout(grid.lead, heads)
-    numbers = torch.arange(math.prod(grid.lead)).view(*grid.lead, 1, 1)
+    numbers = torch.arange(math.prod(grid.lead), device="cpu").view(*grid.lead, 1, 1)
     numbers = layout.fold(numbers)[..., 0, 0]  # [B, H], which of the tiles each is
     allowed = _of_all(_masks(grid), numbers)
     rest, scale = _rest(grid, pieces[0].scale, pieces[0].dtype)
@@ -72,7 +72,7 @@ def _of_all(tiles: Sequence[Tensor], numbers: Tensor) -> Tensor:
     first: list[int] = []  # of each tile, the first that is the same
     for i, tile in enumerate(tiles):
         first.append(next((j for j in dict.fromkeys(first) if tile is tiles[j] or torch.equal(tile, tiles[j])), i))
-    grid = torch.tensor(first)[numbers]
+    grid = torch.tensor(first, device=numbers.device)[numbers]
     grid = grid[:, :1] if bool((grid == grid[:, :1]).all()) else grid
     grid = grid[:1] if bool((grid == grid[:1]).all()) else grid
     return torch.stack([torch.stack([tiles[i] for i in row]) for row in grid.tolist()])
@@ -162,7 +162,7 @@ class _Grid:
                     found[i].append((piece, here, q_at.position[own[here]], keys))
             row, key = (n + sum(pair[i].count for pair in piece.sides) for i, n in ((0, row), (1, key)))
         for parts in found:
-            places = torch.cat([place for _, _, place, _ in parts]) if parts else torch.zeros(0)
+            places = torch.cat([place for _, _, place, _ in parts]) if parts else which[:0]
             if len(places.unique()) < len(places):
                 raise RecordError(TWICE)
         return found
@@ -222,7 +222,7 @@ def _with_queries(q_at: _Places, pairs: Sequence[tuple[Side, Side]]) -> _Places:
         first = (
             row
             + (queries.numbers > 0).to(torch.uint8).argmax(1)
-            + torch.arange(size[0]).to(q_at.head.device) * (queries.numbers.shape[1])
+            + torch.arange(size[0], device=q_at.head.device) * (queries.numbers.shape[1])
         )
         row += queries.count
         for into, at in zip((*lead, head), (*q_at.lead, q_at.head), strict=True):

@@ -40,7 +40,7 @@ class Pretrained:
 
     def read(self, tokens: Sequence[Tokens]) -> list[Tokens]:
         """Run the model on texts, as one batch. Returns the tokens of each, padded to the same length."""
-        tokens, ids, real = _batch(tokens, self.pad_id, "right")
+        tokens, ids, real = _batch(tokens, self.pad_id, "right", _device(self.model))
         with torch.no_grad(), _explained(f"{self.name} does not run on a text alone"):
             self.model(ids) if bool(real.all()) else self.model(ids, attention_mask=real)
         return tokens
@@ -55,7 +55,7 @@ class Pretrained:
             return
         cache = None
         with torch.no_grad(), _explained(f"{self.name} does not run on a text in pieces"):
-            for part in torch.tensor([tokens.ids]).split(size, dim=1):
+            for part in torch.tensor([tokens.ids], device=_device(self.model)).split(size, dim=1):
                 cache = self.model(part, past_key_values=cache, use_cache=True).past_key_values
                 progress()
 
@@ -64,7 +64,8 @@ class Pretrained:
 
         Returns a value for `Seen.tokens`: all tokens that were read, so all but the last generated one.
         """
-        tokens, ids, real = _batch(tokens, self.pad_id, "right" if self.writes_apart else "left")
+        side: Literal["left", "right"] = "right" if self.writes_apart else "left"
+        tokens, ids, real = _batch(tokens, self.pad_id, side, _device(self.model))
 
         def one_more(*_: object) -> None:  # each forward pass gives a token
             progress()
@@ -110,7 +111,8 @@ class Pictured:
                 f"{path} cannot be read as an image: {getattr(error, 'strerror', None) or error}"
             ) from error
         with torch.no_grad(), _explained(f"{self.name} does not run on an image alone"):
-            self.model(pixel_values=self.processor(images=colours, return_tensors="pt")["pixel_values"])
+            pixels = self.processor(images=colours, return_tensors="pt")["pixel_values"]
+            self.model(pixel_values=pixels.to(_device(self.model)))
 
 
 def is_available() -> bool:
@@ -119,7 +121,7 @@ def is_available() -> bool:
 
 
 def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | None = None) -> Pretrained:
-    """Load a model and its tokenizer with transformers, on the CPU.
+    """Load a model and its tokenizer with transformers, to torch's default device.
 
     Args:
         name: a folder with config.json, weights and a tokenizer, or the name of a model on the Hugging Face hub, as
@@ -243,7 +245,7 @@ def pieces_of(name: str) -> Callable[[int], str]:
 
 
 def _batch(
-    tokens: Sequence[Tokens], pad_id: int, side: Literal["left", "right"]
+    tokens: Sequence[Tokens], pad_id: int, side: Literal["left", "right"], device: torch.device
 ) -> tuple[list[Tokens], Tensor, Tensor]:
     """The texts padded to the longest, their ids [B, S], and 1 for tokens, 0 for padding [B, S]."""
     longest = max(len(each.ids) for each in tokens)
@@ -264,8 +266,13 @@ def _batch(
         )
         for each in tokens
     ]
-    real = torch.tensor([fill((1,) * len(each.ids), 0) for each in tokens])
-    return filled, torch.tensor([each.ids for each in filled]), real
+    real = torch.tensor([fill((1,) * len(each.ids), 0) for each in tokens], device=device)
+    return filled, torch.tensor([each.ids for each in filled], device=device), real
+
+
+def _device(model: nn.Module) -> torch.device:
+    """That of the first parameter: transformers loads a model to torch's default device."""
+    return next(model.parameters()).device
 
 
 def _continued(prompt: Tokens, whole: Tokens) -> Tokens:

@@ -67,7 +67,7 @@ class MaskRows:
         kept, stays = self._kept[-1], total - keys
         sees = bool((stop > stays).any())
         if kept is not None:
-            sees = bool(kept.cells(torch.arange(q_len), torch.arange(left, k_len)).any())
+            sees = bool(kept.cells(*_positions(q_len, k_len, left)).any())
         if keys and unseen and sees:
             return False
         self.steps[-1] = q_len, left, stays
@@ -94,7 +94,7 @@ class MaskRows:
             k = np.arange(real.shape[1])
             allowed = torch.from_numpy((k >= start[..., None]) & (k < stop[..., None]) & real[:, None])
             kept = (
-                None if mask is None else mask.cells(torch.arange(q_len), torch.arange(k_len))
+                None if mask is None else mask.cells(*_positions(q_len, k_len))
                 for mask, (q_len, k_len, _) in zip(self._kept, self.steps, strict=True)
             )
             return masks.recognise(
@@ -103,6 +103,11 @@ class MaskRows:
         forms = (form() for form in (runs.band, runs.prefix, runs.documents, runs.runs))
         parts = next(parts for parts in forms if parts is not None)
         return functools.reduce(operator.and_, parts) if parts else None
+
+
+def _positions(q_len: int, k_len: int, first: int = 0) -> tuple[Tensor, Tensor]:
+    """All queries, and the keys from `first` on; on the CPU, where rows are kept together."""
+    return torch.arange(q_len, device="cpu"), torch.arange(first, k_len, device="cpu")
 
 
 def place(
@@ -136,7 +141,7 @@ def _runs_of(mask: Mask, q_len: int, k_len: int) -> tuple[Ints, Ints, Bools, boo
         elif isinstance(part, Runs) and not part.heads:
             low, high = (x[:, 0].cpu().numpy() for x in (part.start, part.stop))
         elif part.key_only and not part.heads:
-            real = part.cells(torch.arange(1), torch.arange(k_len))[:, 0, 0].numpy()
+            real = part.cells(*_positions(1, k_len))[:, 0, 0].numpy()
             seen = seen & real
             # The one row of a step may be given as the keys that it sees.
             low, high = real.argmax(1)[:, None], k_len - real[:, ::-1].argmax(1)[:, None]

@@ -105,7 +105,8 @@ def head_mask(where: Choice, factors: Tensor | float, **chosen: Unpack[Chosen]) 
     `factors` is a number, [H] or [B, H]. Michel et al. 2019 call the gradient by it, of a loss, the importance of a
     head.
     """
-    return HeadMask(where, **chosen, factors=torch.as_tensor(factors))
+    found = factors if isinstance(factors, Tensor) else torch.tensor(factors, device="cpu")
+    return HeadMask(where, **chosen, factors=found)
 
 
 def _mean_so_far(out: Tensor, at: Where) -> Tensor:

@@ -217,15 +217,16 @@ class _Part(NamedTuple):
 def _pattern(call: AttentionCall, tile: Tile) -> _Pattern:
     dtype = call.dtype if call.biases else call.q.dtype
     pieces: list[tuple[slice, Tensor]] = []
-    empty = torch.full((tile.rows,), tile.masked_keys == tile.keys)
     at, rows = 0, torch.arange(tile.q_lo, tile.q_hi, device=call.q.device)
+    empty = torch.full_like(rows, tile.masked_keys == tile.keys, dtype=torch.bool)
     for run in tile.runs:
         keys = slice(at, at + run.hi - run.lo)
         at = keys.stop
         if run.masked:
             assert call.mask is not None
             hidden = forbidden(call.mask, rows, run, tile.b, tile.h)
-            pieces.append((keys, torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, EMPTY)))
+            added = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+            pieces.append((keys, added.masked_fill_(hidden, EMPTY)))
             empty &= hidden[0, 0].all(1)
     if call.biases:
         bias = _bias_of(call, tile)

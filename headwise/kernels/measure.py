@@ -33,7 +33,7 @@ MASKS: tuple[Callable[[int], masks.Mask | None], ...] = (
     lambda length: masks.causal(),
     lambda length: masks.window(255, 0),
     lambda length: None,
-    lambda length: masks.documents(torch.arange(length) // 256),
+    lambda length: masks.documents(torch.arange(length, device="cpu") // 256),
 )
 SECONDS = 35.0  # for all of them
 
@@ -68,7 +68,7 @@ def take_turns(
 
 def runs(call: AttentionCall, kernel: Kernel) -> Callable[[], object]:
     """Runs the call on a kernel; forward and backward if it trains."""
-    d_out = torch.randn(*call.q.shape[:3], call.v.shape[3]).to(call.q.dtype)
+    d_out = torch.randn(*call.q.shape[:3], call.v.shape[3], device=call.q.device).to(call.q.dtype)
 
     def run() -> object:
         out = kernel.run(call)
@@ -79,7 +79,7 @@ def runs(call: AttentionCall, kernel: Kernel) -> Callable[[], object]:
 
 def product(dtype: torch.dtype, rows: int | None = None) -> Callable[[], object]:
     """A matrix product of 2 · rows³ FLOPs."""
-    square = torch.randn(rows or PRODUCT, rows or PRODUCT).to(dtype)
+    square = torch.randn(rows or PRODUCT, rows or PRODUCT, device="cpu").to(dtype)
     return lambda: square @ square
 
 
@@ -132,8 +132,9 @@ def flops_of(call: AttentionCall) -> float:
     cells = math.prod(call.shape)
     if call.mask is not None:
         cells = 0
+        q, k = (torch.arange(n, device=call.q.device) for n in (q_len, k_len))
         for rows in row_blocks((1, 1, q_len, k_len), 2**24):
-            allowed = call.mask.cells(torch.arange(q_len)[rows], torch.arange(k_len))
+            allowed = call.mask.cells(q[rows], k)
             cells += int(allowed.sum()) * (batch * heads // allowed.shape[:2].numel())
     return matrix_flops(call, cells) * (BACKWARD if call.trains else 1.0)
 
@@ -167,7 +168,7 @@ def calibrate(tell: Callable[[int, int, str], None] = lambda done, total, what: 
 
 def _calls(dtype: torch.dtype, trains: bool) -> Iterator[AttentionCall]:
     for length, width in SIZES:
-        q, k, v = (torch.randn(1, 8, length, width).to(dtype).requires_grad_(trains) for _ in range(3))
+        q, k, v = (torch.randn(1, 8, length, width, device="cpu").to(dtype).requires_grad_(trains) for _ in range(3))
         for mask in MASKS:
             yield make_call(q, k, v, mask=mask(length))
 
@@ -191,12 +192,13 @@ def _rows(dtype: torch.dtype) -> int:
 
 
 def _bandwidth() -> float:
-    here, there = torch.ones(2**24), torch.empty(2**24)
+    here = torch.ones(2**24, device="cpu")
+    there = torch.empty_like(here)
     return 2 * here.nbytes / min(take_turns({"copy": lambda: there.copy_(here)}, 9)["copy"])
 
 
 def _overhead() -> float:
-    q = torch.randn(1, 1, 4, 4)
+    q = torch.randn(1, 1, 4, 4, device="cpu")
     call: Any = make_call(q, q, q)
     many = take_turns({"calls": lambda: [sdpa.run(call) for _ in range(100)]}, 9)["calls"]
     return min(many) / 100

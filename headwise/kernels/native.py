@@ -92,7 +92,7 @@ def run(call: AttentionCall) -> Tensor:
 
 def run_and_look(call: AttentionCall) -> tuple[Tensor, bool]:
     """The output, and whether all of it is finite, as far as that is known without another pass over it."""
-    seed = int(torch.randint(2**62, ())) if call.dropout else 0
+    seed = int(torch.randint(2**62, (), device="cpu")) if call.dropout else 0
     if call.trains:
         out: Tensor = _Native.apply(call.q, call.k, call.v, call.bias, call.slopes, call.sinks, call, seed)
         return out, False  # (a gradient can meet a key that the output did not)

@@ -98,8 +98,10 @@ class Bits(Mask, kind="bits"):
     def __repr__(self) -> str:
         # Only the shape of a large mask is shown: it is not unpacked.
         shape = (*self.packed.shape[:3], self.k_len)
-        small = math.prod(shape) <= WRITTEN_OUT
-        cells = _unpack(self.packed)[..., : self.k_len] if small else torch.empty((), dtype=torch.bool).expand(shape)
+        if math.prod(shape) <= WRITTEN_OUT:
+            cells = _unpack(self.packed)[..., : self.k_len]
+        else:
+            cells = self.packed.new_empty((), dtype=torch.bool).expand(shape)
         return f"bits({Table('BHqk', (torch.bool,)).show('allowed', cells)})"
 
 

@@ -43,7 +43,7 @@ def big_bird(
     """BigBird's pattern (Zaheer et al. 2020, section 2) for `length` positions: window, global and random blocks.
 
     `window_blocks` (odd) around the diagonal, `global_blocks` at the start that see and are seen by all, and
-    `random_blocks` further ones in each row, drawn from `seed`.
+    `random_blocks` further ones in each row, drawn from `seed`. Its layout is on torch's default device.
 
     >>> print(big_bird(6, block_size=1, window_blocks=3, global_blocks=1, random_blocks=0).draw(6))
     ■ ■ ■ ■ ■ ■
@@ -60,13 +60,15 @@ def big_bird(
     if integer("big_bird: window_blocks", window_blocks, least=1) % 2 == 0:
         raise MaskError(f"big_bird: window_blocks must be odd, the diagonal in the middle. Received: {window_blocks}")
     n = -(-length // block_size)
-    index = torch.arange(n)
+    index = torch.arange(n, device="cpu")
     layout = (index[:, None] - index[None, :]).abs() <= window_blocks // 2
     layout |= (index[:, None] < global_blocks) | (index[None, :] < global_blocks)
     # The random blocks of a row are those with the smallest draws among the blocks that are still free.
-    draws = torch.rand(n, n, generator=torch.Generator().manual_seed(seed)).masked_fill(layout, 2.0)
+    drawn = torch.rand(n, n, generator=torch.Generator().manual_seed(seed), device="cpu")  # the same on every device
+    draws = drawn.masked_fill(layout, 2.0)
     chosen = draws.argsort(dim=-1)[:, :random_blocks]
     layout |= torch.zeros_like(layout).scatter(1, chosen, True) & (draws < 2.0)
+    layout = layout.to(torch.get_default_device())
     made_from = {"length": length, "window_blocks": window_blocks, "global_blocks": global_blocks}
     return BigBird(layout[None, None], block_size, **made_from, random_blocks=random_blocks, seed=seed)
 

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 def evaluate_rectangles(mask: Mask, r: Rectangles) -> Tensor:
     """Extent codes by evaluating every cell of the wanted rectangles, some rectangles at a time."""
     shape = r.shape
-    keep = torch.ones(shape, dtype=torch.bool) if r.wanted is None else torch.broadcast_to(r.wanted, shape)
-    device = mask.device
+    wanted = torch.ones((), dtype=torch.bool, device="cpu") if r.wanted is None else r.wanted
+    keep = torch.broadcast_to(wanted, shape)
+    device = mask.device or torch.device("cpu")
     q0, q1, k0, k1 = (torch.broadcast_to(x, shape)[keep].to(device=device) for x in (r.q_lo, r.q_hi, r.k_lo, r.k_hi))
     b_size, h_size = mask.batch or 1, mask.heads or 1
-    codes = torch.zeros((b_size, h_size, *shape), dtype=torch.int8)
+    codes = torch.zeros((b_size, h_size, *shape), dtype=torch.int8, device="cpu")
     if not len(q0):
         return codes
     # A rectangle smaller than the largest repeats its last row and column, which changes neither "any" nor "all".
@@ -43,7 +44,7 @@ def evaluate_rectangles(mask: Mask, r: Rectangles) -> Tensor:
 def seen_keys(mask: Mask, q_len: int, k_len: int) -> Tensor:
     """The keys that some query may attend to, bool [B|1, H|1, K]: exact, though few cells are looked at."""
     # Nearly every mask lets a key be seen by the query at its own position: one cheap look settles those keys.
-    k = torch.arange(k_len, device=mask.device)
+    k = torch.arange(k_len, device=mask.device or "cpu")
     own = (k - (k_len - q_len)).clamp(0, q_len - 1)
     b_index = axis(mask.batch, None, k.device)[:, None, None]
     h_index = axis(mask.heads, None, k.device)[:, None]
@@ -56,14 +57,14 @@ def seen_keys(mask: Mask, q_len: int, k_len: int) -> Tensor:
         used[..., left] |= codes == Extent.ALL
         # SOME may be conservative in a composition, and is a true "some" elsewhere; evaluating the column settles it.
         unsure = left[((codes == Extent.SOME) & ~used[..., left]).flatten(0, 1).any(0)]
-        queries = torch.arange(q_len, device=mask.device)
+        queries = torch.arange(q_len, device=k.device)
         chunk = max(1, 2**22 // (q_len * used.shape[0] * used.shape[1]))
         for keys in unsure.split(chunk):
             used[..., keys] |= mask.cells(queries, keys.to(queries.device)).any(-2).cpu()
     return used
 
 
-def axis(size: int | None, only: int | None, device: torch.device | None) -> Tensor:
+def axis(size: int | None, only: int | None, device: torch.device) -> Tensor:
     """The indices of examples or heads to ask a mask about: one if all are alike, or if only one is wanted."""
     if size is None:
         return torch.zeros(1, dtype=torch.long, device=device)

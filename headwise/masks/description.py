@@ -57,7 +57,7 @@ def rebuild(tree: object, q_len: int, k_len: int, find: Find) -> Mask:
 def _answers(mask: Mask, q_len: int, k_len: int) -> Mask:
     """What the mask says of every pair, a bit each."""
     shape = (mask.batch or 1, mask.heads or 1, q_len, k_len)
-    q, k = torch.arange(q_len, device=mask.device), torch.arange(k_len, device=mask.device)
+    q, k = (torch.arange(n, device=mask.device or "cpu") for n in (q_len, k_len))
     return bits_of_rows((mask.cells(q[rows], k).cpu() for rows in row_blocks(shape)), k_len)
 
 

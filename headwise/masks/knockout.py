@@ -27,7 +27,8 @@ def knockout(
     ■ ■ ■
     · ■ ■
     """
-    tables = [_flags("queries", queries), _flags("keys", keys), _flags("heads", [True] if heads is None else heads)]
+    tables = [_flags("queries", queries), _flags("keys", keys)]
+    tables.append(tables[0].new_ones(1, 1) if heads is None else _flags("heads", heads))
     if len({len(each) for each in tables} - {1}) > 1:
         raise MaskError(
             f"knockout: expected one number of examples. Received: {', '.join(str(len(each)) for each in tables)}"

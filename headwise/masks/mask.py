@@ -118,8 +118,8 @@ class Mask:
 
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
         """What `blocks` does, for an aligned mask and without the memo."""
-        q_lo = torch.arange(0, q_len, block_q, dtype=torch.int32)[:, None]
-        k_lo = torch.arange(0, k_len, block_k, dtype=torch.int32)[None, :]
+        q_lo = torch.arange(0, q_len, block_q, dtype=torch.int32, device="cpu")[:, None]
+        k_lo = torch.arange(0, k_len, block_k, dtype=torch.int32, device="cpu")[None, :]
         q_hi, k_hi = (q_lo + block_q).clamp(max=q_len), (k_lo + block_k).clamp(max=k_len)
         # In strips, so that the temporaries stay small beside the grid itself.
         strip = max(1, 2**22 // max(1, k_lo.numel() * (self.batch or 1) * (self.heads or 1)))
@@ -188,7 +188,7 @@ class Mask:
         With ints: an `Extent`, over all examples and heads. With integer tensors that broadcast to some shape: int8
         codes [B|1, H|1, *shape]. ALL and NONE are never wrong; SOME is conservative only where a docstring says so.
         """
-        bounds = [torch.as_tensor(x) for x in (q_lo, q_hi, k_lo, k_hi)]
+        bounds = [torch.as_tensor(x, device="cpu") for x in (q_lo, q_hi, k_lo, k_hi)]
         codes = self.rectangles(*torch.atleast_1d(*bounds))
         if any(x.ndim for x in bounds):
             return codes
@@ -203,8 +203,12 @@ class Mask:
         return torch.broadcast_to(allowed, (b_index.shape[0], h_index.shape[0], q.shape[0], k.shape[0]))
 
     def to_bool(self, q_len: int, k_len: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
-        """The dense mask, bool [B|1, H|1, Q, K], True = may attend. `k_len` defaults to `q_len`."""
+        """The dense mask, bool [B|1, H|1, Q, K], True = may attend. `k_len` defaults to `q_len`.
+
+        `device` defaults to that of the mask's tensors; to torch's default device for a mask that has none.
+        """
         k_len = q_len if k_len is None else k_len
+        device = self.device if device is None else device
         return self.aligned(q_len, k_len).cells(torch.arange(q_len, device=device), torch.arange(k_len, device=device))
 
     def to_additive(
@@ -215,9 +219,12 @@ class Mask:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """The mask to add to the scores, [B|1, H|1, Q, K]: 0 where attention is allowed, -inf elsewhere."""
+        """The mask to add to the scores, [B|1, H|1, Q, K]: 0 where attention is allowed, -inf elsewhere.
+
+        `device` as for `to_bool`.
+        """
         allowed = self.to_bool(q_len, k_len, device=device)
-        return torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill_(~allowed, -torch.inf)
+        return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)
 
     def to_block_mask(
         self, q_len: int, k_len: int | None = None, *, block_size: int = 128, device: torch.device | str = "cpu"
@@ -256,8 +263,8 @@ class Mask:
         mask = self.aligned(q_len, k_len)
 
         def find() -> Tensor | None:
-            nobody = torch.zeros((mask.batch or 1, mask.heads or 1, k_len), dtype=torch.bool)
-            used = mask.seen_keys(q_len, k_len) if q_len else nobody
+            shape = (mask.batch or 1, mask.heads or 1, k_len)
+            used = mask.seen_keys(q_len, k_len) if q_len else torch.zeros(shape, dtype=torch.bool, device="cpu")
             return None if bool(used.all()) else used
 
         return mask.remember(("used", q_len, k_len), find)
@@ -268,7 +275,7 @@ class Mask:
 
         def look() -> Tensor:
             # The last query has no later key: it stands at the last one.
-            q = torch.arange(max(0, q_len - 1))
+            q = torch.arange(max(0, q_len - 1), device="cpu")
             later = (q + k_len - q_len + 1).clamp(min=0)
             return mask.rectangles(q, q + 1, later, torch.full_like(q, k_len)) == Extent.NONE
 
@@ -312,7 +319,7 @@ class Mask:
 
     def draw(self, q_len: int, k_len: int | None = None, *, b: int = 0, h: int = 0) -> str:
         """The matrix as text, one line a query: ■ may attend, · may not."""
-        allowed = self.to_bool(q_len, k_len)
+        allowed = self.to_bool(q_len, k_len, device="cpu")
         rows = allowed[b if self.batch else 0, h if self.heads else 0].tolist()
         return "\n".join(" ".join("■" if cell else "·" for cell in row) for row in rows)
 

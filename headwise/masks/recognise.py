@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from headwise.masks.band import Band
 from headwise.masks.bits import bits_of_rows, row_blocks
 from headwise.masks.mask import Mask
-from headwise.masks.padding import lengths
+from headwise.masks.padding import PaddingLengths
 from headwise.masks.row_runs import Bools, Ints, RowRuns, key_padding
 from headwise.masks.tables import of_rank_4
 
@@ -110,7 +110,7 @@ def _parts(cells: Cells) -> list[Mask] | None:
     count, first, last = _count_first_last(cells)
     k_len = cells.shape[3]
     if not count.any():
-        return [lengths(0)]
+        return [PaddingLengths(torch.zeros(1, dtype=torch.long, device="cpu"))]
     rows = RowRuns(count, first, last, np.ones((1, k_len), np.bool_))
     if rows.unbroken and (parts := rows.band()) is not None:
         return parts

@@ -71,7 +71,7 @@ class Runs(Mask, kind="runs"):
         Few ranges of rows meet many ranges of keys, so the keys are left out here.
         """
         start, stop = self.start.cpu(), self.stop.cpu()
-        steps = torch.arange(int((q_hi - q_lo).max()) if q_lo.numel() else 0)
+        steps = torch.arange(int((q_hi - q_lo).max()) if q_lo.numel() else 0, device="cpu")
         chunk = max(1, BLOCK // max(1, len(steps) * start.shape[0] * start.shape[1]))
         found = []
         for lo, hi in zip(q_lo.flatten().split(chunk), q_hi.flatten().split(chunk), strict=True):
@@ -88,9 +88,9 @@ class Runs(Mask, kind="runs"):
             return some
         start, stop = self.start.cpu(), self.stop.cpu()
         q_lo, q_hi, k_lo, k_hi = (torch.broadcast_to(x, some.shape[2:])[tuple(rest)][:, None] for x in bounds)
-        steps = torch.arange(int((q_hi - q_lo).max()))
+        steps = torch.arange(int((q_hi - q_lo).max()), device="cpu")
         answers = []
-        for part in torch.arange(len(b)).split(max(1, BLOCK // len(steps))):
+        for part in torch.arange(len(b), device="cpu").split(max(1, BLOCK // len(steps))):
             rows = torch.minimum(q_lo[part] + steps, q_hi[part] - 1)
             row = (b[part, None], h[part, None], rows)
             answers.append(_meet(start[row], stop[row], k_lo[part], k_hi[part]).any(-1))
@@ -99,7 +99,7 @@ class Runs(Mask, kind="runs"):
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
         # A key is seen where more runs have begun than have ended.
         start, stop = self.start.cpu().long(), self.stop.cpu().long()
-        change = torch.zeros((*start.shape[:2], k_len + 1), dtype=torch.int32)
+        change = torch.zeros((*start.shape[:2], k_len + 1), dtype=torch.int32, device="cpu")
         one = torch.ones_like(start, dtype=torch.int32)
         change.scatter_add_(-1, start, one).scatter_add_(-1, stop, -one)
         return change.cumsum(-1)[..., :k_len] > 0

@@ -96,7 +96,7 @@ def forward(call: Scores, out: Tensor | None, *, seed: int = 0, **answers: Tenso
         seed: of the dropout.
         answers: contiguous, written: those of `ANSWERS` that are in `BESIDE`. See headwise.h.
     """
-    odd = torch.zeros(1, dtype=torch.int64)
+    odd = torch.zeros(1, dtype=torch.int64, device="cpu")
     _call("hw_attention_forward", call, out, {**answers, "odd": odd}, seed=seed)
     return not odd.item()
 
@@ -117,10 +117,10 @@ def backward(
 
     They follow from what `forward` wrote, and from the gradient of the output, `d_out`.
     """
-    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (call.q, call.k, call.v))
-    d_bias = torch.zeros(call.shape, dtype=torch.float32) if with_bias else None
+    dq, dk, dv = (x.new_empty(x.shape) for x in (call.q, call.k, call.v))
+    d_bias = call.q.new_zeros(call.shape, dtype=torch.float32) if with_bias else None
     wanted = {"d_slopes": with_slopes, "d_sinks": with_sinks}
-    of_heads = {name: torch.empty(call.shape[1], dtype=torch.float32) for name in wanted if wanted[name]}
+    of_heads = {name: call.q.new_empty(call.shape[1], dtype=torch.float32) for name in wanted if wanted[name]}
     answers = {"highest": highest, "log_sum": log_sum, **of_heads}
     _call("hw_attention_backward", call, out, answers, (d_out, dq, dk, dv, d_bias), seed=seed)
     if d_bias is not None and call.bias is not None:
@@ -149,11 +149,12 @@ def look(
     sizes |= {"O": len(options.get("offsets", ())), **dict(zip("YX", options.get("size", (0, 0)), strict=True))}
     given: dict[str, Tensor] = {}
     if "offsets" in options:
-        given["offsets"] = torch.tensor(options["offsets"], dtype=torch.int64)
+        given["offsets"] = torch.tensor(options["offsets"], dtype=torch.int64, device="cpu")
     if "keys" in options:
         given["keys"] = options["keys"].expand(batch, heads, -1).contiguous()
     names = {*names, *(("highest", "log_sum") if "received" in names else ())}
-    found = {name: torch.empty([sizes[dim] for dim in ANSWERS[name][0]], dtype=ANSWERS[name][1]) for name in names}
+    shapes = {name: ([sizes[dim] for dim in ANSWERS[name][0]], ANSWERS[name][1]) for name in names}
+    found = {name: torch.empty(shape, dtype=dtype, device="cpu") for name, (shape, dtype) in shapes.items()}
     beside = BESIDE if sizes["T"] <= 1 else BESIDE - {"top_weights", "top_keys"}
     if out is not None or names <= beside:
         _call("hw_attention_forward", call, out, {**given, **{name: found[name] for name in names & beside}})

@@ -30,7 +30,7 @@ def attend(call: AttentionCall) -> Tensor:
             allowed = call.mask.cells(q, k)
         else:  # an infinite limit is a float, any other an integer
             low, high = (far if isinstance(x, float) else x for x, far in zip(band, (low, high), strict=True))
-    seed = torch.randint(2**62, ()) if call.dropout else None
+    seed = torch.randint(2**62, (), device="cpu") if call.dropout else None
     tensors = (call.q, call.k, call.v, allowed, call.bias, call.slopes, call.sinks, seed)
     out: Tensor = _attend(*tensors, low, high, call.scale, call.softcap or 0.0, call.dropout)[0]
     return out

@@ -72,7 +72,7 @@ def _words(mask: Mask, q_len: int, k_len: int, some: NDArray[np.bool_]) -> NDArr
         columns = np.flatnonzero(here.any((0, 1)))  # blocks that are masked in some matrix
         if not len(columns):
             continue
-        rows = torch.arange(tile * SIZE, min(q_len, (tile + 1) * SIZE), device=mask.device)
+        rows = torch.arange(tile * SIZE, min(q_len, (tile + 1) * SIZE), device=mask.device or "cpu")
         keys = torch.from_numpy((columns[:, None] * SIZE + np.arange(SIZE)).ravel()).to(rows.device)
         cells = mask.cells(rows, keys.clamp(max=k_len - 1)).cpu().numpy()
         cells = np.broadcast_to(cells, (*here.shape[:2], len(rows), len(keys)))

@@ -348,7 +348,7 @@ class AttentionRecord:
         """That of a few rows, without waiting for all the others: [B, heads, rows]."""
         batch, all_heads, q_len, k_len = self.shape
         index = torch.arange(q_len, device=self.q.device)[rows]
-        numbers = torch.arange(all_heads)[heads].tolist()
+        numbers = torch.arange(all_heads, device=self.q.device)[heads].tolist()
         if batch * len(numbers) * len(index) * k_len <= BLOCK_CELLS:
             sinks = None if self.sinks is None else self.sinks[heads][:, None]
             return Normaliser.of(self.call.scores(index, EVERY, heads)).with_sinks(sinks)

@@ -160,8 +160,11 @@ class TensorFile:
             dtype, shape, begin, _ = self._entries[name]
             count = math.prod(shape)
             # One at a time, and not as views of one tensor: torch counts changes in place for all views together.
-            x = torch.frombuffer(self._bytes, dtype=dtype, count=count, offset=begin) if count else torch.empty(0)
-            self._tensors[name] = x.to(dtype).view(shape)
+            if count:
+                x = torch.frombuffer(self._bytes, dtype=dtype, count=count, offset=begin)
+            else:
+                x = torch.empty(0, dtype=dtype, device="cpu")
+            self._tensors[name] = x.view(shape)
         return self._tensors[name]
 
     def check_header(self) -> None:

@@ -43,7 +43,7 @@ class Terms:
     @property
     def weights(self) -> Tensor:
         """The weights of the row, [K]; 0 for an empty row."""
-        sinks = None if self.sink is None else torch.tensor([self.sink], dtype=torch.float64)
+        sinks = None if self.sink is None else self.k.new_tensor([self.sink])
         return attention_weights(self.scores[None, None, None], sinks)[0, 0, 0]
 
 

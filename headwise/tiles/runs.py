@@ -35,8 +35,9 @@ def runs_of_rows(
     if mask is None or mask.cellwise:  # to ask about blocks would evaluate every cell just as well
         return (Run(first, past, mask is not None),) if first < past else ()
     edges = edges_of(first, past)
-    k = torch.tensor(edges)
-    codes = mask.rectangles(torch.tensor([q_lo]), torch.tensor([q_hi]), k[:-1], k[1:])
+    k = torch.tensor(edges, device="cpu")
+    q = torch.tensor([q_lo, q_hi], device="cpu")
+    codes = mask.rectangles(q[:1], q[1:], k[:-1], k[1:])
     return runs_of(codes[b or 0, h or 0].numpy(), edges)
 
 

@@ -115,7 +115,7 @@ def dense(mask: Any, real: Tensor | None, query: Tensor, heads: int | None, keys
     together = with_real(mask, as_real(real, None, keys))
     if together is None:
         return np.ones((1, query.shape[1], keys), dtype=bool)
-    found = fit_mask(together, query, heads, query.shape[1], keys).to_bool(query.shape[1], keys)
+    found = fit_mask(together, query, heads, query.shape[1], keys).to_bool(query.shape[1], keys, device="cpu")
     return found[0].numpy()
 
 

@@ -68,7 +68,7 @@ class FirstVisible(Statistic):
         most = min(self.first_keys, k_len)
         used = None if mask is None else mask.used_keys(q_len, k_len)  # bool [B|1, H|1, K]
         if used is None:
-            return torch.arange(most)[None, None]
+            return torch.arange(most, device="cpu")[None, None]
         at = torch.where(used, torch.arange(k_len, device=used.device), k_len)
         keys = at.topk(most, largest=False, sorted=True).values
         return keys.masked_fill(keys == k_len, -1).cpu()
