@@ -34,6 +34,7 @@ class PatchForecasterConfig:
         dim, num_layers, num_heads, ffn_dim, dropout: of the encoder.
         num_quantiles: how many there are beside the point forecast.
         centre: what is subtracted from a context, and added to its forecast: its mean, or its last value.
+        linear: of a `PatchForecaster`, whether a linear map alone forecasts too, and a mean of both is the forecast.
 
     Raises:
         ArgumentError: a size below 1, a context shorter than a patch, a dim that is no multiple of num_heads.
@@ -50,6 +51,7 @@ class PatchForecasterConfig:
     dropout: float = 0.2
     num_quantiles: int = 0
     centre: Centre = "mean"
+    linear: bool = False
 
     def __post_init__(self) -> None:
         for name in ("horizon", "patch_length", "stride", "dim", "num_layers", "num_heads", "ffn_dim"):
@@ -79,12 +81,14 @@ class PatchForecaster(nn.Module):
     Nie et al. 2023 (PatchTST, arXiv:2211.14730), section 3.1: every channel of a series is read by itself, by the same
     weights; a context is normalised, and its forecast is given back what was taken (Kim et al. 2022, equations 1, 2).
     A linear map of the context itself is added (Das et al. 2023, TiDE, arXiv:2304.08424, section 4): what a straight
-    weighing of the past can tell, attention need not learn.
+    weighing of the past can tell, attention need not learn. With `config.linear` a second such map forecasts alone
+    (Zeng et al. 2023, DLinear, arXiv:2205.13504), and the forecast is the mean of both: they err in different places.
+    `share` is the weight of the linear one in it.
 
     >>> model = PatchForecaster(PatchForecasterConfig(context=336, horizon=96))
     >>> forecast_NFO = model(torch.randn(7, 336))
 
-    Its parts are `embed`, `position`, `encoder`, `head` and `direct`.
+    Its parts are `embed`, `position`, `encoder`, `head`, `direct` and, if asked for, `linear`.
     """
 
     def __init__(self, config: PatchForecasterConfig) -> None:
@@ -106,6 +110,11 @@ class PatchForecaster(nn.Module):
         self.direct = nn.Linear(config.context, outputs, bias=False)
         nn.init.zeros_(self.head.weight)  # it begins with the mean of the context, as DLinear does
         nn.init.constant_(self.direct.weight, 1 / config.context)
+        self.linear = nn.Linear(config.context, outputs, bias=False) if config.linear else None
+        if self.linear is not None:
+            nn.init.constant_(self.linear.weight, 1 / config.context)
+            self.share: Tensor
+            self.register_buffer("share", torch.tensor(0.5))
 
     def forward(
         self, context_NS: Tensor, future_NF: Tensor | None = None, *, record: bool = False
@@ -123,15 +132,23 @@ class PatchForecaster(nn.Module):
         Raises:
             ShapeError: a context of another length.
         """
+        each_NFO, seen = self.members(context_NS, record=record)
+        y_NFO = each_NFO[0] if self.linear is None else torch.lerp(each_NFO[0], each_NFO[1], self.share)
+        return y_NFO if seen is None else (y_NFO, seen)
+
+    def members(self, context_NS: Tensor, *, record: bool = False) -> tuple[list[Tensor], Seen | None]:
+        """The forecasts [N, F, O] whose mean is that of `forward`: of the patches and, with `config.linear`, of the
+        linear map. Each is to learn by its own loss: by the loss of the mean both would be one model."""
         _check("context", context_NS, self.config.context)
         scale = Scale.of(context_NS, self.config.centre)
         given_NS = scale.normalise(context_NS)
         x_NKM = self.embed(_patches(given_NS, self.config)) + self.position.weight
         found = self.encoder(self.dropout(x_NKM), record=record)
         x_NKM, seen = found if record else (found, None)
-        y_NFO = self.head(self.dropout(x_NKM.flatten(1))) + self.direct(given_NS)
-        y_NFO = scale.restore(y_NFO.unflatten(1, (self.config.horizon, -1)))
-        return y_NFO if seen is None else (y_NFO, seen)
+        written = [self.head(self.dropout(x_NKM.flatten(1))) + self.direct(given_NS)]
+        if self.linear is not None:
+            written.append(self.linear(given_NS))
+        return [scale.restore(y.unflatten(1, (self.config.horizon, -1))) for y in written], seen
 
 
 class CausalPatchForecaster(nn.Module):

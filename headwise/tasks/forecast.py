@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import huber_loss
 
 from headwise.errors import ArgumentError
 from headwise.graphs import patch_forecaster
@@ -131,10 +132,12 @@ class Forecast(Task[ForecastOptions]):
                     f"{data.name}: column {channel!r} is constant, so there is nothing to learn. Name other columns "
                     "with --target"
                 )
-        return cls._make(options, channels, facts, season)
+        return cls._make(options, channels, facts, season, linear=options.model == "patch")
 
     @classmethod
-    def _make(cls, options: ForecastOptions, channels: Sequence[str], facts: dict[str, Facts], season: int) -> Self:
+    def _make(
+        cls, options: ForecastOptions, channels: Sequence[str], facts: dict[str, Facts], season: int, *, linear: bool
+    ) -> Self:
         config = PatchForecasterConfig(
             context=options.context,
             horizon=options.horizon,
@@ -147,6 +150,7 @@ class Forecast(Task[ForecastOptions]):
             dropout=options.dropout,
             num_quantiles=len(options.quantiles),
             centre=options.centre,
+            linear=linear,
         )
         model = PatchForecaster(config) if options.model == "patch" else CausalPatchForecaster(config)
         return cls(options, model, channels=channels, facts=facts, season=season)
@@ -178,15 +182,44 @@ class Forecast(Task[ForecastOptions]):
         return {"context": values_NS[:, :context].contiguous(), "future": values_NS[:, context:].contiguous()}
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The squared or absolute error of the point forecast, and the pinball loss of the quantiles."""
-        future_NF = batch["future"]
-        # The true future may be read in training only.
-        y_NFO = self.model(batch["context"], future_NF if self.training else None)
-        error_NF = y_NFO[..., 0] - future_NF
-        loss = (error_NF.square() if self.options.loss == "mse" else error_NF.abs()).sum()
+        """The error of the point forecast, and the pinball loss of the quantiles; in training of each of the forecasts
+        whose mean is the model's."""
+        context_NS, future_NF = batch["context"], batch["future"]
+        if not self.training:
+            each_NFO = [self.model(context_NS)]
+        elif isinstance(self.model, PatchForecaster):
+            each_NFO, _ = self.model.members(context_NS)
+        else:  # it reads the true future, in training only
+            each_NFO = [self.model(context_NS, future_NF)]
+        losses = [self._loss(y_NFO, future_NF) for y_NFO in each_NFO]
+        return torch.stack(losses).mean(), torch.tensor(future_NF.numel(), device=future_NF.device)
+
+    def _loss(self, y_NFO: Tensor, future_NF: Tensor) -> Tensor:
+        point_NF = y_NFO[..., 0]
+        if self.options.loss == "huber":  # twice, so that near 0 it is the square of the error
+            loss = 2 * huber_loss(point_NF, future_NF, reduction="sum")
+        else:
+            error_NF = point_NF - future_NF
+            loss = (error_NF.square() if self.options.loss == "mse" else error_NF.abs()).sum()
         if self.quantiles:
             loss = loss + pinball(y_NFO[..., 1:], future_NF, y_NFO.new_tensor(self.quantiles)).mean(-1).sum()
-        return loss, torch.tensor(future_NF.numel(), device=future_NF.device)
+        return loss
+
+    def settle(self, held_out: Data) -> bool:
+        """The share of the linear map in the forecast, of 0, 1/2 and 1: by the error of the point forecast."""
+        model = self.model
+        if not isinstance(model, PatchForecaster) or model.linear is None:
+            return False
+        errors = dict.fromkeys((0.5, 0.0, 1.0), 0.0)  # of equal ones the first
+        self.eval()
+        with torch.no_grad():
+            for batch, _ in self.batches(self.encode(held_out)):
+                patches_NF, linear_NF = (y_NFO[..., 0] for y_NFO in model.members(batch["context"])[0])
+                for share in errors:
+                    error_NF = torch.lerp(patches_NF, linear_NF, share) - batch["future"]
+                    errors[share] += float((error_NF.abs() if self.options.loss == "mae" else error_NF.square()).sum())
+        model.share.fill_(min(errors, key=lambda share: errors[share]))
+        return True
 
     # Use.
 
@@ -294,13 +327,15 @@ class Forecast(Task[ForecastOptions]):
         return patch_forecaster.graphs(self.model, inputs_of(self.model, self.predict, rows))
 
     def state(self) -> dict[str, Any]:
-        """The columns, their scales in each series, and the season."""
-        return {"channels": self.channels, "season": self.season, "series": self.facts}
+        """The columns, their scales in each series, the season, and whether a linear map forecasts beside attention."""
+        linear = self.model.config.linear
+        return {"channels": self.channels, "season": self.season, "series": self.facts, "linear": linear}
 
     @classmethod
     def restore(cls, options: ForecastOptions, state: dict[str, Any], folder: Path) -> Self:
         """The task as it was learned, with random weights."""
-        return cls._make(options, state["channels"], state["series"], state["season"])
+        linear = state.get("linear", False)  # version 0.1.0 had none
+        return cls._make(options, state["channels"], state["series"], state["season"], linear=linear)
 
     # Building blocks.
 

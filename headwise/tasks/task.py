@@ -114,6 +114,10 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         """Notes on rows that are learned or scored only in part, one sentence each. By default those of `cut`."""
         return cut_notes(self.cut(data), data.numbers, data.unit)
 
+    def settle(self, held_out: Data) -> bool:
+        """After the training, choose by the held-out data what training does not. Whether weights changed."""
+        return False
+
     @abstractmethod
     def length(self, example: Any) -> int:
         """The number of tokens in an example; examples of similar length share a batch."""

@@ -58,8 +58,8 @@ def test_the_verbs_and_their_options_are_pinned() -> None:
 
 # What every task has, and what it has besides; how a flag is written follows from the name (tests/cli/test_train.py).
 OF_EVERY_TASK = (
-    "accelerator batch_size batch_tokens clip compile config data debug devices dim dropout epochs heads lang lr "
-    "monitor_every nodes out patience precision print_config resume schedule seed strategy time_limit validation "
+    "accelerator average batch_size batch_tokens clip compile config data debug devices dim dropout epochs heads lang "
+    "lr monitor_every nodes out patience precision print_config resume schedule seed strategy time_limit validation "
     "validation_share warmup weight_decay"
 )
 _TEXT_TO_TEXT = (

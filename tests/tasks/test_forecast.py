@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from headwise import tasks
 from headwise.errors import ArgumentError, DtypeError
@@ -142,19 +143,46 @@ def test_a_series_that_was_not_learned_is_measured_by_itself() -> None:
 
 
 def test_the_loss_is_the_squared_error_and_the_pinball_loss() -> None:
-    task = untrained({"x": np.sin(np.arange(40.0)).tolist()})
+    task = untrained({"x": np.sin(np.arange(40.0)).tolist()}, loss="mse")
     windows = task.encode(task.read({"x": np.sin(np.arange(40.0)).tolist()}, task.options))
     batch = task.collate([windows[0], windows[5]])
-    total, count = task.loss(batch)
+    total, count = task.eval().loss(batch)
     y, truth = task.model(batch["context"]), batch["future"]
     expected = (y[..., 0] - truth).square() + pinball(y[..., 1:], truth, torch.tensor([0.1, 0.5, 0.9])).mean(-1)
     torch.testing.assert_close(total / count, expected.mean())
 
 
+def test_huber_is_the_square_near_0_and_twice_the_distance_far_away() -> None:
+    task = untrained({"x": list(range(12))}, loss="huber", quantiles=())
+    error = torch.tensor([[[0.5], [-3.0]]])
+    torch.testing.assert_close(task._loss(error, torch.zeros(1, 2)), torch.tensor(0.5**2 + 2 * 3.0 - 1))
+
+
+def test_in_training_each_of_both_forecasts_has_its_own_loss() -> None:
+    """The linear map learns nothing from the error of the patches, nor they from its."""
+    task = untrained({"x": np.sin(np.arange(40.0)).tolist()}, dropout=0.0)
+    windows = task.encode(task.read({"x": np.sin(np.arange(40.0)).tolist()}, task.options))
+    batch = task.collate([windows[0], windows[5]])
+    nn.init.normal_(task.model.linear.weight)
+    losses = [task._loss(y, batch["future"]) for y in task.model.members(batch["context"])[0]]
+    torch.testing.assert_close(task.train().loss(batch)[0], (losses[0] + losses[1]) / 2)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_validation_decides_on_the_share_of_the_linear_map(share: float) -> None:
+    task = untrained({"x": np.sin(np.arange(40.0)).tolist()}, dropout=0.0, horizon=4)
+    held_out = task.read({"x": np.sin(np.arange(40.0)).tolist()}, task.options)
+    true = task.collate(list(task.encode(held_out)))["future"]
+    wrong = {0.0: (0.0, 1.0), 0.5: (1.0, -1.0), 1.0: (1.0, 0.0)}[share]
+    task.model.members = lambda context: ([(true + by)[..., None] for by in wrong], None)
+    assert task.settle(held_out)
+    assert float(task.model.share) == share
+
+
 def test_a_decoder_is_validated_on_what_it_writes_itself() -> None:
     """In training it reads the truth of the patch before; a forecast cannot."""
     x = np.sin(np.arange(40.0)).tolist()
-    task = untrained({"x": x}, model="causal", horizon=4, quantiles=(), dropout=0.0)
+    task = untrained({"x": x}, model="causal", horizon=4, quantiles=(), dropout=0.0, loss="mse")
     windows = task.encode(task.read({"x": x}, task.options))
     batch = task.collate([windows[0], windows[7]])
     context, truth = batch["context"], batch["future"]

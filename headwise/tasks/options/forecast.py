@@ -40,12 +40,20 @@ class ForecastOptions(TrainOptions):
     quantiles: tuple[str, ...] = option(
         ("0.1", "0.5", "0.9"), "Quantiles to forecast, such as 0.1,0.5,0.9.", metavar="NUMBERS"
     )
-    loss: Literal["mse", "mae"] = option("mse", "The point forecast is the mean (mse) or the median (mae).")
+    loss: Literal["mse", "mae", "huber"] = option(
+        "huber", "The point forecast is the mean (mse) or the median (mae); huber is mse that outliers sway less."
+    )
     season: int | None = option(None, "Steps per season. Default: by time step: hourly 24, daily 7 …", least=1)
     standardise: bool = option(True, "Compute losses and scores on standardised values.")
     interpolate: bool = option(False, "Fill gaps by linear interpolation.")
     sort: bool = option(False, "Sort the rows by timestamp.")
 
+    average: float = option(
+        0.99,
+        "Validate and save an exponential mean of the weights with this decay; 0 = the weights themselves.",
+        least=0,
+        below=1,
+    )
     epochs: int = option(8, "Number of epochs.", least=1)
     batch_tokens: int = option(65536, "Patches per batch, over all columns and devices.", least=1)
     batch_size: int | None = option(128, "Most windows in a batch.", least=1)

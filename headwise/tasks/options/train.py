@@ -62,6 +62,12 @@ class TrainOptions:
         "linear", "How the learning rate falls after the warmup."
     )
     weight_decay: float = option(0.01, "Weight decay of AdamW, except for biases, norms and embeddings.", least=0)
+    average: float = option(
+        0.0,
+        "Validate and save an exponential mean of the weights with this decay; 0 = the weights themselves.",
+        least=0,
+        below=1,
+    )
     clip: float = option(1.0, "Clip gradients to this norm; 0 = never.", least=0)
     dropout: float = option(0.1, "Dropout in training.", least=0, below=1)
     patience: int = option(0, "Stop after this many epochs without improvement; 0 = never.", least=0)

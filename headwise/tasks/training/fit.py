@@ -23,6 +23,7 @@ from headwise.errors import ArgumentError, FileError
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.training import notes, processes, run, strategies
 from headwise.tasks.training.batches import Examples
+from headwise.tasks.training.callbacks.averaging import Averaging
 from headwise.tasks.training.callbacks.best import Best
 from headwise.tasks.training.callbacks.curve import Curve
 from headwise.tasks.training.callbacks.finite import FiniteValidation
@@ -31,6 +32,7 @@ from headwise.tasks.training.callbacks.progress import Telling
 from headwise.tasks.training.callbacks.seeding import Seeding
 from headwise.tasks.training.callbacks.signals import Interrupt
 from headwise.tasks.training.folder import check_new
+from headwise.tasks.training.weights import save_weights
 
 if TYPE_CHECKING:
     from headwise.tasks.rows.tables import Data
@@ -99,6 +101,8 @@ def _fit(
     doubts = _train(task, folder, training, held_out, keep=keep, resume=begun)
     if strategies.first():
         trained = run.restore(folder, kind)
+        if held_out is not None and trained.settle(held_out):
+            save_weights(trained.state_dict(), folder / run.WEIGHTS)
         run.save_files(trained, folder)  # again: some have weights in them
         if held_out is not None:
             scores = trained.evaluate(held_out)
@@ -169,11 +173,13 @@ def _train(
     by = task.best_by if validated else None
     with Interrupt(waits=keep) as interrupt, _quiet():
         curve = Curve(folder if keep else None, by[0] if by else None)
-        best = Best(folder / run.WEIGHTS, by, options.patience)
+        averaging = Averaging(options.average) if options.average else None
+        best = Best(folder / run.WEIGHTS, by, options.patience, averaging)
         callbacks: list[Callback] = [
             Seeding(options.seed),
             FiniteValidation(),
             best,
+            *([averaging] if averaging else []),
             curve,
             Telling(curve, best),
             Last(folder / run.LAST if keep else None, interrupt, options.time_limit),

@@ -63,6 +63,11 @@ def check(options: TrainOptions) -> None:
         )
     if options.strategy == "fsdp" and options.precision == "16-mixed":
         raise ArgumentError("precision: '16-mixed' does not go with strategy 'fsdp'; expected 'bf16-mixed' or '32'")
+    if options.strategy == "fsdp" and options.average:
+        raise ArgumentError(
+            f"average: the mean of the weights does not go with strategy 'fsdp', where no process has all of them; "
+            f"expected 0. Received: {options.average:g}"
+        )
     if accelerator == "mps" and world.devices * world.nodes > 1:
         raise ArgumentError(
             f"devices: expected 1, because Apple GPUs cannot train together. Received: {world.devices}; pass devices=1 "

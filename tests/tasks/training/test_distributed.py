@@ -240,6 +240,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         ({"accelerator": "gpu"}, "accelerator: 'gpu' was asked for, but torch sees no GPU; pass 'cpu', or 'auto'"),
         ({"nodes": 2}, "nodes: 2 machines need torchrun or srun"),
         ({"devices": 2, "strategy": "fsdp", "precision": "16-mixed"}, "'16-mixed' does not go with strategy 'fsdp'"),
+        ({"devices": 2, "strategy": "fsdp", "average": 0.9}, "average: .* not go with strategy 'fsdp'.*Received: 0.9"),
     ],
 )
 def test_what_cannot_be_is_refused(alone: pytest.MonkeyPatch, options: dict[str, Any], said: str) -> None:

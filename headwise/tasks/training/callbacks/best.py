@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any, Literal
 
 from pytorch_lightning import Callback, Trainer
 
 from headwise.errors import ArgumentError
+from headwise.tasks.training.callbacks.averaging import Averaging
 from headwise.tasks.training.weights import save_weights
 
 
@@ -18,10 +20,17 @@ class Best(Callback):
         path: of the weights.
         by: the name of a logged score, and whether more of it is better; None = the latest are the best.
         patience: how many epochs without better ones end the training; 0 = any number.
+        averaging: what has the weights to save, if they are not the module's own.
     """
 
-    def __init__(self, path: Path, by: tuple[str, Literal["max", "min"]] | None, patience: int) -> None:
-        self.path, self.by, self.patience = path, by, patience
+    def __init__(
+        self,
+        path: Path,
+        by: tuple[str, Literal["max", "min"]] | None,
+        patience: int,
+        averaging: Averaging | None = None,
+    ) -> None:
+        self.path, self.by, self.patience, self.averaging = path, by, patience, averaging
         self.score: float | None = None
         self.loss = float("inf")  #: validation loss of the best weights, which decides between equal scores
         self.epoch = 0  #: of the best weights, from 1
@@ -48,7 +57,8 @@ class Best(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         if self.by is None:
-            self._save(trainer)
+            with contextlib.nullcontext() if self.averaging is None else self.averaging.used(pl_module):
+                self._save(trainer)
 
     def _stop_if_waited(self, trainer: Trainer) -> None:
         if self.patience and self.waited >= self.patience:
