@@ -142,7 +142,7 @@ def uncased(text: str, limit: int | None) -> Tokens:
 
 
 def test_padding_and_batches_change_nothing() -> None:
-    one, many = (profile(tiny(), TEXTS, length=16, batch=batch) for batch in (1, 300))
+    one, many = (profile(tiny(), TEXTS[:12], length=16, batch=batch) for batch in (1, 300))
     assert (one.texts, one.windows, one.tokens) == (many.texts, many.windows, many.tokens)
     for name, x in one.layers[0].numbers.items():
         torch.testing.assert_close(x, many.layers[0].numbers[name], rtol=1e-6, atol=1e-6, msg=name)
