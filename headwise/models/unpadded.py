@@ -61,4 +61,5 @@ def _pass(bert: Bert, ids_T: Tensor, types_T: Tensor | None, lengths: Sequence[i
     places_T = torch.cat([torch.arange(length) for length in lengths])
     documents_T = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     types_T = torch.zeros_like(ids_T) if types_T is None else types_T
-    return bert.through(bert.embeddings(ids_T[None], types_T[None], places_T), masks.documents(documents_T))[0]
+    x_1TM = bert.embeddings(ids_T[None], types_T[None], places_T)
+    return bert.through(x_1TM, masks.documents(documents_T), places_T)[0]
