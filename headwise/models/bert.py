@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,9 @@ from headwise.nn.positions import Positions, Rope, T5Buckets
 from headwise.nn.real import as_real
 from headwise.nn.transformer_layer import EncoderLayer
 
-__all__ = ["ACTIVATIONS", "Bert", "BertConfig", "check_ids"]
+__all__ = ["ACTIVATIONS", "Bert", "BertConfig", "check_ids", "known_types"]
+
+Types = TypeVar("Types")
 
 
 class Bert(nn.Module):
@@ -157,6 +159,11 @@ class Bert(nn.Module):
         if self.pooler is None:
             raise CheckpointError("the checkpoint has no pooler. Use the mean of the hidden states, or that of [CLS]")
         return torch.tanh(self.pooler(hidden_BSM[:, 0]))
+
+
+def known_types(encoder: nn.Module, types: Types) -> Types | None:
+    """The token types for an encoder that may have none: DistilBERT's tokenizer tells them, but the model has none."""
+    return None if isinstance(encoder, Bert) and not encoder.reads_types else types
 
 
 class Embeddings(nn.Module):

@@ -71,9 +71,9 @@ class EncoderDecoderConfig:
             raise ArgumentError(
                 "vocab_size: expected the number of tokens where there is no bert. Received: vocab_size=None"
             )
-        elif self.dim != self.bert.dim:
+        elif self.dim != self.bert.embedding_width:
             raise ArgumentError(
-                f"dim: expected {self.bert.dim}, as the embeddings of bert have it. Received: dim={self.dim}"
+                f"dim: expected {self.bert.embedding_width}, as the embeddings of bert have it. Received: dim={self.dim}"
             )
         for name in ("dim", "num_heads", "encoder_layers", "decoder_layers", "max_positions"):
             options.whole(name, getattr(self, name))
