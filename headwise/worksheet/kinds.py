@@ -86,6 +86,7 @@ def _cross_layer(b: Builder, module: CrossLayer, given: Given) -> Matrix:
 
 
 def _bert(b: Builder, model: Bert, given: Given) -> Matrix:
+    model.config.require_bert("a worksheet of Bert")
     ids = given.get("input_ids")
     kinds = given.get("token_type_ids")
     table = model.embeddings

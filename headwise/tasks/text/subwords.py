@@ -27,7 +27,7 @@ class Pieces(NamedTuple):
     """A text's tokens without signs."""
 
     ids: list[int]
-    offsets: list[tuple[int, int]]  # each token is text[start:end]
+    offsets: list[tuple[int, int]]  # each token is text[start:end], without the space that it may begin with
 
 
 class Read(NamedTuple):
@@ -109,7 +109,7 @@ class Subwords:
         for text in texts:
             check_text(text)
         found = self._backend.encode_batch(list(texts), add_special_tokens=False)
-        return [Pieces(each.ids, each.offsets) for each in found]
+        return [Pieces(each.ids, self._trimmed(text, each.offsets)) for text, each in zip(texts, found, strict=True)]
 
     def read(self, texts: Sequence[str]) -> Read:
         """One text, or a pair, for `named` too. Errors as of `pieces`."""
@@ -120,7 +120,8 @@ class Subwords:
         pieces = []
         for number in range(len(texts)):
             mine = [place for place, sequence in enumerate(sequences) if sequence == number]
-            pieces.append(Pieces([ids[place] for place in mine], [offsets[place] for place in mine]))
+            at = self._trimmed(texts[number], [offsets[place] for place in mine])
+            pieces.append(Pieces([ids[place] for place in mine], at))
         return Read(tuple(texts), pieces, encoding)
 
     def pair(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
@@ -179,6 +180,12 @@ class Subwords:
         signs = {token.content: id_ for id_, token in added if token.special}
         found = [signs.get(name) for name in names] + [self._backend.token_to_id(name) for name in names]
         return next((id_ for id_ in found if id_ is not None), None)
+
+    def _trimmed(self, text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The offsets without spaces at the beginning of a token: all but WordPiece have "Ġfilm", "▁film"."""
+        if isinstance(self._backend.model, tokenizers.models.WordPiece):
+            return offsets
+        return [(end - len(text[start:end].lstrip()), end) for start, end in offsets]
 
     def _characters(self, word: str) -> list[str]:
         """A word, which the tokenizer has for one, in the smallest pieces: "w", "##o", "##r", "##d"."""
