@@ -15,6 +15,7 @@ from headwise import masks
 from headwise.models.bert import Bert
 
 TOKENS = 4096  # per pass
+RELATIVE_TOKENS = 1024  # of a model with a relative bias, which is as large as the square of that
 
 
 def read(bert: Bert, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> list[Tensor]:
@@ -26,7 +27,8 @@ def read(bert: Bert, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]
         types: which text of a pair each token belongs to; None = all to the first.
     """
     found: list[Tensor] = [torch.empty(0)] * len(ids)
-    for places in _passes([len(each) for each in ids]):
+    most = RELATIVE_TOKENS if bert.config.relative_buckets else TOKENS
+    for places in _passes([len(each) for each in ids], most):
         lengths = [len(ids[place]) for place in places]
         hidden_TM = _pass(
             bert,
@@ -39,12 +41,12 @@ def read(bert: Bert, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]
     return found
 
 
-def _passes(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """The indices of the texts that share a pass."""
+def _passes(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """The indices of the texts that share a pass of so many tokens."""
     places: list[int] = []
     total = 0
     for place, length in enumerate(lengths):
-        if places and total + length > TOKENS:
+        if places and total + length > most:
             yield places
             places, total = [], 0
         places.append(place)
