@@ -112,8 +112,8 @@ class Answer(Task[AnswerOptions]):
         room = self.max_length - len(question) - frame.size
         if room < 1:
             raise ArgumentError(
-                f"max_length: expected room for a context beside a question of {len(question)} tokens and {frame.size} signs. "
-                f"Received: max_length={self.max_length}. Increase it, or reduce question_length"
+                f"max_length: expected room for a context beside a question of {len(question)} tokens and {frame.size} "
+                f"signs. Received: max_length={self.max_length}. Increase it, or reduce question_length"
             )
         # The requested overlap, but at most half of the window, and enough that no training answer is cut.
         overlap = min(max(min(self.options.overlap, room // 2), self.longest - 1), room - 1)

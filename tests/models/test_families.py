@@ -154,7 +154,9 @@ class TestFamilies:
         ours(ids, mask)[mask.bool()].sin().sum().backward()
         theirs(ids, mask).last_hidden_state[mask.bool()].sin().sum().backward()
         expected = FAMILIES[ours.config.family].encoder_tensors({n: p.grad for n, p in theirs.named_parameters()})
-        found = named(FAMILIES[ours.config.family], ((n, p.grad) for n, p in ours.named_parameters() if p.grad is not None))
+        found = named(
+            FAMILIES[ours.config.family], ((n, p.grad) for n, p in ours.named_parameters() if p.grad is not None)
+        )
         for each, gradient in found.items():
             # Rows of padding get no gradient there.
             rows = slice(PAD + 1, None) if "word" in each or "tok_emb" in each or "position" in each else slice(None)
@@ -221,7 +223,7 @@ class TestRefused:
         ours = Bert.from_pretrained(tmp_path)
         ids = torch.tensor([[3, 4]])
         assert torch.equal(ours(ids, token_type_ids=torch.zeros_like(ids)), ours(ids))
-        with pytest.raises(ArgumentError, match="expected ids from 0 to 0. Received: token_type_ids with 1"):
+        with pytest.raises(ArgumentError, match=r"expected ids from 0 to 0\. Received: token_type_ids with 1"):
             ours(ids, token_type_ids=torch.ones_like(ids))
 
 

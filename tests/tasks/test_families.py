@@ -1,4 +1,4 @@
-"""Tasks that begin with a checkpoint of another family than BERT's: its signs, its token types, its own kind when saved."""
+"""Tasks that begin with a checkpoint of another family than BERT's: its signs, its token types, its kind when saved."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_answer(checkpoint: Path) -> None:
 
 def test_masked_language_is_for_berts(tmp_path: Path) -> None:
     CHECKPOINTS["roberta"](tmp_path)
-    with pytest.raises(CheckpointError, match="expected a BERT, whose head .* Received: family='roberta'"):
+    with pytest.raises(CheckpointError, match=r"expected a BERT, whose head .* Received: family='roberta'"):
         Language.fit({"text": PAIRS["text"]}, model=str(tmp_path), **QUICK)
 
 

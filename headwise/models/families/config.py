@@ -123,7 +123,9 @@ class BertConfig:
     def require_bert(self, what: str) -> None:
         """ArgumentError unless `is_bert`; `what` computes nothing else."""
         if not self.is_bert:
-            raise ArgumentError(f"{what}: expected a BERT. Received: family={self.family!r}, which is computed otherwise")
+            raise ArgumentError(
+                f"{what}: expected a BERT. Received: family={self.family!r}, which is computed otherwise"
+            )
 
 
 _MAY_BE_0 = ("num_token_types", "first_position", "relative_buckets")

@@ -68,7 +68,9 @@ class Family:
             for name, tensor in tensors.items()
             if name.startswith(prefix)
         }
-        roots = {self.layer.split(".")[0]} | {name.split(".")[0] for each in self.tensors.values() for name in each.split()}
+        roots = {self.layer.split(".")[0]} | {
+            name.split(".")[0] for each in self.tensors.values() for name in each.split()
+        }
         return {
             name: tensor
             for name, tensor in named.items()

@@ -20,8 +20,8 @@ class Frame(NamedTuple):
 
     @classmethod
     def of(cls, backend: tokenizers.Tokenizer, texts: int) -> Frame:
-        """That of a tokenizer, for so many texts: as it encodes "a"."""
-        encoding = backend.encode(*["a"] * texts)
+        """That of a tokenizer, for one text or two: as it encodes "a"."""
+        encoding = backend.encode("a", "a" if texts == 2 else None)
         signs: list[list[int]] = [[] for _ in range(texts + 1)]
         types_of_signs: list[list[int]] = [[] for _ in range(texts + 1)]
         types, place = [0] * texts, 0

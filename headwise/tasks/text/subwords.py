@@ -1,4 +1,4 @@
-"""`Subwords`: an encoder's tokenizer for many texts, and pairs of texts, at once: a checkpoint's, or one of the data."""
+"""`Subwords`: an encoder's tokenizer for many texts, and pairs of them, at once: a checkpoint's, or one of the data."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Subwords:
         return Read(tuple(texts), pieces, encoding)
 
     def pair(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
-        """The ids that the encoder reads, and the token type of each: of BERT 0, or 1 in the second and at its [SEP]."""
+        """The ids that the encoder reads, and the token type of each: in BERT 0, or 1 in the second and its [SEP]."""
         return self.frames[0].around([first]) if second is None else self.frames[1].around([first, second])
 
     def size(self, pieces: Sequence[Pieces]) -> int:
