@@ -39,8 +39,9 @@ def read_prompt(texts: Sequence[str], files: Sequence[Path]) -> NamedText:
 
 
 def is_bert(model: str) -> bool:
-    """Whether a Hugging Face id or folder is a BERT encoder, which headwise reads itself."""
+    """Whether a Hugging Face id or folder is a BERT encoder or one of its kind, which headwise reads itself."""
     from headwise.models.checkpoint import located, read_config
+    from headwise.models.families import family_of
 
     name = located(model)
     folder = Path(name)
@@ -49,7 +50,7 @@ def is_bert(model: str) -> bool:
 
         folder = Path(huggingface_hub.hf_hub_download(name, "config.json")).parent
     config = read_config(folder)
-    return config.get("model_type", "bert") == "bert" and not config.get("is_decoder")  # of 2018 it has no type
+    return family_of(config) is not None and not config.get("is_decoder")
 
 
 def predicts(model: str) -> bool:

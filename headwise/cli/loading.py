@@ -33,14 +33,15 @@ def load_model(model: str | None, *, generates: bool, dtype: str) -> Pretrained:
 
 
 def _load_bert(name: str, dtype: Any) -> Pretrained | None:
-    """headwise's own BERT with this checkpoint, for use without transformers; None if it is not a BERT."""
+    """headwise's own `Bert` with this checkpoint, for use without transformers; None if it is of no family."""
     from headwise.capture.pretrained import Pretrained
     from headwise.models.bert import Bert
     from headwise.models.checkpoint import read_config, resolve
+    from headwise.models.families import family_of
     from headwise.text import Tokenizer
 
     folder = resolve(name)
-    if read_config(folder).get("model_type") != "bert":
+    if family_of(read_config(folder)) is None:
         return None
     bert = Bert.from_pretrained(folder, dtype=dtype)
     return Pretrained(name, bert, Tokenizer.from_pretrained(folder).encode, bert.config.max_positions)

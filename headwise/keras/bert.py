@@ -48,6 +48,7 @@ class Bert(Layer, twin=models.Bert):
         config = self.config = self._begin(*args, **kwargs).config
         if not isinstance(config, BertConfig):
             raise ArgumentError(f"config: expected a headwise.models.BertConfig. Received: {type(config).__name__}")
+        config.require_bert("config")
         first, *others = seeds(seed, 1 + config.num_layers)
         self.embeddings = _Embeddings(config, seed=first, name="embeddings", dtype=self.dtype_policy)
         self.layers = [

@@ -1,16 +1,17 @@
-"""BERT, the whole encoder, of headwise's layers.
+"""BERT, the whole encoder, of headwise's layers; and encoders of its kind, such as RoBERTa and ModernBERT.
 
-Devlin et al. 2018, arXiv:1810.04805. Any Hugging Face BERT checkpoint loads into it, without transformers.
-Dimension letters: B batch, S sequence, M model, H heads, D head.
+Devlin et al. 2018, arXiv:1810.04805. Their Hugging Face checkpoints load into it, without transformers; what the
+families do otherwise is in their `BertConfig`, and what their checkpoints are like in `headwise.models.families`.
+Dimension letters: B batch, S sequence, M model, E embedding, H heads, D head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,82 +20,21 @@ from torch.overrides import TorchFunctionMode
 from headwise import masks
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
 from headwise.models import checkpoint
-from headwise.nn.feed_forward import Activation
+from headwise.models.families import FAMILIES, BertConfig, read_config
+from headwise.models.families.config import ACTIVATIONS, GATED
+from headwise.models.families.tensors import check_sizes, match
+from headwise.nn.multi_head import MultiHeadAttention
+from headwise.nn.norm import LayerNorm
+from headwise.nn.positions import Positions, Rope, T5Buckets
 from headwise.nn.real import as_real
 from headwise.nn.transformer_layer import EncoderLayer
 
 if TYPE_CHECKING:
     from headwise.models.sentence import SentenceEncoder
 
-ACTIVATIONS: dict[str, Activation] = {  # Hugging Face's name: ours
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-}
+__all__ = ["ACTIVATIONS", "Bert", "BertConfig", "check_ids", "known_types"]
 
-
-@dataclass(frozen=True)
-class BertConfig:
-    """The shape of a BERT; the defaults are BERT-base.
-
-    `initializer_range` is the deviation of the weights that training begins with. 0.02 suits widths near 768; a narrow
-    model whose scores then all begin near 0 learns sooner from `dim ** -0.5`.
-
-    Raises:
-        ArgumentError: a value that no BERT can have.
-    """
-
-    vocab_size: int = 30522
-    dim: int = 768
-    num_layers: int = 12
-    num_heads: int = 12
-    ffn_dim: int = 3072
-    max_positions: int = 512
-    num_token_types: int = 2
-    hidden_act: str = "gelu"
-    layer_norm_eps: float = 1e-12
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    pooler: bool = True
-    initializer_range: float = 0.02
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type == "int" and (type(value) is not int or value < 1):
-                raise ArgumentError(f"{field.name}: expected a whole number above 0. Received: {field.name}={value!r}")
-            if field.type == "float" and (not isinstance(value, int | float) or not 0 <= value < 1):
-                raise ArgumentError(
-                    f"{field.name}: expected a number from 0 to 1, 1 excluded. Received: {field.name}={value!r}"
-                )
-        if self.dim % self.num_heads:
-            raise ArgumentError(f"dim: expected a multiple of num_heads={self.num_heads}. Received: dim={self.dim}")
-        if self.hidden_act not in list(ACTIVATIONS):
-            known = ", ".join(ACTIVATIONS)
-            raise ArgumentError(f"hidden_act: expected one of {known}. Received: hidden_act={self.hidden_act!r}")
-
-    @classmethod
-    def from_json(cls, config: dict[str, Any]) -> BertConfig:
-        """Reads a Hugging Face config.json; what it leaves out is as in BERT-base.
-
-        Raises:
-            CheckpointError: it describes another architecture, or a BERT that this one is not.
-        """
-        if (model_type := config.get("model_type", "bert")) != "bert":
-            raise CheckpointError(f"model_type: expected a BERT encoder. Received: model_type={model_type!r}")
-        if (positions := config.get("position_embedding_type", "absolute")) != "absolute":
-            raise CheckpointError(
-                f"position_embedding_type: expected absolute positions. Received: position_embedding_type={positions!r}"
-            )
-        for flag in ("is_decoder", "add_cross_attention"):
-            if config.get(flag):
-                raise CheckpointError(f"{flag}: expected a BERT encoder, not a decoder. Received: {flag}=true")
-        try:
-            return cls(**{ours: config[theirs] for ours, theirs in CONFIG_NAMES.items() if theirs in config})
-        except ArgumentError as cause:
-            raise CheckpointError(f"config.json: {cause}") from cause
+Types = TypeVar("Types")
 
 
 class Bert(nn.Module):
@@ -109,7 +49,11 @@ class Bert(nn.Module):
         self.config = config
         self.folder: Path | None = None  # of the checkpoint that it came from
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(_layer(config) for _ in range(config.num_layers))
+        # Before the layers, which share it, so that this is its name.
+        self.relative = T5Buckets(config.num_heads, config.relative_buckets) if config.relative_buckets else None
+        self.layers = nn.ModuleList(_layers(config, self.relative))
+        modern = config.modern
+        self.final_norm = None if modern is None else _norm(config, config.dim)
         self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
         self.apply(partial(_initialise, std=config.initializer_range))
 
@@ -124,17 +68,22 @@ class Bert(nn.Module):
 
         Raises:
             ArgumentError: a dropout that is not from 0 to 1, 1 excluded.
-            CheckpointError: no such checkpoint, a damaged one, or one that is not a BERT encoder.
+            CheckpointError: no such checkpoint, a damaged one, or one of no family of `headwise.models.families`.
         """
         folder = checkpoint.resolve(path_or_id)
-        config = BertConfig.from_json(checkpoint.read_config(folder))
+        config = read_config(checkpoint.read_config(folder))
         if dropout is not None:
             config = replace(config, dropout=dropout, attention_dropout=dropout)
-        tensors = _encoder_tensors(checkpoint.load_tensors(folder))
-        _check_sizes(config, tensors)
+        family = FAMILIES[config.family]
+        tensors = family.encoder_tensors(checkpoint.load_tensors(folder))
+        check_sizes(family, config, tensors)
         with torch.device("meta"), _NoInitialisation():  # no memory and no numbers for what is about to be replaced
             bert = cls(replace(config, pooler="pooler.dense.weight" in tensors))
-        bert.load_state_dict({name: t.to(dtype) for name, t in _match(bert, tensors).items()}, assign=True)
+        found = {name: tensor.to(dtype) for name, tensor in match(family, bert, tensors).items()}
+        bert.load_state_dict(found, strict=False, assign=True)  # not strict: what layers share has a name in each
+        for module in bert.modules():
+            if isinstance(module, Rope):
+                module.to_empty(device="cpu")  # which makes its constants again
         bert.folder = folder
         return bert.eval()
 
@@ -145,8 +94,9 @@ class Bert(nn.Module):
             input_ids: [B, S], whole numbers below `config.vocab_size`.
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, on either side: what a
                 tokenizer of Hugging Face calls attention_mask. None = all tokens are real. The hidden states *at*
-                padding are unspecified: do not read them.
-            token_type_ids: [B, S], which sentence of a pair each token is from. Default: all 0.
+                padding are unspecified: do not read them. RoBERTa's kind counts positions over real tokens.
+            token_type_ids: [B, S], which sentence of a pair each token is from. Default: all 0, and nothing else where
+                the model has no types (`reads_types`).
 
         Returns:
             [B, S, M]
@@ -170,19 +120,40 @@ class Bert(nn.Module):
                 f"token_type_ids: expected {list(input_ids.shape)}, as input_ids. Received: "
                 f"token_type_ids={list(token_type_ids.shape)}"
             )
-        check_ids("token_type_ids", token_type_ids, config.num_token_types)
+        check_ids("token_type_ids", token_type_ids, max(config.num_token_types, 1))
 
         real = as_real(real, *input_ids.shape)
         # Without padding there is no mask, so that no layer has to look for it.
         no_padding = real is None or (not torch.compiler.is_compiling() and bool(real.all()))
         mask = None if real is None or no_padding else masks.padding(real)
-        return self.through(self.embeddings(input_ids, token_type_ids), mask)
+        counts = config.first_position and not no_padding
+        places = (real.long().cumsum(1) - 1).clamp(min=0) if counts and real is not None else None
+        return self.through(self.embeddings(input_ids, token_type_ids, places), mask)
 
-    def through(self, x_BSM: Tensor, mask: masks.Mask | None) -> Tensor:
-        """The hidden states [B, S, M] after all layers, from those of the embeddings [B, S, M]."""
-        for layer in self.layers:
-            x_BSM = layer(x_BSM, mask=mask)
-        return x_BSM
+    def through(self, x_BSM: Tensor, mask: masks.Mask | None, places_S: Tensor | None = None) -> Tensor:
+        """The hidden states [B, S, M] after all layers, from those of the embeddings [B, S, M].
+
+        Args:
+            x_BSM: what `embeddings` gives.
+            mask: which token may attend to which, True = may; None = all. Where layers are local, which
+                `config.modern` says, tokens that are near in S are neighbours.
+            places_S: the position of each token, for layers with relative or rotary positions; None = 0, 1, 2 …
+        """
+        modern = self.config.modern
+        local = set() if modern is None else set(modern.local_layers)
+        near = None
+        if modern is not None and local:
+            near = masks.window(modern.window, modern.window)
+            near = near if mask is None else mask & near
+        given = {} if self.config.has_bert_layers else {"position_ids": places_S}
+        for number, layer in enumerate(self.layers):
+            x_BSM = layer(x_BSM, mask=near if number in local else mask, **given)
+        return x_BSM if self.final_norm is None else self.final_norm(x_BSM)
+
+    @property
+    def reads_types(self) -> bool:
+        """Whether it tells the sentences of a pair apart by their token types."""
+        return self.config.num_token_types > 1
 
     def pool(self, hidden_BSM: Tensor) -> Tensor:
         """The output of the pooler, [B, M], from the hidden state at position 0, which is [CLS].
@@ -246,39 +217,77 @@ class Bert(nn.Module):
         )
 
 
+def known_types(encoder: nn.Module, types: Types) -> Types | None:
+    """The token types for an encoder that may have none: DistilBERT's tokenizer tells them, but the model has none."""
+    return None if isinstance(encoder, Bert) and not encoder.reads_types else types
+
+
 class Embeddings(nn.Module):
+    """Its parts are `word`, `position`, `token_type`, `norm` and `project`, each None where the config has none."""
+
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.word = nn.Embedding(config.vocab_size, config.dim)
-        self.position = nn.Embedding(config.max_positions, config.dim)
-        self.token_type = nn.Embedding(config.num_token_types, config.dim)
-        self.norm = nn.LayerNorm(config.dim, eps=config.layer_norm_eps)
+        width = config.embedding_width
+        rows = config.first_position + config.max_positions
+        self.first_position = config.first_position
+        self.word = nn.Embedding(config.vocab_size, width)
+        self.position = nn.Embedding(rows, width) if config.modern is None else None
+        self.token_type = nn.Embedding(config.num_token_types, width) if config.num_token_types else None
+        self.norm = _norm(config, width)
         self.dropout = nn.Dropout(config.dropout)
+        self.project = None if config.embedding_dim is None else nn.Linear(width, config.dim)
 
-    def forward(self, ids_BS: Tensor, types_BS: Tensor, places_S: Tensor | None = None) -> Tensor:
-        """`places_S`: the position of each token; None = 0, 1, 2 …"""
-        position_SM = self.position.weight[: ids_BS.shape[1]] if places_S is None else self.position(places_S)
-        return self.dropout(self.norm(self.word(ids_BS) + self.token_type(types_BS) + position_SM))
+    def forward(self, ids_BS: Tensor, types_BS: Tensor, places: Tensor | None = None) -> Tensor:
+        """[B, S, M]. `places`, [S] or [B, S]: the position of each token; None = 0, 1, 2 …"""
+        x_BSE = self.word(ids_BS)
+        if self.token_type is not None:
+            x_BSE = x_BSE + self.token_type(types_BS)
+        if self.position is not None:
+            first = self.first_position
+            rows = slice(first, first + ids_BS.shape[1])
+            x_BSE = x_BSE + (self.position.weight[rows] if places is None else self.position(places + first))
+        x_BSE = self.dropout(self.norm(x_BSE))
+        return x_BSE if self.project is None else self.project(x_BSE)
 
 
-def _layer(config: BertConfig) -> EncoderLayer:
-    """As in 2018 the norm comes after each sum, not before each branch."""
-    return EncoderLayer(
-        *(config.dim, config.num_heads),
-        ffn_dim=config.ffn_dim,
-        norm_first=False,
-        activation=ACTIVATIONS[config.hidden_act],
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        ffn_dropout=0.0,
-        norm_eps=config.layer_norm_eps,
-    )
+def _norm(config: BertConfig, width: int) -> LayerNorm:
+    return LayerNorm(width, eps=config.layer_norm_eps, bias=config.modern is None or config.modern.bias)
+
+
+def _layers(config: BertConfig, relative: T5Buckets | None) -> Iterator[EncoderLayer]:
+    """As in 2018 norms come after each sum, not before each branch; in ModernBERT before, but before the first not."""
+    modern = config.modern
+    ropes: dict[bool, Positions] = {}
+    if modern is not None:
+        width = config.dim // config.num_heads
+        ropes = {False: Rope(width, base=modern.rope_base), True: Rope(width, base=modern.local_rope_base)}
+    for number in range(config.num_layers):
+        bias, activation = True, ACTIVATIONS[config.hidden_act]
+        positions: Positions | None = relative
+        if modern is not None:
+            bias, activation, positions = modern.bias, GATED[activation], ropes[number in modern.local_layers]
+        layer = EncoderLayer(
+            config.dim,
+            attention=MultiHeadAttention(
+                config.dim, config.num_heads, bias=bias, dropout=config.attention_dropout, positions=positions
+            ),
+            ffn_dim=config.ffn_dim,
+            norm_first=modern is not None,
+            activation=activation,
+            dropout=config.dropout,
+            ffn_dropout=0.0,
+            norm_eps=config.layer_norm_eps,
+            bias=bias,
+        )
+        if modern is not None and number == 0:
+            layer.attention_norm = nn.Identity()  # the norm of the embeddings stands there already
+        yield layer
 
 
 def _initialise(module: nn.Module, std: float) -> None:
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=std)
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
 
 
@@ -312,111 +321,3 @@ def check_ids(name: str, ids: Tensor, size: int) -> None:
             f"{name}: expected ids from 0 to {size - 1}. Received: {name} with {lowest if lowest < 0 else highest}. "
             "Do the tokenizer and the model come from the same checkpoint?"
         )
-
-
-# --- Reading a checkpoint ---------------------------------------------------------------------------------------------
-
-CONFIG_NAMES = {  # ours: Hugging Face's
-    "vocab_size": "vocab_size",
-    "dim": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "ffn_dim": "intermediate_size",
-    "max_positions": "max_position_embeddings",
-    "num_token_types": "type_vocab_size",
-    "hidden_act": "hidden_act",
-    "layer_norm_eps": "layer_norm_eps",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-}
-
-_TENSOR_NAMES = {  # ours: Hugging Face's, which of a fused projection are several
-    "embeddings.word": ["embeddings.word_embeddings"],
-    "embeddings.position": ["embeddings.position_embeddings"],
-    "embeddings.token_type": ["embeddings.token_type_embeddings"],
-    "embeddings.norm": ["embeddings.LayerNorm"],
-    "attention.qkv": ["attention.self.query", "attention.self.key", "attention.self.value"],
-    "attention.out": ["attention.output.dense"],
-    "attention_norm": ["attention.output.LayerNorm"],
-    "mlp.up": ["intermediate.dense"],
-    "mlp.down": ["output.dense"],
-    "mlp_norm": ["output.LayerNorm"],
-    "pooler": ["pooler.dense"],
-}
-
-
-def checkpoint_names(ours: str) -> list[str]:
-    """`layers.3.mlp.up.weight` is `encoder.layer.3.intermediate.dense.weight` in a checkpoint."""
-    module, _, parameter = ours.rpartition(".")
-    layer = ""
-    if module.startswith("layers."):
-        _, number, module = module.split(".", 2)
-        layer = f"encoder.layer.{number}."
-    return [f"{layer}{name}.{parameter}" for name in _TENSOR_NAMES[module]]
-
-
-def _encoder_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The encoder's and pooler's, under the names of a bare BertModel saved today."""
-    prefix = "bert." if any(name.startswith("bert.") for name in tensors) else ""
-    named = {
-        # Checkpoints converted from TensorFlow call the scale and shift of a LayerNorm gamma and beta.
-        name.removeprefix(prefix)
-        .replace("LayerNorm.gamma", "LayerNorm.weight")
-        .replace("LayerNorm.beta", "LayerNorm.bias"): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
-    parts = ("embeddings.", "encoder.", "pooler.")
-    buffers = {"embeddings.position_ids", "embeddings.token_type_ids"}  # 0, 1, 2... and 0, 0, 0...: nothing to learn
-    return {name: tensor for name, tensor in named.items() if name.startswith(parts) and name not in buffers}
-
-
-def _check_sizes(config: BertConfig, tensors: dict[str, Tensor]) -> None:
-    """CheckpointError if the config speaks of a model of another size, before one of that size is built."""
-    layers = {name.split(".")[2] for name in tensors if name.startswith("encoder.layer.")}
-    sizes = {"num_layers": (config.num_layers, len(layers))}
-    for name, attributes in _SIZES.items():
-        if name in tensors and tensors[name].ndim == len(attributes):
-            sizes |= {
-                attribute: (getattr(config, attribute), size)
-                for attribute, size in zip(attributes, tensors[name].shape, strict=True)
-            }
-    for attribute, (said, size) in sizes.items():
-        if said != size:
-            raise CheckpointError(f"config.json: expected {attribute}={size}, as the tensors have. Received: {said}")
-
-
-_SIZES = {  # tensors -> what their dimensions are called in the config
-    "embeddings.word_embeddings.weight": ("vocab_size", "dim"),
-    "embeddings.position_embeddings.weight": ("max_positions", "dim"),
-    "embeddings.token_type_embeddings.weight": ("num_token_types", "dim"),
-    "encoder.layer.0.intermediate.dense.weight": ("ffn_dim", "dim"),
-}
-
-
-def _match(bert: Bert, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Each of the model's parameters by our name, once every tensor has one place and every place one tensor."""
-    places = {ours: checkpoint_names(ours) for ours, _ in bert.named_parameters()}
-    wanted = [name for names in places.values() for name in names]
-    if missing := [name for name in wanted if name not in tensors]:
-        raise CheckpointError(f"the checkpoint lacks {_some(missing)} of a BERT with {bert.config.num_layers} layers")
-    if extra := [name for name in tensors if name not in set(wanted)]:
-        raise CheckpointError(f"the checkpoint has {_some(extra)}, which the model of its config.json does not have")
-    for ours, parameter in bert.named_parameters():
-        rows, *others = parameter.shape
-        shape = [rows // len(places[ours]), *others]
-        for name in places[ours]:
-            if list(tensors[name].shape) != shape or not tensors[name].is_floating_point():
-                raise CheckpointError(
-                    f"{name}: config.json makes it {shape} of floating-point numbers, "
-                    f"the checkpoint has {list(tensors[name].shape)} of {tensors[name].dtype}"
-                )
-    return {
-        ours: tensors[names[0]] if len(names) == 1 else torch.cat([tensors[name] for name in names])
-        for ours, names in places.items()
-    }
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{len(names)} tensors ({shown}, ...)"

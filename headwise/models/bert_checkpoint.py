@@ -10,7 +10,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from headwise.files import replacing
-from headwise.models.bert import CONFIG_NAMES, Bert, checkpoint_names
+from headwise.models.bert import Bert
+from headwise.models.families.bert import FAMILY
+from headwise.models.families.tensors import named
 
 
 def save_checkpoint(bert: Bert, folder: Path, *, head: Mapping[str, Tensor] | None = None, pad: int = 0) -> None:
@@ -24,15 +26,12 @@ def save_checkpoint(bert: Bert, folder: Path, *, head: Mapping[str, Tensor] | No
     folder.mkdir(parents=True, exist_ok=True)
     prefix = "" if head is None else "bert."
     tensors = {} if head is None else {name: tensor.detach().cpu().contiguous() for name, tensor in head.items()}
-    for ours, parameter in bert.named_parameters():
-        names = checkpoint_names(ours)
-        parts = parameter.detach().cpu().chunk(len(names))
-        tensors |= {f"{prefix}{name}": part.contiguous() for name, part in zip(names, parts, strict=True)}
+    tensors |= {f"{prefix}{name}": tensor for name, tensor in named(FAMILY, bert.named_parameters()).items()}
     config = {
         "architectures": ["BertModel" if head is None else "BertForMaskedLM"],
         "model_type": "bert",
         "pad_token_id": pad,
-        **{theirs: getattr(bert.config, ours) for ours, theirs in CONFIG_NAMES.items()},
+        **{theirs: getattr(bert.config, ours) for ours, theirs in FAMILY.settings.items()},
     }
     with replacing(folder / "config.json") as part:
         part.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

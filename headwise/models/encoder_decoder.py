@@ -71,10 +71,8 @@ class EncoderDecoderConfig:
             raise ArgumentError(
                 "vocab_size: expected the number of tokens where there is no bert. Received: vocab_size=None"
             )
-        elif self.dim != self.bert.dim:
-            raise ArgumentError(
-                f"dim: expected {self.bert.dim}, as the embeddings of bert have it. Received: dim={self.dim}"
-            )
+        elif self.dim != (width := self.bert.embedding_width):
+            raise ArgumentError(f"dim: expected {width}, as the embeddings of bert have it. Received: dim={self.dim}")
         for name in ("dim", "num_heads", "encoder_layers", "decoder_layers", "max_positions"):
             options.whole(name, getattr(self, name))
         options.one_of("positions", self.positions, ("rope", "sinusoidal", "learned"))

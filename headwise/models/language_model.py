@@ -54,7 +54,12 @@ class MaskedLanguageModel(nn.Module):
             CheckpointError: no such checkpoint, a damaged one, or one that is not a BERT encoder.
         """
         folder = checkpoint.resolve(path_or_id)
-        model = cls(Bert.from_pretrained(folder, dropout=dropout))
+        bert = Bert.from_pretrained(folder, dropout=dropout)
+        if bert.config.family != "bert":
+            raise CheckpointError(
+                f"expected a BERT, whose head for masked tokens is known here. Received: family={bert.config.family!r}"
+            )
+        model = cls(bert)
         tensors = checkpoint.load_tensors(folder)
         names = model.head_names()
         found = {ours: tensors[theirs] for ours, theirs in names.items() if theirs in tensors}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from headwise.models.bert import Bert
+from headwise.models.bert import Bert, known_types
 from headwise.models.small_encoder import SmallEncoder
 
 
@@ -18,7 +18,7 @@ class SpanReader(nn.Module):
     >>> starts_BS, ends_BS = reader(input_ids, real, token_type_ids)
 
     Args:
-        encoder: reads "[CLS] question [SEP] context [SEP]", with token type 1 in the context.
+        encoder: reads "[CLS] question [SEP] context [SEP]", with token type 1 in the context where it has such types.
     """
 
     def __init__(self, encoder: Bert | SmallEncoder) -> None:
@@ -37,7 +37,7 @@ class SpanReader(nn.Module):
             input_ids: [B, S].
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, where the scores are
                 unspecified. None = all tokens are real.
-            token_type_ids: [B, S], 1 in the context. Default: all 0.
+            token_type_ids: [B, S], 1 in the context, for encoders that have such types. Default: all 0.
 
         Returns:
             [B, S] twice, logits.
@@ -45,6 +45,6 @@ class SpanReader(nn.Module):
         Raises:
             ShapeError, DtypeError, ArgumentError: as the encoder's.
         """
-        hidden_BSM = self.encoder(input_ids, real, token_type_ids)
+        hidden_BSM = self.encoder(input_ids, real, known_types(self.encoder, token_type_ids))
         starts_BS, ends_BS = self.head(hidden_BSM).unbind(-1)
         return starts_BS, ends_BS

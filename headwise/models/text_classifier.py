@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.models import unpadded
-from headwise.models.bert import Bert
+from headwise.models.bert import Bert, known_types
 from headwise.models.latent_encoder import LatentEncoder
 from headwise.models.pooling import mean_of_real
 from headwise.models.small_encoder import SmallEncoder
@@ -68,7 +68,8 @@ class TextClassifier(nn.Module):
         Args:
             input_ids: [B, S].
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding. None = all tokens are real.
-            token_type_ids: [B, S], which text of a pair each token is from. Default: all 0.
+            token_type_ids: [B, S], which text of a pair each token is from, for encoders that have such types. Default:
+                all 0.
 
         Returns:
             [B, C], logits.
@@ -79,7 +80,8 @@ class TextClassifier(nn.Module):
         if self.training and self.word_dropout:
             hidden = torch.rand(input_ids.shape, device=input_ids.device) < self.word_dropout
             input_ids = input_ids.masked_fill(hidden & ~torch.isin(input_ids, self.kept_ids), self.mask_id)
-        logits_BC: Tensor = self.head(self.dropout(self._pooled(self.encoder(input_ids, real, token_type_ids), real)))
+        hidden_BSM = self.encoder(input_ids, real, known_types(self.encoder, token_type_ids))
+        logits_BC: Tensor = self.head(self.dropout(self._pooled(hidden_BSM, real)))
         return logits_BC
 
     def unpadded(self, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]]) -> Tensor:
@@ -92,7 +94,8 @@ class TextClassifier(nn.Module):
             types: which text of a pair each of them is from.
         """
         assert isinstance(self.encoder, Bert)
-        pooled = [self._pooled(x_SM[None], None) for x_SM in unpadded.read(self.encoder, ids, types)]
+        hidden = unpadded.read(self.encoder, ids, known_types(self.encoder, types))
+        pooled = [self._pooled(x_SM[None], None) for x_SM in hidden]
         logits_NC: Tensor = self.head(torch.cat(pooled))
         return logits_NC
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # a Bert encodes texts by this
     from headwise.models.bert import Bert
 
 TOKENS = 4096  # per pass
+RELATIVE_TOKENS = 1024  # of a model with a relative bias, which is as large as the square of that
 
 
 def read(
@@ -36,7 +37,8 @@ def read(
         tokens: at most so many in one pass, or one text that is longer.
     """
     found: list[Tensor] = [torch.empty(0)] * len(ids)
-    for places in passes([len(each) for each in ids], tokens):
+    most = min(tokens, RELATIVE_TOKENS) if bert.config.relative_buckets else tokens
+    for places in passes([len(each) for each in ids], most):
         lengths = [len(ids[place]) for place in places]
         hidden_TM = _pass(
             bert,
@@ -71,4 +73,5 @@ def _pass(bert: Bert, ids_T: Tensor, types_T: Tensor | None, lengths: Sequence[i
     places_T = torch.cat([torch.arange(length) for length in lengths])
     documents_T = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     types_T = torch.zeros_like(ids_T) if types_T is None else types_T
-    return bert.through(bert.embeddings(ids_T[None], types_T[None], places_T), masks.documents(documents_T))[0]
+    x_1TM = bert.embeddings(ids_T[None], types_T[None], places_T)
+    return bert.through(x_1TM, masks.documents(documents_T), places_T)[0]

@@ -108,15 +108,16 @@ class Answer(Task[AnswerOptions]):
     def _windows(self, row: int, asked: Pieces, context: Pieces, answer: range | None = None) -> list[Window]:
         """The windows of one row, from all tokens of its question and its context."""
         question = asked.ids[: self.options.question_length]
-        room = self.max_length - len(question) - 3
+        frame = self.subwords.frames[1]
+        room = self.max_length - len(question) - frame.size
         if room < 1:
             raise ArgumentError(
-                f"max_length: expected room for a context beside a question of {len(question)} tokens and 3 signs. "
-                f"Received: max_length={self.max_length}. Increase it, or reduce question_length"
+                f"max_length: expected room for a context beside a question of {len(question)} tokens and {frame.size} "
+                f"signs. Received: max_length={self.max_length}. Increase it, or reduce question_length"
             )
         # The requested overlap, but at most half of the window, and enough that no training answer is cut.
         overlap = min(max(min(self.options.overlap, room // 2), self.longest - 1), room - 1)
-        begin = len(question) + 2
+        begin = len(question) + self._signs_before
         found = []
         for low, high in windows(len(context.ids), room, overlap):
             whole = answer is not None and low <= answer.start and answer.stop <= high
@@ -124,6 +125,11 @@ class Answer(Task[AnswerOptions]):
             ids, types = self.subwords.pair(question, context.ids[low:high])
             found.append(Window(row, ids, types, begin, low, context.offsets[low:high], start, end))
         return found
+
+    @property
+    def _signs_before(self) -> int:
+        """How many stand before a context, besides the question."""
+        return sum(map(len, self.subwords.frames[1].signs[:2]))
 
     @property
     def max_length(self) -> int:
@@ -140,11 +146,12 @@ class Answer(Task[AnswerOptions]):
         places_S = torch.arange(ids_BS.shape[1])
         first_B1 = torch.tensor([[each.context] for each in examples])
         length_B1 = torch.tensor([[len(each.ids)] for each in examples])
+        after = len(self.subwords.frames[1].signs[-1])
         return {
             "input_ids": ids_BS,
             "real": places_S < length_B1,
             "token_type_ids": padded([each.types for each in examples], 0),
-            "in_context": (places_S >= first_B1) & (places_S < length_B1 - 1),
+            "in_context": (places_S >= first_B1) & (places_S < length_B1 - after),
             "starts": torch.tensor([each.start for each in examples]),
             "ends": torch.tensor([each.end for each in examples]),
         }
@@ -259,7 +266,7 @@ class Answer(Task[AnswerOptions]):
         (answer,) = self._answers([asked.texts[1]], windows)
         middle = 0.0 if answer["start"] is None else answer["start"] + len(answer["answer"]) / 2
         window = min(windows, key=lambda each: abs((each.offsets[0][0] + each.offsets[-1][1]) / 2 - middle))
-        kept = slice(window.context - 2), slice(window.low, window.low + len(window.offsets))
+        kept = slice(window.context - self._signs_before), slice(window.low, window.low + len(window.offsets))
         return encoders.look(self.model, self.subwords.named(asked, kept), window.types), None
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:

@@ -26,9 +26,9 @@ from headwise.tasks.scores import Scores
 from headwise.tasks.scoring.class_scores import class_scores
 from headwise.tasks.task import SEPARATOR, Batch, Task
 from headwise.tasks.text import encoders
-from headwise.tasks.text.cuts import cut, limit
+from headwise.tasks.text.cuts import cut, cut_longer, limit
 from headwise.tasks.text.padding import padded, padded_with_real
-from headwise.tasks.text.subwords import Pieces, Read, Subwords, size_of
+from headwise.tasks.text.subwords import Pieces, Read, Subwords
 
 TEXTS = ("text", "pair")  # columns of `Data`
 UNSEEN = -100  # the class of a label that is not in the training data; the loss ignores it
@@ -98,8 +98,13 @@ class Classify(Task[ClassifyOptions]):
 
     def _example(self, texts: Sequence[Pieces], label: Any = None) -> Example:
         """One row, from all tokens of its text or its two texts."""
-        pair = _cut(texts[0].ids, texts[1].ids if len(texts) > 1 else None, self.max_length)
-        return Example(*self.subwords.pair(*pair), self._numbers.get(label, UNSEEN))
+        return Example(*self.subwords.pair(*self._cut(texts)), self._numbers.get(label, UNSEEN))
+
+    def _cut(self, texts: Sequence[Pieces]) -> list[list[int]]:
+        """The tokens of one text or two that fit beside the signs: cut from the end, of two from the longer one."""
+        ids = [each.ids for each in texts]
+        longest = self.max_length
+        return ids if longest is None else cut_longer(ids, longest - self.subwords.frames[len(ids) - 1].size)
 
     @property
     def max_length(self) -> int | None:
@@ -163,7 +168,7 @@ class Classify(Task[ClassifyOptions]):
         )
 
     def cut(self, inputs: Any) -> dict[int, str]:
-        return cut(map(size_of, self._pieces(self._inputs(inputs))), self.max_length)
+        return cut(map(self.subwords.size, self._pieces(self._inputs(inputs))), self.max_length)
 
     def look(self, inputs: Any) -> list[Seen]:
         rows = zip(*_texts(self._inputs(inputs)), strict=True)
@@ -201,8 +206,7 @@ class Classify(Task[ClassifyOptions]):
 
     def look_at(self, asked: Read) -> tuple[Seen, None]:
         example = self._example(asked.pieces)
-        counts = example.types.count(0) - 2, example.types.count(1) - 1
-        tokens = self.subwords.named(asked, [slice(count) for count in counts[: len(asked.texts)]])
+        tokens = self.subwords.named(asked, [slice(len(ids)) for ids in self._cut(asked.pieces)])
         return encoders.look(self.model, tokens, example.types), None
 
     def _names(self) -> list[str]:
@@ -322,14 +326,3 @@ def _classifier(
         mask_id=subwords.mask,
         kept_ids=(subwords.cls, subwords.sep, subwords.pad),
     )
-
-
-def _cut(first: list[int], second: list[int] | None, longest: int | None) -> tuple[list[int], list[int] | None]:
-    """The tokens that fit beside [CLS] and [SEP]: tokens are cut from the end, for a pair of the longer text."""
-    if longest is None:
-        return first, second
-    if second is None:
-        return first[: max(longest - 2, 0)], None
-    room = max(longest - 3, 0)
-    kept = min(len(first), max(room - len(second), (room + 1) // 2))
-    return first[:kept], second[: room - kept]

@@ -36,7 +36,7 @@ from headwise.tasks.scoring.retrieval import DEPTHS, recall, recall_by_chance
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
 from headwise.tasks.text.cuts import cut, limit
-from headwise.tasks.text.subwords import Read, Subwords, size_of
+from headwise.tasks.text.subwords import Read, Subwords
 from headwise.tasks.training.shares import of_all_processes
 from headwise.text import Patches
 
@@ -233,7 +233,7 @@ class Match(Task[MatchOptions]):
             texts = inputs.columns["text"]
         else:
             texts = [each.text or "" for each in questions(inputs, self.options)]
-        return cut(map(size_of, ([each] for each in self.subwords.pieces(texts))), self.options.max_length)
+        return cut(map(self.subwords.size, ([each] for each in self.subwords.pieces(texts))), self.options.max_length)
 
     def pictures(self, inputs: Any) -> list[Pixels]:
         """The images used by `look`, uint8 [H, W] or [H, W, 3], as background of the attention maps."""
@@ -289,7 +289,7 @@ class Match(Task[MatchOptions]):
         pair = self._finder.paired(asked)
         assert pair.text is not None
         assert pair.pixels is not None
-        tokens = self.subwords.named(pair.read or self.subwords.read([pair.text]), [slice(self.options.max_length - 2)])
+        tokens = self.subwords.named(pair.read or self.subwords.read([pair.text]), [slice(self._room)])
         grid = self.model.config.grid
         named = {"target": [tokens], "source": [Patches(grid, grid, prefix=()).tokens()]}
         pixels = batch_of_images([pair.pixels]).to(self.device)
@@ -357,10 +357,15 @@ class Match(Task[MatchOptions]):
         self.subwords.save(folder)
         self.gallery.save(folder)
 
+    @property
+    def _room(self) -> int:
+        """How many tokens of a text are read, beside the signs."""
+        return self.options.max_length - self.subwords.frames[0].size
+
     def ids(self, texts: Sequence[str], read: Read | None = None) -> list[list[int]]:
         """The ids that the model reads of each text; `read`: the tokens of the only text, if they are known."""
         found = self.subwords.pieces(texts) if read is None else read.pieces
-        return [self.subwords.pair(pieces.ids[: self.options.max_length - 2])[0] for pieces in found]
+        return [self.subwords.pair(pieces.ids[: self._room])[0] for pieces in found]
 
 
 def _numbered(wants: str, answer: dict[str, Any]) -> dict[str, Any]:

@@ -126,7 +126,7 @@ class TextToText(Task[TextOptions]):
         config = EncoderDecoderConfig(
             vocab_size=len(target) if writer is None else None,
             source_vocab_size=None if options.shared_vocabulary or reader is not None else len(source),
-            dim=options.dim if writer is None else writer.dim,
+            dim=options.dim if writer is None else writer.embedding_width,
             num_heads=options.heads,
             encoder_layers=options.layers,
             decoder_layers=options.layers,

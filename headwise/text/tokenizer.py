@@ -164,6 +164,11 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         raise CheckpointError(f"cannot read {path}: {cause}. Expected one token per line, in UTF-8") from cause
     if missing := {"[CLS]", "[SEP]", "[UNK]"} - vocabulary.keys():
         raise CheckpointError(f"{path} is not a BERT vocabulary: it has no {', '.join(sorted(missing))}")
+    if "<s>" in vocabulary:
+        raise CheckpointError(
+            f"{path} is not a BERT vocabulary: it has <s>, as that of MPNet, whose signs are others. Expected "
+            "tokenizer.json; transformers writes it with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+        )
     return vocabulary
 
 

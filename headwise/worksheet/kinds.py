@@ -86,9 +86,10 @@ def _cross_layer(b: Builder, module: CrossLayer, given: Given) -> Matrix:
 
 
 def _bert(b: Builder, model: Bert, given: Given) -> Matrix:
+    model.config.require_bert("a worksheet of Bert")
     ids = given.get("input_ids")
     kinds = given.get("token_type_ids")
-    table = model.embeddings
+    table: Any = model.embeddings
     rows, cols = Axis("S", given.tokens), numbered("M", model.config.dim)
     words = b.given("input", "Word", table.word(ids), rows, cols)
     places = b.given("parameter", "Place", table.position.weight[: len(ids)], rows, cols)

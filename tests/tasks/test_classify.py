@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from headwise import tasks
 from headwise.errors import ArgumentError, CheckpointError
 from headwise.models import Bert
-from headwise.tasks.classify import UNSEEN, Classify, _cut
+from headwise.tasks.classify import UNSEEN, Classify
 from headwise.tasks.options.classify import ClassifyOptions
 from headwise.tasks.rows.tables import Data
+from headwise.tasks.text.cuts import cut_longer
 from tests.tasks.problems import looked_up, marked
 
 TINY: dict[str, Any] = {"model": "scratch", "dim": 32, "layers": 1, "heads": 2, "vocab_size": 200, "dropout": 0.0}
@@ -204,19 +205,17 @@ def test_a_text_alone_where_two_are_expected_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("lengths", "longest", "kept"),
-    [((9, None), 6, (4, None)), ((9, 2), 9, (4, 2)), ((2, 9), 9, (2, 4)), ((9, 9), 10, (4, 3)), ((2, 3), 9, (2, 3))],
+    [((9,), 4, (4,)), ((9, 2), 6, (4, 2)), ((2, 9), 6, (2, 4)), ((9, 9), 7, (4, 3)), ((2, 3), 6, (2, 3))],
 )
 def test_what_is_longer_is_cut_first(lengths: Any, longest: int, kept: Any) -> None:
-    first, second = lengths
-    found = _cut([1] * first, None if second is None else [2] * second, longest)
-    assert tuple(None if part is None else len(part) for part in found) == kept
+    found = cut_longer([[1] * length for length in lengths], longest)
+    assert tuple(map(len, found)) == kept
 
 
 @given(first=st.integers(0, 40), second=st.integers(0, 40), longest=st.integers(3, 60))
 def test_a_cut_pair_fits_and_wastes_nothing(first: int, second: int, longest: int) -> None:
-    one, two = _cut([1] * first, [2] * second, longest)
-    assert two is not None
-    assert len(one) + len(two) + 3 == min(longest, first + second + 3)
+    one, two = cut_longer([[1] * first, [2] * second], longest)
+    assert len(one) + len(two) == min(longest, first + second)
 
 
 # --- A checkpoint -----------------------------------------------------------------------------------------------------

@@ -82,6 +82,7 @@ def _later_call(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | Non
 def _layer(patient: Patient, inputs: Inputs) -> Finding | None:
     """A part of the module that gives something else in it than alone: parts share something that one of them made."""
     probe, alone = Probe(patient.as_given()), Probe(patient.as_given())
+    takes_embeddings = type(patient.module) is not type(patient.original)
     given_to: dict[str, Any] = {}
     outs: dict[str, Tensor] = {}
 
@@ -113,6 +114,8 @@ def _layer(patient: Patient, inputs: Inputs) -> Finding | None:
         if name not in given_to:
             continue
         args, kwargs = given_to[name]
+        if takes_embeddings and any(isinstance(x, Tensor) and x.dtype in (torch.int64, torch.int32) for x in args):
+            continue  # a table of tokens: within the module the doctor replaces what it gives
         try:
             twin = copied(alone.module.get_submodule(name))
             with quiet(), torch.no_grad():

@@ -83,7 +83,7 @@ class BertTensors(Answering[Ids]):
         if real > config.max_positions:
             raise ArgumentError(f"input_ids: expected at most {config.max_positions} tokens. Received: {real} tokens")
         _check_numbers("input_ids", ids[:real], config.vocab_size)
-        _check_numbers("token_type_ids", types[:real], config.num_token_types)
+        _check_numbers("token_type_ids", types[:real], max(config.num_token_types, 1))
         return Ids(ids[:real].tolist(), types[:real].tolist(), len(ids))
 
     def tokens(self, asked: Ids) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def limit(most: int | None, *, part: str = "the rest") -> str:
@@ -19,3 +19,13 @@ def cut(lengths: Iterable[int], most: int | None, *, what: str = "", part: str =
     """
     said = f"{what}more than {most} tokens, {part} was cut"
     return {place: said for place, length in enumerate(lengths) if most is not None and length > most}
+
+
+def cut_longer(texts: Sequence[list[int]], room: int) -> list[list[int]]:
+    """The tokens of one text or two for which there is room: cut from the end, of two from the longer one."""
+    room = max(room, 0)
+    if len(texts) == 1:
+        return [texts[0][:room]]
+    first, second = texts
+    kept = min(len(first), max(room - len(second), (room + 1) // 2))
+    return [first[:kept], second[: room - kept]]

@@ -1,4 +1,4 @@
-"""`Subwords`: a BERT's tokenizer for many texts, and pairs of texts, at once: a checkpoint's, or one of the data."""
+"""`Subwords`: an encoder's tokenizer for many texts, and pairs of them, at once: a checkpoint's, or one of the data."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ import tokenizers.models
 
 from headwise.errors import CheckpointError
 from headwise.files import replacing
-from headwise.tasks.text.wordpieces import BEGIN, END, MASK, PAD, SIGNS, UNKNOWN, train_wordpieces
+from headwise.tasks.text.frame import Frame
+from headwise.tasks.text.wordpieces import MASK, PAD, UNKNOWN, train_wordpieces
 from headwise.text import Tokenizer, Tokens, as_tokens
 from headwise.text.tokenizer import check_text
 
 FILE = "tokenizer.json"
 
 
+_PADS, _MASKS, _UNKNOWNS = (PAD, "<pad>"), (MASK, "<mask>"), (UNKNOWN, "<unk>")  # BERT's name, and RoBERTa's
+
+
 class Pieces(NamedTuple):
-    """A text's tokens without [CLS] and [SEP]."""
+    """A text's tokens without signs."""
 
     ids: list[int]
-    offsets: list[tuple[int, int]]  # each token is text[start:end]
+    offsets: list[tuple[int, int]]  # each token is text[start:end], without the space that it may begin with
 
 
 class Read(NamedTuple):
@@ -31,21 +35,16 @@ class Read(NamedTuple):
 
     texts: tuple[str, ...]
     pieces: list[Pieces]
-    encoding: tokenizers.Encoding  # with [CLS] and [SEP], for `Subwords.named`
+    encoding: tokenizers.Encoding  # with signs, for `Subwords.named`
 
     @property
     def size(self) -> int:
-        """The number of tokens, with [CLS] and a [SEP] for each text."""
-        return size_of(self.pieces)
-
-
-def size_of(pieces: Sequence[Pieces]) -> int:
-    """The number of tokens of one or two texts, with [CLS] and a [SEP] for each."""
-    return 1 + sum(len(each.ids) + 1 for each in pieces)
+        """The number of tokens, with signs."""
+        return len(self.encoding.ids)
 
 
 class Subwords:
-    """Texts to ids, singly or in pairs: "[CLS] first [SEP]", "[CLS] first [SEP] second [SEP]".
+    """Texts to ids, singly or in pairs, with the tokenizer's signs around them: "[CLS] first [SEP] second [SEP]".
 
     Signs such as [SEP] that stand in a text are text, but not for `tokenizer`.
 
@@ -53,24 +52,31 @@ class Subwords:
     >>> subwords.pieces(["Unbelievable!"])[0].ids
     [23653, 999]
 
+    Its ids are `cls` and `sep`, the first and the last sign, `pad`, `mask` and `unknown`; `frames`, of one text and of
+    two, have all signs.
+
     Raises:
-        CheckpointError: a tokenizer that has no [CLS], [SEP] or [UNK].
+        CheckpointError: a tokenizer that puts no sign before or after a text, or has none for what is unknown.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._backend = self.backend()
         self._backend.encode_special_tokens = True
-        found = {name: self._backend.token_to_id(name) for name in SIGNS}
-        ids = {name: id_ for name, id_ in found.items() if id_ is not None}
-        if missing := [name for name in (BEGIN, END, UNKNOWN) if name not in ids]:
-            raise CheckpointError(f"expected the tokenizer of a BERT. Received: one without {', '.join(missing)}")
-        self.cls, self.sep, self.unknown = ids[BEGIN], ids[END], ids[UNKNOWN]
-        self.pad, self.mask = ids.get(PAD, 0), ids.get(MASK, self.unknown)
+        self.frames = Frame.of(self._backend, 1), Frame.of(self._backend, 2)
+        before, after = self.frames[0].signs
+        unknown = getattr(self._backend.model, "unk_token", None)  # a Unigram model does not tell its own
+        found = self._sign(_UNKNOWNS if unknown is None else [unknown])
+        if not before or not after or found is None:
+            lacks = "one for what is unknown" if before and after else "signs before and after a text"
+            raise CheckpointError(f"expected the tokenizer of a BERT or one of its kind. Received: one without {lacks}")
+        self.cls, self.sep, self.unknown = before[0], after[-1], found
+        pad, mask = self._sign(_PADS), self._sign(_MASKS)
+        self.pad, self.mask = 0 if pad is None else pad, found if mask is None else mask
 
     @classmethod
     def from_pretrained(cls, folder: Path) -> Subwords:
-        """The tokenizer of a checkpoint's folder. CheckpointError if there is none, or it is not a BERT's."""
+        """The tokenizer of a checkpoint's folder. CheckpointError if there is none, or it is not of an encoder."""
         return cls(Tokenizer.from_pretrained(folder))
 
     @classmethod
@@ -103,7 +109,7 @@ class Subwords:
         for text in texts:
             check_text(text)
         found = self._backend.encode_batch(list(texts), add_special_tokens=False)
-        return [Pieces(each.ids, each.offsets) for each in found]
+        return [Pieces(each.ids, self._trimmed(text, each.offsets)) for text, each in zip(texts, found, strict=True)]
 
     def read(self, texts: Sequence[str]) -> Read:
         """One text, or a pair, for `named` too. Errors as of `pieces`."""
@@ -114,16 +120,17 @@ class Subwords:
         pieces = []
         for number in range(len(texts)):
             mine = [place for place, sequence in enumerate(sequences) if sequence == number]
-            pieces.append(Pieces([ids[place] for place in mine], [offsets[place] for place in mine]))
+            at = self._trimmed(texts[number], [offsets[place] for place in mine])
+            pieces.append(Pieces([ids[place] for place in mine], at))
         return Read(tuple(texts), pieces, encoding)
 
     def pair(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
-        """The ids that BERT reads, and which text each is from: 0, or 1 in the second and at its [SEP]."""
-        ids = [self.cls, *first, self.sep]
-        types = [0] * len(ids)
-        if second is not None:
-            ids, types = [*ids, *second, self.sep], types + [1] * (len(second) + 1)
-        return ids, types
+        """The ids that the encoder reads, and the token type of each: in BERT 0, or 1 in the second and its [SEP]."""
+        return self.frames[0].around([first]) if second is None else self.frames[1].around([first, second])
+
+    def size(self, pieces: Sequence[Pieces]) -> int:
+        """The number of tokens of one or two texts, with signs."""
+        return self.frames[len(pieces) - 1].size + sum(len(each.ids) for each in pieces)
 
     def named(self, read: Read, kept: Sequence[slice]) -> Tokens:
         """What `pair` makes of some pieces of one or two texts, with labels that a person can read.
@@ -134,13 +141,21 @@ class Subwords:
         """
         (tokens,) = as_tokens(read.encoding, read.texts if len(read.texts) == 2 else read.texts[0])
         signs, *pieces = ([i for i, of in enumerate(read.encoding.sequence_ids) if of == n] for n in (None, 0, 1))
-        places = signs[:1]
-        for some, part, sign in zip(pieces, kept, signs[1:], strict=False):
-            places += [*some[part], sign]
+        counts = map(len, self.frames[len(read.texts) - 1].signs)
+        groups = [[signs.pop(0) for _ in range(count)] for count in counts]
+        places = groups[0]
+        for some, part, group in zip(pieces, kept, groups[1:], strict=False):
+            places = [*places, *some[part], *group]
         return tokens.take(places)
 
     def extended(self, texts: Iterable[str], least: int = 2) -> Subwords:
-        """With the characters that stand in `least` of the texts and in no token yet: these get the last ids."""
+        """With the characters that stand in `least` of the texts and in no token yet: these get the last ids.
+
+        WordPiece alone grows so. Of the others byte-level ones know all characters, and in a Unigram model a new one
+        would need a probability.
+        """
+        if not isinstance(self._backend.model, tokenizers.models.WordPiece):
+            return self
         vocabulary = self._backend.get_vocab()
         counts: Counter[str] = Counter()
         texts = list(texts)
@@ -153,8 +168,24 @@ class Subwords:
         backend = self.backend()
         known = backend.get_vocab(with_added_tokens=False)
         known |= {piece: len(self) + number for number, piece in enumerate(new)}
-        backend.model = tokenizers.models.WordPiece(known, unk_token=UNKNOWN)
+        backend.model = tokenizers.models.WordPiece(known, unk_token=self.name(self.unknown))
         return Subwords(Tokenizer(backend))
+
+    def _sign(self, names: Sequence[str]) -> int | None:
+        """The id of the sign of one of these names, else of a token of that name.
+
+        A vocabulary may have BERT's among its words, as MPNet's, and others as its signs.
+        """
+        added = self._backend.get_added_tokens_decoder().items()
+        signs = {token.content: id_ for id_, token in added if token.special}
+        found = [signs.get(name) for name in names] + [self._backend.token_to_id(name) for name in names]
+        return next((id_ for id_ in found if id_ is not None), None)
+
+    def _trimmed(self, text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The offsets without spaces at the beginning of a token: all but WordPiece have "Ġfilm", "▁film"."""
+        if isinstance(self._backend.model, tokenizers.models.WordPiece):
+            return offsets
+        return [(end - len(text[start:end].lstrip()), end) for start, end in offsets]
 
     def _characters(self, word: str) -> list[str]:
         """A word, which the tokenizer has for one, in the smallest pieces: "w", "##o", "##r", "##d"."""

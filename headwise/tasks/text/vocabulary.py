@@ -24,7 +24,7 @@ BYTES = 256
 
 class Vocabulary:
     """Text to ids and back. Nothing is unknown to it, as every byte has a token; case, spaces and line ends are kept.
-    (One that is made of a BERT's tokenizer knows and keeps what that does.)
+    (One that is made of an encoder's tokenizer knows and keeps what that does.)
 
     Signs such as [EOS] that stand in a text are text. The file is a tokenizer.json, which `headwise.text.Tokenizer` and
     Hugging Face's tokenizers read.
@@ -43,7 +43,8 @@ class Vocabulary:
         backend.no_padding()
         backend.encode_special_tokens = True  # as text, where a text has them
         signs = backend.encode("").ids
-        pad = backend.token_to_id(PAD)
+        pads = (backend.token_to_id(name) for name in (PAD, "<pad>"))
+        pad = next((id_ for id_ in pads if id_ is not None), None)
         if len(signs) != 2 or pad is None:
             raise CheckpointError(f"expected the tokenizer of a headwise task, with {PAD}, a first and a last token")
         self.begin, self.end = signs

@@ -1,0 +1,51 @@
+"""The families of encoders that `headwise.Bert` reads: one file each, with what its checkpoints call the parts.
+
+Another one is its file and its entry in `FAMILIES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headwise.errors import CheckpointError
+from headwise.models.families import bert, distilbert, electra, modernbert, mpnet, roberta
+from headwise.models.families.config import ACTIVATIONS, BertConfig, ModernLayers
+from headwise.models.families.family import Family
+
+FAMILIES: dict[str, Family] = {
+    each.name: each
+    for each in (
+        bert.FAMILY,
+        roberta.FAMILY,
+        distilbert.FAMILY,
+        electra.FAMILY,
+        mpnet.FAMILY,
+        modernbert.FAMILY,
+    )
+}
+
+
+def family_of(config: Mapping[str, Any]) -> Family | None:
+    """The family of a checkpoint, by its config.json; None = it is of no family here."""
+    model_type = config.get("model_type", "bert")  # those of 2018 do not say it
+    return next((each for each in FAMILIES.values() if model_type in each.model_types), None)
+
+
+def read_config(config: Mapping[str, Any]) -> BertConfig:
+    """The shape that a Hugging Face config.json describes; what it leaves out is as in BERT-base.
+
+    Raises:
+        CheckpointError: it describes an architecture of no family, or one that is not computed here.
+    """
+    family = family_of(config)
+    if family is None:
+        known = ", ".join(name for each in FAMILIES.values() for name in each.model_types)
+        raise CheckpointError(
+            f"model_type: expected a BERT encoder or one of its kind ({known}). Received: "
+            f"model_type={config.get('model_type')!r}"
+        )
+    return family.config(config)
+
+
+__all__ = ["ACTIVATIONS", "FAMILIES", "BertConfig", "Family", "ModernLayers", "family_of", "read_config"]

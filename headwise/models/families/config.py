@@ -1,0 +1,137 @@
+"""The shape of an encoder: BERT's, and what the families that came after it do otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from headwise.errors import ArgumentError
+from headwise.nn.feed_forward import Activation
+
+ACTIVATIONS: dict[str, Activation] = {  # Hugging Face's name: ours
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+}
+GATED: dict[str, Activation] = {"gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "swiglu"}  # plain: with a gate
+
+
+@dataclass(frozen=True)
+class ModernLayers:
+    """Layers as ModernBERT's (Warner et al. 2024, arXiv:2412.13663, section 2.1).
+
+    Norms stand before each branch, but the first attention has none; one more stands at the end. Feed-forward networks
+    have a gate. Positions are rotary. Local layers see `window` neighbours on each side.
+
+    Raises:
+        ArgumentError: a value that no such layers can have.
+    """
+
+    local_layers: tuple[int, ...] = ()
+    window: int = 64
+    rope_base: float = 160_000.0
+    local_rope_base: float = 10_000.0
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "local_layers", tuple(self.local_layers))  # JSON has lists
+        _check_whole("window", self.window, 0)
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The shape of a BERT, or of an encoder of its kind; the defaults are BERT-base.
+
+    `initializer_range` is the deviation of the weights that training begins with. 0.02 suits widths near 768; a narrow
+    model whose scores then all begin near 0 learns sooner from `dim ** -0.5`.
+
+    Args:
+        max_positions: the most tokens of a text.
+        num_token_types: 0 = there are none (DistilBERT, MPNet, ModernBERT).
+        family: one of `headwise.models.families`: how a checkpoint calls the parts.
+        embedding_dim: of the embeddings, where a linear map makes `dim` of it (ELECTRA); None = `dim`.
+        first_position: row of the first token in the table of positions (RoBERTa, MPNet: 2). Where it is not 0,
+            padding does not count.
+        relative_buckets: of relative positions, a bias that all layers share (MPNet); 0 = none.
+        modern: layers as ModernBERT's, and no table of positions; None = layers as BERT's.
+
+    Raises:
+        ArgumentError: a value that no such encoder can have.
+    """
+
+    vocab_size: int = 30522
+    dim: int = 768
+    num_layers: int = 12
+    num_heads: int = 12
+    ffn_dim: int = 3072
+    max_positions: int = 512
+    num_token_types: int = 2
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-12
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    pooler: bool = True
+    initializer_range: float = 0.02
+    family: str = "bert"
+    embedding_dim: int | None = None
+    first_position: int = 0
+    relative_buckets: int = 0
+    modern: ModernLayers | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.modern, dict):  # from JSON
+            object.__setattr__(self, "modern", ModernLayers(**self.modern))
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int":
+                _check_whole(field.name, value, 0 if field.name in _MAY_BE_0 else 1)
+            if field.type == "float" and (not isinstance(value, int | float) or not 0 <= value < 1):
+                raise ArgumentError(
+                    f"{field.name}: expected a number from 0 to 1, 1 excluded. Received: {field.name}={value!r}"
+                )
+        if self.embedding_dim is not None:
+            _check_whole("embedding_dim", self.embedding_dim, 1)
+        if self.dim % self.num_heads:
+            raise ArgumentError(f"dim: expected a multiple of num_heads={self.num_heads}. Received: dim={self.dim}")
+        if self.hidden_act not in list(ACTIVATIONS):
+            known = ", ".join(ACTIVATIONS)
+            raise ArgumentError(f"hidden_act: expected one of {known}. Received: hidden_act={self.hidden_act!r}")
+        if self.modern is not None and ACTIVATIONS[self.hidden_act] not in GATED:
+            raise ArgumentError(f"hidden_act: expected one with a gate. Received: hidden_act={self.hidden_act!r}")
+
+    @property
+    def embedding_width(self) -> int:
+        """Dimensions of the embeddings."""
+        return self.dim if self.embedding_dim is None else self.embedding_dim
+
+    @property
+    def has_bert_layers(self) -> bool:
+        """Whether the layers are BERT's own: norms after the sums, and no positions in the attention."""
+        return self.modern is None and not self.relative_buckets
+
+    @property
+    def is_bert(self) -> bool:
+        """Whether all is as in BERT, the embeddings too, whatever the parts are called in a checkpoint."""
+        return (
+            self.has_bert_layers
+            and self.embedding_dim is None
+            and self.first_position == 0
+            and self.num_token_types > 0
+        )
+
+    def require_bert(self, what: str) -> None:
+        """ArgumentError unless `is_bert`; `what` computes nothing else."""
+        if not self.is_bert:
+            raise ArgumentError(
+                f"{what}: expected a BERT. Received: family={self.family!r}, which is computed otherwise"
+            )
+
+
+_MAY_BE_0 = ("num_token_types", "first_position", "relative_buckets")
+
+
+def _check_whole(name: str, value: object, least: int) -> None:
+    if type(value) is not int or value < least:
+        wanted = "a whole number above 0" if least else "a whole number, 0 or more"
+        raise ArgumentError(f"{name}: expected {wanted}. Received: {name}={value!r}")

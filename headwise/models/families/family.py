@@ -1,0 +1,95 @@
+"""`Family`: how the checkpoints of one kind of encoder say what `headwise.Bert` is to be, and name its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from headwise.errors import ArgumentError, CheckpointError
+from headwise.models.families.config import BertConfig
+
+# Buffers that older versions of transformers saved: 0, 1, 2 …, zeros, frequencies. Nothing in them is learned.
+_BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
+
+
+def nothing(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of checkpoint.
+
+    Args:
+        name: `BertConfig.family`.
+        model_types: what config.json calls it.
+        prefix: what stands before the encoder's tensors where a head stands on it.
+        settings: our option: the one of config.json.
+        tensors: our modules: theirs, under their names without the layer's; several are separated by spaces. Ours
+            concatenated along their rows are theirs concatenated.
+        own: further options, worked out from config.json. It raises CheckpointError for what is not computed here.
+        layer: what stands before the number of a layer.
+    """
+
+    name: str
+    model_types: tuple[str, ...]
+    prefix: str
+    settings: Mapping[str, str]
+    tensors: Mapping[str, str]
+    own: Callable[[Mapping[str, Any]], dict[str, Any]] = nothing
+    layer: str = "encoder.layer."
+
+    def config(self, config: Mapping[str, Any]) -> BertConfig:
+        """What a config.json says."""
+        for flag in ("is_decoder", "add_cross_attention"):
+            if config.get(flag):
+                raise CheckpointError(f"{flag}: expected an encoder, not a decoder. Received: {flag}=true")
+        if (positions := config.get("position_embedding_type", "absolute")) != "absolute":
+            raise CheckpointError(
+                f"position_embedding_type: expected absolute positions. Received: position_embedding_type={positions!r}"
+            )
+        given = {ours: config[theirs] for ours, theirs in self.settings.items() if theirs in config}
+        try:
+            return BertConfig(family=self.name, **{**given, **self.own(config)})
+        except ArgumentError as cause:
+            raise CheckpointError(f"config.json: {cause}") from cause
+
+    def encoder_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The encoder's and pooler's, under the names of a bare encoder saved today."""
+        prefix = self.prefix if any(name.startswith(self.prefix) for name in tensors) else ""
+        named = {
+            # Checkpoints converted from TensorFlow call the scale and shift of a LayerNorm gamma and beta.
+            name.removeprefix(prefix)
+            .replace("LayerNorm.gamma", "LayerNorm.weight")
+            .replace("LayerNorm.beta", "LayerNorm.bias"): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(prefix)
+        }
+        roots = {self.layer.split(".")[0]} | {
+            name.split(".")[0] for each in self.tensors.values() for name in each.split()
+        }
+        return {
+            name: tensor
+            for name, tensor in named.items()
+            if name.split(".")[0] in roots and not name.endswith(_BUFFERS)
+        }
+
+    def places(self, parameters: Iterable[str]) -> list[tuple[list[str], list[str]]]:
+        """Ours and theirs: names of parameters that hold the same, concatenated along their rows.
+
+        `layers.3.mlp.up.weight` is `encoder.layer.3.intermediate.dense.weight` in BERT's checkpoints.
+        """
+        found: dict[str, tuple[list[str], list[str]]] = {}
+        for ours in parameters:
+            module, _, parameter = ours.rpartition(".")
+            before = begins = ""
+            if module.startswith("layers."):
+                _, number, module = module.split(".", 2)
+                before, begins = f"layers.{number}.", f"{self.layer}{number}."
+            together = next(each for each in self.tensors if module in each.split())
+            theirs = [f"{begins}{name}.{parameter}" for name in self.tensors[together].split()]
+            found[theirs[0]] = [f"{before}{name}.{parameter}" for name in together.split()], theirs
+        return list(found.values())
