@@ -19,6 +19,8 @@ from torch.overrides import TorchFunctionMode
 from headwise import masks
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
 from headwise.models import checkpoint
+from headwise.models.packed_encoder import encoder_of, hidden_states
+from headwise.native.linear import Encoder
 from headwise.nn.feed_forward import Activation
 from headwise.nn.real import as_real
 from headwise.nn.transformer_layer import EncoderLayer
@@ -168,10 +170,25 @@ class Bert(nn.Module):
         check_ids("token_type_ids", token_type_ids, config.num_token_types)
 
         real = as_real(real, *input_ids.shape)
+        if (encoder := encoder_of(self)) is not None:
+            return self._packed(encoder, input_ids, real, token_type_ids)
         # Without padding there is no mask, so that no layer has to look for it.
         no_padding = real is None or (not torch.compiler.is_compiling() and bool(real.all()))
         mask = None if real is None or no_padding else masks.padding(real)
         return self.through(self.embeddings(input_ids, token_type_ids), mask)
+
+    def _packed(self, encoder: Encoder, ids_BS: Tensor, real: Tensor | None, types_BS: Tensor) -> Tensor:
+        """The hidden states [B, S, M] by the native kernels; 0 at padding, which is not computed."""
+        size, length = ids_BS.shape
+        places_BS = torch.arange(length).expand(size, -1)
+        if real is None or bool(real.all()):
+            given = (x.flatten() for x in (ids_BS, types_BS))
+            lengths = torch.full((size,), length)
+            return hidden_states(self, encoder, *given, lengths, places_BS.flatten()).view(size, length, -1)
+        found_TM = hidden_states(self, encoder, ids_BS[real], types_BS[real], real.sum(1), places_BS[real])
+        hidden_BSM = found_TM.new_zeros(size, length, found_TM.shape[1])
+        hidden_BSM[real] = found_TM
+        return hidden_BSM
 
     def through(self, x_BSM: Tensor, mask: masks.Mask | None) -> Tensor:
         """The hidden states [B, S, M] after all layers, from those of the embeddings [B, S, M]."""

@@ -111,6 +111,13 @@ typedef struct {
     hw_norm attention_norm, mlp_norm;
 } hw_encoder_layer;
 
+/* Rows of three tables by their numbers, which must be in the tables, and the LayerNorm of their sum. */
+typedef struct {
+    const int64_t *ids, *types, *places;  /* [T]; ids null: x is given instead */
+    const float *word, *type, *position;  /* [.., M], contiguous */
+    hw_norm norm;
+} hw_embeddings;
+
 /* Layers of x = LayerNorm(x + out(attention(qkv(x)))), x = LayerNorm(x + down(act(up(x)))), over texts behind one another,
    each of which attends to itself alone. */
 typedef struct {
@@ -118,7 +125,8 @@ typedef struct {
     double scale;
     const hw_encoder_layer *layer; /* [layers] */
     const int64_t *first;          /* [texts + 1]: where each begins, from 0 to T */
-    float *x;                      /* [T, M], read and written */
+    hw_embeddings embeddings;
+    float *x;                      /* [T, M], read if there are no ids, and written */
 } hw_encoder;
 
 /* The instruction sets that were compiled, from the plainest; null past the last. */

@@ -27,7 +27,8 @@ Dtype = Literal["float32", "bfloat16", "int8"]
 # Every field has 8 bytes.
 _LINEAR = struct.Struct("=7qQ4QQ2QdQ")
 _LAYER = struct.Struct("=" + 4 * "4Q" + 2 * "2Qd")
-_ENCODER = struct.Struct("=10qd3Q")
+_ENCODER = struct.Struct("=10qd2Q8QdQ")
+_NO_EMBEDDINGS = (0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,21 @@ class Norm:
     def fields(self) -> tuple[Any, ...]:
         """hw_norm."""
         return (self.weight.data_ptr(), self.bias.data_ptr(), self.eps)
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Tables [.., M] of words, types and positions, float32 and contiguous, and the LayerNorm of their sum."""
+
+    word: Tensor
+    type: Tensor
+    position: Tensor
+    norm: Norm
+
+    def fields(self, ids_T: Tensor, types_T: Tensor, places_T: Tensor) -> tuple[Any, ...]:
+        """hw_embeddings."""
+        tensors = (ids_T, types_T, places_T, self.word, self.type, self.position)
+        return (*(x.data_ptr() for x in tensors), *self.norm.fields())
 
 
 @dataclass(frozen=True)
@@ -159,28 +175,47 @@ class Encoder:
         num_heads: H, of queries, keys and values alike.
         activation: one of `ACTIVATIONS`.
         scale: the factor on q kᵀ.
+        embeddings: what `embed` reads.
     """
 
-    def __init__(self, layers: Sequence[Layer], num_heads: int, activation: str | None, scale: float) -> None:
-        self.layers = list(layers)  # which own the memory that is pointed to
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        num_heads: int,
+        activation: str | None,
+        scale: float,
+        embeddings: Embeddings | None = None,
+    ) -> None:
+        self.layers, self.embeddings = list(layers), embeddings  # which own the memory that is pointed to
         first = layers[0]
-        self.sizes = (first.qkv.inputs, num_heads, first.up.outputs, ACTIVATIONS[activation], len(layers))
+        self.dim = first.qkv.inputs
+        self.sizes = (self.dim, num_heads, first.up.outputs, ACTIVATIONS[activation], len(layers))
         self.dtype, self.scale = DTYPES[first.qkv.dtype], scale
         packed = b"".join(layer.packed() for layer in layers)
         self.array = ctypes.create_string_buffer(packed, len(packed))
 
-    def __call__(self, x_TM: Tensor, first: Tensor) -> None:
-        """The hidden states of texts that stand behind one another, in place.
+    def __call__(self, x_TM: Tensor, first: Tensor) -> Tensor:
+        """The hidden states [T, M] of texts that stand behind one another, in place.
 
         Args:
-            x_TM: [T, M], float32 and contiguous.
+            x_TM: [T, M], float32 and contiguous: what the first layer reads.
             first: [texts + 1], int64: where each text begins; the last number is T.
         """
+        return self._run(x_TM, first, _NO_EMBEDDINGS)
+
+    def embed(self, ids_T: Tensor, types_T: Tensor, places_T: Tensor, first: Tensor) -> Tensor:
+        """The hidden states [T, M] from numbers of words, types and positions, int64, that are in the tables."""
+        assert self.embeddings is not None
+        fields = self.embeddings.fields(ids_T, types_T, places_T)
+        return self._run(torch.empty(len(ids_T), self.dim), first, fields)
+
+    def _run(self, x_TM: Tensor, first: Tensor, embeddings: tuple[Any, ...]) -> Tensor:
         given = _ENCODER.pack(
             *(_ENCODER.size, self.dtype, torch.get_num_threads(), len(x_TM), *self.sizes, len(first) - 1, self.scale),
-            *(ctypes.addressof(self.array), first.data_ptr(), x_TM.data_ptr()),
+            *(ctypes.addressof(self.array), first.data_ptr(), *embeddings, x_TM.data_ptr()),
         )
         _called("hw_encoder_forward", given)
+        return x_TM
 
 
 def _called(function: str, given: bytes) -> None:

@@ -290,6 +290,12 @@ int64_t check(const hw_encoder& call) {
     if (call.first[0] || call.first[call.texts] != call.T) return TEXTS;
     for (int64_t i = 0; i < call.texts; i++)
         if (call.first[i + 1] < call.first[i]) return TEXTS;
+    if (const hw_embeddings& tables = call.embeddings; tables.ids) {
+        const void* given[] = {tables.types, tables.places, tables.word, tables.type, tables.position};
+        for (const void* each : given)
+            if (!each) return MISSING;
+        if (const int64_t code = check_norm(tables.norm)) return code;
+    }
     for (int64_t i = 0; i < call.layers; i++) {
         const hw_encoder_layer& layer = call.layer[i];
         for (const hw_weights* each : {&layer.qkv, &layer.out, &layer.up, &layer.down})

@@ -53,12 +53,23 @@ struct Group {
     bool run() {
         if (!prepare()) return false;
         for (int64_t r = 0; r < rows; r++) {
-            padded_row(call.x + (begin + r) * call.M, call.M, x + r * M);
+            begin_row(begin + r, x + r * M);
             left.take(r, x + r * M, M);
         }
         for (int64_t i = 0; i < call.layers; i++) layer(call.layer[i]);
         for (int64_t r = 0; r < rows; r++) std::memcpy(call.x + (begin + r) * call.M, x + r * M, 4 * call.M);
         return !failed;
+    }
+
+    // What the first layer reads of token t.
+    void begin_row(int64_t t, float* to) {
+        const hw_embeddings& tables = call.embeddings;
+        if (!tables.ids) return padded_row(call.x + t * call.M, call.M, to);
+        const float *word = tables.word + tables.ids[t] * call.M, *type = tables.type + tables.types[t] * call.M;
+        padded_row(tables.position + tables.places[t] * call.M, call.M, to);
+        std::memset(y + call.M, 0, 4 * (M - call.M));
+        for (int64_t j = 0; j < call.M; j++) y[j] = word[j] + type[j];
+        add_norm(tables.norm, call.M, y, to);
     }
 
     void layer(const hw_encoder_layer& layer) {
