@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 import headwise
+from headwise import edits
 from headwise.errors import ArgumentError
 from headwise.models import Bert, BertConfig, packed_encoder, unpadded
 from headwise.models.packed_encoder import encoder_of
@@ -110,7 +111,7 @@ def test_whoever_looks_sees_the_modules(bert: Bert, ids: list[list[int]]) -> Non
     unpadded.read(bert, ids)
     assert calls
     handle.remove()
-    with headwise.edit(bert, headwise.ablate(layer=0, head=0)):
+    with headwise.edit(bert, [edits.ablate("layers.0", heads=[0])]):
         edited = bert(first)
     assert (edited - watched).abs().max() > 1e-3
 
