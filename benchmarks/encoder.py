@@ -1,4 +1,4 @@
-"""MiniLM over all paragraphs of Python's manual: texts to vectors, against Hugging Face, sentence-transformers and ONNX.
+"""MiniLM over all paragraphs of Python's manual, against Hugging Face, sentence-transformers and ONNX Runtime.
 
     python benchmarks/encoder.py                        # all of it: some minutes for each round on 2 cores
     python benchmarks/encoder.py --texts 300 --rounds 3  # every ninth paragraph or so
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -66,9 +67,9 @@ def main() -> None:
             if not chosen.only or any(name.startswith(each) for each in chosen.only)
         }
         lengths = [len(ids) for ids in tokenized(texts)]
-        runs: dict[str, Callable[[], object]] = {name: (lambda run=run: run(texts)) for name, run in contestants.items()}
+        runs: dict[str, Callable[[], object]] = {name: partial(run, texts) for name, run in contestants.items()}
         times = take_turns({**runs, "the products": products(sum(lengths))}, chosen.rounds)
-        alone = take_turns({name: (lambda run=run: run([SENTENCE])) for name, run in contestants.items()}, 40)
+        alone = take_turns({name: partial(run, [SENTENCE]) for name, run in contestants.items()}, 40)
         vectors = {name: run(texts) for name, run in contestants.items()}
 
     about = {
@@ -130,8 +131,9 @@ def products(tokens: int, rows: int = 2048) -> Callable[[], object]:
 def all_of(folder: Path, threads: int) -> dict[str, Encode]:
     """The contestants that are installed."""
     found: dict[str, Encode] = {}
-    for dtype in ("float32", "bfloat16", "int8"):
-        found[f"headwise {dtype}"] = headwise_of(dtype)  # type: ignore[arg-type]
+    dtypes: tuple[Dtype, ...] = ("float32", "bfloat16", "int8")
+    for dtype in dtypes:
+        found[f"headwise {dtype}"] = headwise_of(dtype)
     found["Hugging Face"] = hugging_face()
     try:
         found["sentence-transformers"] = sentence_transformers()
@@ -221,6 +223,7 @@ def onnx_runtime(folder: Path, threads: int) -> dict[str, Encode]:
     with torch.inference_mode(False), torch.no_grad():
         names: dict[str, Any] = {"input_names": ["ids", "real"], "output_names": ["hidden"]}
         program = torch.onnx.export(Hidden(), given, dynamic_shapes=(sizes, sizes), dynamo=True, verbose=False, **names)
+    assert program is not None
     program.save(exported)
     optimize_model(str(exported), "bert", num_heads=12, hidden_size=384, opt_level=1).save_model_to_file(str(fused))
     quantize_dynamic(fused, int8, weight_type=QuantType.QInt8, per_channel=True)

@@ -182,9 +182,9 @@ class Bert(nn.Module):
         size, length = ids_BS.shape
         places_BS = torch.arange(length).expand(size, -1)
         if real is None or bool(real.all()):
-            given = (x.flatten() for x in (ids_BS, types_BS))
+            ids_T, types_T, places_T = (x.flatten() for x in (ids_BS, types_BS, places_BS))
             lengths = torch.full((size,), length)
-            return hidden_states(self, encoder, *given, lengths, places_BS.flatten()).view(size, length, -1)
+            return hidden_states(self, encoder, ids_T, types_T, lengths, places_T).view(size, length, -1)
         found_TM = hidden_states(self, encoder, ids_BS[real], types_BS[real], real.sum(1), places_BS[real])
         hidden_BSM = found_TM.new_zeros(size, length, found_TM.shape[1])
         hidden_BSM[real] = found_TM

@@ -118,7 +118,11 @@ def _packed(bert: nn.Module, dtype: Dtype) -> Encoder | None:
     from headwise.models.bert import Bert  # which imports this module
 
     layers = list(bert.layers)  # type: ignore[arg-type]
-    if not layers or type(bert).through is not Bert.through or not all(_is_known(layer) for layer in layers):
+    if (
+        not layers
+        or getattr(type(bert), "through", None) is not Bert.through
+        or not all(_is_known(layer) for layer in layers)
+    ):
         return None
     first = layers[0]
     same = {(x.attention.num_heads, x.attention.scale, x.mlp.activation, x.mlp.hidden_dim) for x in layers}
@@ -152,8 +156,8 @@ def _is_known(layer: Any) -> bool:
 
 def _layer(layer: EncoderLayer, dtype: Dtype) -> Layer:
     attention, mlp = layer.attention, layer.mlp
-    products = [_weights(x, dtype) for x in (attention.qkv, attention.out, mlp.up, mlp.down)]
-    return Layer(*products, _norm(layer.attention_norm), _norm(layer.mlp_norm))
+    qkv, out, up, down = (_weights(x, dtype) for x in (attention.qkv, attention.out, mlp.up, mlp.down))
+    return Layer(qkv, out, up, down, _norm(layer.attention_norm), _norm(layer.mlp_norm))
 
 
 def _weights(linear: Any, dtype: Dtype) -> Weights:

@@ -33,8 +33,8 @@ def read(
         bert: on the CPU, in eval mode.
         ids: the token ids of each text, at least one.
         types: which text of a pair each token belongs to; None = all to the first.
-        dtype: of the products: "float32", "bfloat16" or "int8" (weights by output, activations by token). None = that of
-            the parameters. Where the model is hooked, watched, edited or trained, its modules run in their own dtype.
+        dtype: of the products: "float32", "bfloat16" or "int8" (weights by output, activations by token). None = that
+            of the parameters. Where the model is hooked, watched, edited or trained, its modules run, in their own.
         tokens: per pass; None = 8192.
 
     Raises:

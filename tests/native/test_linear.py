@@ -76,7 +76,7 @@ def test_threads_change_no_bit(dtype: Dtype) -> None:
 
 def test_int8_is_the_nearest_number_of_each_row(each_set: str) -> None:
     """A row of x and an output's weights each have a scale of their own: small rows lose nothing beside large ones."""
-    x, w, b = made(6, 128, 64)
+    x, w, _ = made(6, 128, 64)
     size = torch.tensor([1e-6, 1.0, 1e6, 1e-3, 0.0, 10.0])[:, None]
     found = linear(x * size, pack(w, torch.zeros(64), "int8"))
     error = (found / size - x @ w.T)[[0, 1, 2, 3, 5]].abs().max()
@@ -102,6 +102,6 @@ def test_texts_out_of_order_are_refused(layers: list[Layer]) -> None:
 
 @pytest.fixture
 def layers() -> list[Layer]:
-    weights = [pack(torch.zeros(*size)) for size in ((24, 8), (8, 8), (16, 8), (8, 16))]
+    qkv, out, up, down = (pack(torch.zeros(*size)) for size in ((24, 8), (8, 8), (16, 8), (8, 16)))
     norm = norm_of(None, None, 8, 1e-5)
-    return [Layer(*weights, norm, norm)]
+    return [Layer(qkv, out, up, down, norm, norm)]

@@ -1,9 +1,8 @@
 // The C interface: checks what it is given, and hands it to the kernels of the instruction set in use.
-#include "../headwise.h"
+#include "check_encoder.hpp"
 #include "pool.hpp"
 
 #include <cstring>
-#include <initializer_list>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -82,30 +81,6 @@ int64_t best() {
 }
 
 int64_t used = best();
-
-enum { FINE, MEMORY, LAYOUT, DTYPE, SIZES, HEADS, MISSING, ALIGNMENT, STRIDES, OVERLAP, MASK, LIMITS, TILES, DROPOUT, ANSWERS, CACHE, ACTIVATION, TEXTS };
-const char* const errors[] = {
-    "no error",
-    "there is not enough memory",
-    "the size of the structure is another: the library and its caller are of different versions",
-    "the dtype is not known",
-    "a size is below 1, or too large",
-    "H is not a multiple of G",
-    "a pointer is missing",
-    "a pointer is not aligned to its dtype",
-    "a stride is too large",
-    "what is written overlaps itself or what is read",
-    "the kind of mask is not known",
-    "the limits of a band are too large",
-    "the mask has tiles or blocks that do not exist or are out of order",
-    "the dropout is not between 0 and 1",
-    "a share, a number of largest weights or the size of a picture does not fit the call, or only hw_attention_look answers it",
-    "keys and values are of another dtype than queries: int8, which needs factors, is for forward passes of up to 16 rows that share a key head",
-    "the activation is not known",
-    "texts do not follow one another from 0 to T",
-};
-
-const int64_t LARGE = INT64_C(1) << 40; // of a size, a product of sizes, and bytes from the first number to the last
 
 struct Range {
     uintptr_t lo, hi;
@@ -248,64 +223,6 @@ int64_t check(const hw_attention* given, Pass pass) {
     return check_mask(call);
 }
 
-int64_t check_weights(const hw_weights& weights, int64_t dtype) {
-    if (!weights.data || !weights.bias || (dtype == HW_INT8 && (!weights.scale || !weights.offset))) return MISSING;
-    const void* given[] = {weights.data, weights.bias, weights.scale, weights.offset};
-    for (const void* each : given)
-        if ((uintptr_t)each % 4) return ALIGNMENT;
-    return FINE;
-}
-
-int64_t check_norm(const hw_norm& norm) {
-    if (!norm.weight || !norm.bias) return MISSING;
-    return (uintptr_t)norm.weight % 4 || (uintptr_t)norm.bias % 4 ? ALIGNMENT : FINE;
-}
-
-// What a linear layer and an encoder have in common. A row of a matrix has at most 2^20 numbers, so that no size overflows.
-template <class Call>
-int64_t check_rows(const Call& call, std::initializer_list<int64_t> widths) {
-    if (call.size != sizeof(Call)) return LAYOUT;
-    if (call.dtype != HW_FLOAT32 && call.dtype != HW_BFLOAT16 && call.dtype != HW_INT8) return DTYPE;
-    if (call.activation < HW_IDENTITY || call.activation > HW_SILU) return ACTIVATION;
-    if (call.T < 0 || call.T >= INT64_C(1) << 31 || call.threads < 1 || call.threads >= INT64_C(1) << 31) return SIZES;
-    for (int64_t each : widths)
-        if (each < 1 || each > 1 << 20) return SIZES;
-    return FINE;
-}
-
-int64_t check(const hw_linear& call) {
-    if (const int64_t code = check_rows(call, {call.K, call.N})) return code;
-    if (call.T && (!call.x || !call.y)) return MISSING;
-    if ((uintptr_t)call.x % 4 || (uintptr_t)call.y % 4 || (uintptr_t)call.residual % 4) return ALIGNMENT;
-    if (const int64_t code = check_weights(call.weights, call.dtype)) return code;
-    return call.residual ? check_norm(call.norm) : FINE;
-}
-
-int64_t check(const hw_encoder& call) {
-    if (const int64_t code = check_rows(call, {call.M, call.F, call.H})) return code;
-    if (call.layers < 0 || call.layers > 1 << 20 || call.texts < 0 || call.texts > LARGE) return SIZES;
-    if (call.M % call.H) return HEADS;
-    if (!call.first || (call.layers && !call.layer) || (call.T && !call.x)) return MISSING;
-    if ((uintptr_t)call.x % 4 || (uintptr_t)call.first % 8 || (uintptr_t)call.layer % 8) return ALIGNMENT;
-    if (call.first[0] || call.first[call.texts] != call.T) return TEXTS;
-    for (int64_t i = 0; i < call.texts; i++)
-        if (call.first[i + 1] < call.first[i]) return TEXTS;
-    if (const hw_embeddings& tables = call.embeddings; tables.ids) {
-        const void* given[] = {tables.types, tables.places, tables.word, tables.type, tables.position};
-        for (const void* each : given)
-            if (!each) return MISSING;
-        if (const int64_t code = check_norm(tables.norm)) return code;
-    }
-    for (int64_t i = 0; i < call.layers; i++) {
-        const hw_encoder_layer& layer = call.layer[i];
-        for (const hw_weights* each : {&layer.qkv, &layer.out, &layer.up, &layer.down})
-            if (const int64_t code = check_weights(*each, call.dtype)) return code;
-        for (const hw_norm* each : {&layer.attention_norm, &layer.mlp_norm})
-            if (const int64_t code = check_norm(*each)) return code;
-    }
-    return FINE;
-}
-
 // Waking a thread takes as long as so many products of two numbers.
 const double WORTH_A_THREAD = 1 << 20;
 
@@ -338,12 +255,12 @@ int64_t hw_attention_backward(const hw_attention* call) { return run(call, BACKW
 int64_t hw_attention_look(const hw_attention* call) { return run(call, LOOK, isas[used].look); }
 
 int64_t hw_linear_forward(const hw_linear* call) {
-    const int64_t code = call ? check(*call) : MISSING;
+    const int64_t code = call ? check(*call) : (int64_t)MISSING;
     return code ? code : isas[used].linear(call);
 }
 
 int64_t hw_encoder_forward(const hw_encoder* call) {
-    const int64_t code = call ? check(*call) : MISSING;
+    const int64_t code = call ? check(*call) : (int64_t)MISSING;
     return code ? code : isas[used].encoder(call);
 }
 
