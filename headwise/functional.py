@@ -181,6 +181,11 @@ def listening(listener: Listener, *, traced: bool = False) -> Iterator[None]:
         _listeners.reset(token)
 
 
+def is_followed() -> bool:
+    """Whether somebody hears of the calls of this thread or task, or may change them."""
+    return bool(_listeners.get() or _traced.get() or _editors.get())
+
+
 def tell(call: AttentionCall, out: Tensor, used: Callable[[], Tensor]) -> None:
     """Hand a call to the listeners whose weights [B, H, Q, K] an edit changed before they met the values."""
     listeners = _listeners.get()

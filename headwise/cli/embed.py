@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     help="What the model computes in; vectors are written in float32.",
 )
 @click.option(
-    "--batch-tokens", type=click.IntRange(1), metavar="N", help="Tokens in one pass at most.  [default: 4096]"
+    "--batch-tokens", type=click.IntRange(1), metavar="N", help="Tokens in one pass at most.  [default: 8192]"
 )
 @click.option("--chunk", type=click.IntRange(1), default=2000, metavar="ROWS", help="Rows in memory at a time.")
 @bulk_options

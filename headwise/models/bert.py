@@ -18,11 +18,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headwise import masks
-from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
+from headwise.errors import CheckpointError, ShapeError
 from headwise.models import checkpoint
 from headwise.models.families import FAMILIES, BertConfig, read_config
 from headwise.models.families.config import ACTIVATIONS, GATED
 from headwise.models.families.tensors import check_sizes, match
+from headwise.models.ids import check_ids
+from headwise.models.packed_encoder import encoder_of, hidden_states
+from headwise.native.linear import Encoder
 from headwise.nn.multi_head import MultiHeadAttention
 from headwise.nn.norm import LayerNorm
 from headwise.nn.positions import Positions, Rope, T5Buckets
@@ -32,7 +35,7 @@ from headwise.nn.transformer_layer import EncoderLayer
 if TYPE_CHECKING:
     from headwise.models.sentence import SentenceEncoder
 
-__all__ = ["ACTIVATIONS", "Bert", "BertConfig", "check_ids", "known_types"]
+__all__ = ["ACTIVATIONS", "Bert", "BertConfig", "known_types"]
 
 Types = TypeVar("Types")
 
@@ -124,11 +127,30 @@ class Bert(nn.Module):
 
         real = as_real(real, *input_ids.shape)
         # Without padding there is no mask, so that no layer has to look for it.
-        no_padding = real is None or (not torch.compiler.is_compiling() and bool(real.all()))
-        mask = None if real is None or no_padding else masks.padding(real)
-        counts = config.first_position and not no_padding
+        if real is not None and not torch.compiler.is_compiling() and bool(real.all()):
+            real = None
+        counts = config.first_position and real is not None
         places = (real.long().cumsum(1) - 1).clamp(min=0) if counts and real is not None else None
+        if (encoder := encoder_of(self)) is not None:
+            return self._packed(encoder, input_ids, real, token_type_ids, places)
+        mask = None if real is None else masks.padding(real)
         return self.through(self.embeddings(input_ids, token_type_ids, places), mask)
+
+    def _packed(
+        self, encoder: Encoder, ids_BS: Tensor, real: Tensor | None, types_BS: Tensor, places_BS: Tensor | None
+    ) -> Tensor:
+        """The hidden states [B, S, M] by the native kernels; 0 at padding, which is not computed."""
+        size, length = ids_BS.shape
+        if places_BS is None:
+            places_BS = torch.arange(length).expand(size, -1)
+        if real is None:
+            ids_T, types_T, places_T = (x.flatten() for x in (ids_BS, types_BS, places_BS))
+            lengths = torch.full((size,), length)
+            return hidden_states(self, encoder, ids_T, types_T, lengths, places_T).view(size, length, -1)
+        found_TM = hidden_states(self, encoder, ids_BS[real], types_BS[real], real.sum(1), places_BS[real])
+        hidden_BSM = found_TM.new_zeros(size, length, found_TM.shape[1])
+        hidden_BSM[real] = found_TM
+        return hidden_BSM
 
     def through(self, x_BSM: Tensor, mask: masks.Mask | None, places_S: Tensor | None = None) -> Tensor:
         """The hidden states [B, S, M] after all layers, from those of the embeddings [B, S, M].
@@ -199,7 +221,7 @@ class Bert(nn.Module):
             texts: N texts, which may be empty; or one, for one vector.
             prompt_name: of the checkpoint's prompts, the one to put before each text; default: its default prompt.
             prompt: what to put before each text, such as "query: ".
-            batch_tokens: at most so many tokens in one pass, or one text that is longer. Default: 4096.
+            batch_tokens: at most so many tokens in one pass, or one text that is longer. Default: 8192.
             dtype: what the encoder computes in: "float32", "bfloat16" or "int8". Default: as its weights.
             progress: whether to show a bar on a terminal, and at the end the speed, on standard error.
 
@@ -301,23 +323,3 @@ class _NoInitialisation(TorchFunctionMode):
         if getattr(func, "__module__", None) == "torch.nn.init":
             return kwargs["tensor"] if "tensor" in kwargs else args[0]
         return func(*args, **kwargs)
-
-
-# --- What forward() accepts -------------------------------------------------------------------------------------------
-
-
-def check_ids(name: str, ids: Tensor, size: int) -> None:
-    """Raise unless `ids` are integers [B, S] from 0 to size - 1. While torch.compile traces, values are not checked."""
-    if ids.ndim != 2:
-        raise ShapeError(f"{name}: expected [B, S]. Received: {name}={list(ids.shape)}")
-    if ids.dtype not in (torch.int64, torch.int32):
-        raise DtypeError(f"{name}: expected int64 or int32. Received: {name}={ids.dtype}")
-    if ids.numel() == 0 or torch.compiler.is_compiling():
-        return
-    # An index error of torch (on a GPU it ends the process) says neither which id is wrong nor what the limit is.
-    lowest, highest = (int(bound) for bound in ids.aminmax())
-    if lowest < 0 or highest >= size:
-        raise ArgumentError(
-            f"{name}: expected ids from 0 to {size - 1}. Received: {name} with {lowest if lowest < 0 else highest}. "
-            "Do the tokenizer and the model come from the same checkpoint?"
-        )

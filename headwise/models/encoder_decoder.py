@@ -16,8 +16,9 @@ from torch.nn.functional import linear
 
 from headwise import masks
 from headwise.errors import ArgumentError
-from headwise.models.bert import Bert, BertConfig, check_ids
+from headwise.models.bert import Bert, BertConfig
 from headwise.models.copy_head import CopyHead, mixed
+from headwise.models.ids import check_ids
 from headwise.nn import Cache, Decoder, Encoder, MultiHeadAttention, options
 from headwise.nn.feed_forward import Activation
 from headwise.nn.positions import Learned, Rope, Sinusoidal

@@ -16,7 +16,8 @@ from torch.nn.functional import gelu, linear
 from headwise import masks
 from headwise.errors import CheckpointError
 from headwise.models import checkpoint
-from headwise.models.bert import Bert, check_ids
+from headwise.models.bert import Bert
+from headwise.models.ids import check_ids
 from headwise.nn import Cache, Encoder, MultiHeadAttention, options
 from headwise.nn.positions import Rope
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headwise.models.bert import check_ids
+from headwise.models.ids import check_ids
 from headwise.nn import LatentAttention, positions
 from headwise.nn.options import probability, whole
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headwise.models.bert import check_ids
+from headwise.models.ids import check_ids
 from headwise.nn import Encoder, MultiHeadAttention, positions
 from headwise.nn.options import divisible, probability, whole
 

@@ -1,7 +1,7 @@
 """A BERT reads texts of different lengths in one pass without padding: concatenated, each as a separate document.
 
-Linear layers then process real tokens only, and attention stays within each document (`masks.documents`). On 32 texts
-of 5 to 60 words this saves a third of the work.
+Linear layers then process real tokens only, and attention stays within each document. In inference on the CPU all of it
+is done by the native kernels (`packed_encoder`), else by the modules, with `masks.documents`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ import torch
 from torch import Tensor
 
 from headwise import masks
+from headwise.errors import ArgumentError
+from headwise.models.ids import check_ids
+from headwise.models.packed_encoder import encoder_of, hidden_states
+from headwise.native.linear import Dtype
 
 if TYPE_CHECKING:  # a Bert encodes texts by this
     from headwise.models.bert import Bert
 
-TOKENS = 4096  # per pass
+TOKENS = 8192  # per pass
 RELATIVE_TOKENS = 1024  # of a model with a relative bias, which is as large as the square of that
 
 
@@ -26,6 +30,7 @@ def read(
     ids: Sequence[Sequence[int]],
     types: Sequence[Sequence[int]] | None = None,
     *,
+    dtype: Dtype | None = None,
     tokens: int = TOKENS,
 ) -> list[Tensor]:
     """The last hidden states of each text [S, M], S its own length.
@@ -35,17 +40,32 @@ def read(
         ids: the token ids of each text, at least one.
         types: which text of a pair each token belongs to; None = all to the first.
         tokens: at most so many in one pass, or one text that is longer.
+        dtype: of the products: "float32", "bfloat16" or "int8" (weights by output, activations by token). None = that
+            of the parameters. Where the model is hooked, watched or edited its modules run, in their own.
+
+    Raises:
+        ArgumentError: an id that has no embedding; a dtype in which this model is not computed here.
     """
+    encoder = encoder_of(bert, dtype)
+    own = bert.embeddings.word.weight.dtype
+    if encoder is None and dtype is not None and getattr(torch, dtype) != own:
+        raise ArgumentError(
+            f"dtype: expected that of the parameters, {own}, because the modules themselves must run: the layers are "
+            f"not those of BERT, something looks into them, or there are no native kernels. Received: dtype={dtype!r}"
+        )
     found: list[Tensor] = [torch.empty(0)] * len(ids)
     most = min(tokens, RELATIVE_TOKENS) if bert.config.relative_buckets else tokens
-    for places in passes([len(each) for each in ids], most):
+    by_length = sorted(range(len(ids)), key=lambda place: len(ids[place]))
+    for some in passes([len(ids[place]) for place in by_length], most):
+        places = [by_length[each] for each in some]
         lengths = [len(ids[place]) for place in places]
-        hidden_TM = _pass(
-            bert,
-            torch.tensor([id_ for place in places for id_ in ids[place]]),
-            None if types is None else torch.tensor([type_ for place in places for type_ in types[place]]),
-            lengths,
-        )
+        ids_T = torch.tensor([id_ for place in places for id_ in ids[place]], dtype=torch.int64)
+        types_T = None if types is None else torch.tensor([type_ for place in places for type_ in types[place]])
+        if encoder is not None:
+            check_ids("ids", ids_T[None], bert.config.vocab_size)
+            hidden_TM = hidden_states(bert, encoder, ids_T, types_T, torch.tensor(lengths))
+        else:
+            hidden_TM = _pass(bert, ids_T, types_T, lengths)
         for place, hidden_SM in zip(places, hidden_TM.split(lengths), strict=True):
             found[place] = hidden_SM
     return found
@@ -60,7 +80,7 @@ def passes(lengths: Sequence[int], tokens: int = TOKENS) -> Iterator[list[int]]:
             yield places
             places, total = [], 0
         places.append(place)
-        total += length
+        total += lengths[place]
     if places:
         yield places
 

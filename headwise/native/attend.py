@@ -175,7 +175,7 @@ def _call(
     seed: int = 0,
     share: float = 0.0,
 ) -> None:
-    loaded = _library()
+    loaded = the_library()
     (batch, heads, q_len, k_len), (key_heads, width) = call.shape, (call.k.shape[1], call.q.shape[3])
     v = getattr(call, "v", None)
     bias = None if call.bias is None else call.bias.float().expand(batch, heads, q_len, k_len)
@@ -212,7 +212,8 @@ def _call(
 
 
 @functools.cache
-def _library() -> CDLL:
+def the_library() -> CDLL:
+    """The library, which is there, on the threads of torch."""
     loaded = library()
     assert loaded is not None
     share_threads(Path(torch.__file__).parent)

@@ -1,4 +1,4 @@
-/* Attention on CPUs: the interface of headwise's native kernels. Plain C; every field is 8 bytes wide.
+/* Attention and encoders on CPUs: the interface of headwise's native kernels. Plain C; every field is 8 bytes wide.
 
    s = scale q k^T;  s = softcap tanh(s / softcap);  s += bias - slope |i + K - Q - j|;  s = -inf where the mask forbids
    A = exp(s - lse),  lse = log(sum exp(s) + exp(sink));  out = A v
@@ -78,6 +78,57 @@ typedef struct {
     float *d_slopes, *d_sinks; /* [H] */
 } hw_attention;
 
+enum { HW_IDENTITY, HW_RELU, HW_GELU, HW_GELU_TANH, HW_SILU };
+
+/* The weights of a linear layer with N outputs and K inputs, in panels of 64 outputs: [N / 64, K / n, 64, n], N and K
+   rounded up to multiples of 64, with zeros: n = 1 float, 2 bf16, or 4 int8. Vectors are float32 [N], rounded up too. */
+typedef struct {
+    const void *data;
+    const float *bias;   /* not null */
+    const float *scale;  /* of int8: factors on the weights */
+    const float *offset; /* of int8: 128 times the sum over K of the int8 weights of an output */
+} hw_weights;
+
+typedef struct {
+    const float *weight, *bias; /* [M], rounded up as above */
+    double eps;
+} hw_norm;
+
+/* y = act(x W^T + bias), or LayerNorm(residual + x W^T + bias), of contiguous float32. With HW_BFLOAT16 the products are
+   of bf16, with HW_INT8 of int8: each row of x is divided by the scale that makes its largest number 127. Sums are exact
+   or float32. */
+typedef struct {
+    int64_t size, dtype, threads, T, K, N, activation;
+    const float *x;        /* [T, K] */
+    hw_weights weights;
+    const float *residual; /* [T, N]; null: no LayerNorm */
+    hw_norm norm;
+    float *y;              /* [T, N] */
+} hw_linear;
+
+typedef struct {
+    hw_weights qkv, out, up, down; /* of M -> 3 M, M -> M, M -> F and F -> M */
+    hw_norm attention_norm, mlp_norm;
+} hw_encoder_layer;
+
+/* Rows of three tables by their numbers, which must be in the tables, and the LayerNorm of their sum. */
+typedef struct {
+    const int64_t *ids, *types, *places;  /* [T]; ids null: x is given instead */
+    const float *word, *type, *position;  /* [.., M], contiguous */
+    hw_norm norm;
+} hw_embeddings;
+
+/* Layers of x = LayerNorm(x + out(attention(qkv(x)))), x = LayerNorm(x + down(act(up(x)))), over texts behind one another,
+   each of which attends to itself alone. */
+typedef struct {
+    int64_t size, dtype, threads, T, M, H, F, activation, layers, texts;
+    double scale;
+    const hw_encoder_layer *layer; /* [layers] */
+    const int64_t *first;          /* [texts + 1]: where each begins, from 0 to T */
+    hw_embeddings embeddings;
+    float *x;                      /* [T, M], read if there are no ids, and written */
+} hw_encoder;
+
 /* The instruction sets that were compiled, from the plainest; null past the last. */
 HW_API const char *hw_isa_name(int64_t which);
 /* Whether this machine has one; which is in use; take one (0, or -1 if this machine lacks it). */
@@ -92,6 +143,8 @@ HW_API void hw_threads_of(void (*parallel)(void (*)(void *), void *, unsigned, u
 HW_API int64_t hw_attention_forward(const hw_attention *call);
 HW_API int64_t hw_attention_backward(const hw_attention *call);
 HW_API int64_t hw_attention_look(const hw_attention *call);
+HW_API int64_t hw_linear_forward(const hw_linear *call);
+HW_API int64_t hw_encoder_forward(const hw_encoder *call);
 HW_API const char *hw_error(int64_t code);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 // The C interface: checks what it is given, and hands it to the kernels of the instruction set in use.
-#include "../headwise.h"
+#include "check_encoder.hpp"
 #include "pool.hpp"
 
 #include <cstring>
@@ -16,7 +16,7 @@
 #define INSTRUCTION_SETS X(portable)
 #endif
 
-#define X(name) namespace name { int64_t attention_forward(const hw_attention*), attention_backward(const hw_attention*), attention_look(const hw_attention*); }
+#define X(name) namespace name { int64_t attention_forward(const hw_attention*), attention_backward(const hw_attention*), attention_look(const hw_attention*), linear_forward(const hw_linear*), encoder_forward(const hw_encoder*); }
 INSTRUCTION_SETS
 #undef X
 
@@ -27,8 +27,10 @@ struct Isa {
     int64_t (*forward)(const hw_attention*);
     int64_t (*backward)(const hw_attention*);
     int64_t (*look)(const hw_attention*);
+    int64_t (*linear)(const hw_linear*);
+    int64_t (*encoder)(const hw_encoder*);
 };
-#define X(name) {#name, name::attention_forward, name::attention_backward, name::attention_look},
+#define X(name) {#name, name::attention_forward, name::attention_backward, name::attention_look, name::linear_forward, name::encoder_forward},
 const Isa isas[] = {INSTRUCTION_SETS};
 #undef X
 const int64_t count = sizeof isas / sizeof *isas;
@@ -79,28 +81,6 @@ int64_t best() {
 }
 
 int64_t used = best();
-
-enum { FINE, MEMORY, LAYOUT, DTYPE, SIZES, HEADS, MISSING, ALIGNMENT, STRIDES, OVERLAP, MASK, LIMITS, TILES, DROPOUT, ANSWERS, CACHE };
-const char* const errors[] = {
-    "no error",
-    "there is not enough memory",
-    "the size of hw_attention is another: the library and its caller are of different versions",
-    "the dtype is not known",
-    "a size is below 1, or too large",
-    "H is not a multiple of G",
-    "a pointer is missing",
-    "a pointer is not aligned to its dtype",
-    "a stride is too large",
-    "what is written overlaps itself or what is read",
-    "the kind of mask is not known",
-    "the limits of a band are too large",
-    "the mask has tiles or blocks that do not exist or are out of order",
-    "the dropout is not between 0 and 1",
-    "a share, a number of largest weights or the size of a picture does not fit the call, or only hw_attention_look answers it",
-    "keys and values are of another dtype than queries: int8, which needs factors, is for forward passes of up to 16 rows that share a key head",
-};
-
-const int64_t LARGE = INT64_C(1) << 40; // of a size, a product of sizes, and bytes from the first number to the last
 
 struct Range {
     uintptr_t lo, hi;
@@ -273,6 +253,16 @@ int64_t hw_attention_forward(const hw_attention* call) { return run(call, FORWAR
 int64_t hw_attention_backward(const hw_attention* call) { return run(call, BACKWARD, isas[used].backward); }
 
 int64_t hw_attention_look(const hw_attention* call) { return run(call, LOOK, isas[used].look); }
+
+int64_t hw_linear_forward(const hw_linear* call) {
+    const int64_t code = call ? check(*call) : (int64_t)MISSING;
+    return code ? code : isas[used].linear(call);
+}
+
+int64_t hw_encoder_forward(const hw_encoder* call) {
+    const int64_t code = call ? check(*call) : (int64_t)MISSING;
+    return code ? code : isas[used].encoder(call);
+}
 
 void hw_threads_of(hw::Parallel parallel) { hw::use_threads_of(parallel); }
 

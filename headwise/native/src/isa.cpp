@@ -1,6 +1,7 @@
 // The kernels for one instruction set: compiled once for each, with ISA as its name.
 #include "backward.hpp"
 #include "decode.hpp"
+#include "encoder.hpp"
 #include "forward.hpp"
 #include "look.hpp"
 #include "received.hpp"
@@ -32,6 +33,16 @@ int64_t attention_look(const hw_attention* call) {
     if (call->dtype == HW_BFLOAT16) return look<BFloat16>(call);
 #endif
     return look<Float32>(call);
+}
+
+int64_t linear_forward(const hw_linear* call) {
+    if (call->dtype == HW_FLOAT32) return linear<Float32>(*call);
+    return call->dtype == HW_BFLOAT16 ? linear<Half>(*call) : linear<Int8>(*call);
+}
+
+int64_t encoder_forward(const hw_encoder* call) {
+    if (call->dtype == HW_FLOAT32) return encoder<Float32>(*call);
+    return call->dtype == HW_BFLOAT16 ? encoder<Half>(*call) : encoder<Int8>(*call);
 }
 
 } // namespace ISA

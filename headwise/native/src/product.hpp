@@ -1,7 +1,7 @@
 // The one matrix product of all kernels: C [rows, columns] = A B, or += A B, in registers.
 //
-// A unit is 4 bytes: a float, or a pair of bf16 that stand behind one another in the dimension that is summed over. So
-// A (row, i) is a unit anywhere, and B is a table of units [i, columns], whose rows are read in vectors.
+// A unit is 4 bytes: a float, or a pair of bf16 or four int8 that stand behind one another in the dimension that is summed
+// over. So A (row, i) is a unit anywhere, and B is a table of units [i, columns], whose rows are read in vectors.
 #pragma once
 
 #include "vec.hpp"
@@ -13,17 +13,18 @@ typedef uint32_t unit;
 // R rows and C vectors of the result. `rs`, `is`: steps of A in units.
 template <class T, int R, int C>
 INLINE void in_registers(const unit* a, long rs, long is, const float* b, long bs, long n, float* c, long cs, bool add) {
-    vf acc[R][C];
+    typedef typename T::Sum Sum;
+    Sum acc[R][C];
     for (int r = 0; r < R; r++)
-        for (int j = 0; j < C; j++) acc[r][j] = add ? load(c + r * cs + j * W) : vf{};
+        for (int j = 0; j < C; j++) acc[r][j] = add ? (Sum)load(c + r * cs + j * W) : Sum{};
     for (long i = 0; i < n; i++) {
-        vf row[C];
-        for (int j = 0; j < C; j++) row[j] = load(b + i * bs + j * W);
+        Sum row[C];
+        for (int j = 0; j < C; j++) row[j] = (Sum)load(b + i * bs + j * W);
         for (int r = 0; r < R; r++)
             for (int j = 0; j < C; j++) acc[r][j] = T::mac(acc[r][j], a[r * rs + i * is], row[j]);
     }
     for (int r = 0; r < R; r++)
-        for (int j = 0; j < C; j++) store(c + r * cs + j * W, acc[r][j]);
+        for (int j = 0; j < C; j++) store(c + r * cs + j * W, (vf)acc[r][j]);
 }
 
 template <class T, int R>
@@ -39,6 +40,7 @@ static void rows_of(const unit* a, long rs, long is, const float* b, long bs, lo
 // with more 6: a tile of 64 rows is ten times 6 and once 4.
 template <class T>
 struct Registers {
+    typedef vf Sum;
     static constexpr int ROWS = 6, COLUMNS = W, BLOCKS = 1;
     static void product(long rows, const unit* a, long rs, long is, const float* b, long bs, long n, float* c, long cs, long columns, bool add) {
         if (rows > 4) rows_of<T, 6>(a, rs, is, b, bs, n, c, cs, columns, add);
@@ -112,6 +114,31 @@ struct BFloat16 : Registers<BFloat16> {
     }
 };
 #endif
+
+// A pair of bf16 where no instruction multiplies them: as two floats.
+struct TwoFloats : Registers<TwoFloats> {
+    static constexpr int PAIR = 2;
+    INLINE vf low(vf x) { return (vf)((vu)x << 16); }
+    INLINE vf high(vf x) { return (vf)((vu)x & (uint32_t)0xffff0000); }
+    INLINE vf mac(vf c, unit a, vf b) {
+        const vf both = (vf)splat((int32_t)a);
+        return fma(high(both), high(b), fma(low(both), low(b), c));
+    }
+};
+
+// Of A four numbers from 0 to 255, of B from -128 to 127; the sums are int32.
+struct Int8 : Registers<Int8> {
+    typedef vi Sum; // (GCC keeps sums in registers only if they are of the type that they are added in)
+    static constexpr int PAIR = 4;
+    INLINE vi mac(vi c, unit a, vi b) {
+#if defined(__AVX512VNNI__)
+        return (vi)_mm512_dpbusd_epi32((__m512i)c, _mm512_set1_epi32((int)a), (__m512i)b);
+#else
+        for (int i = 0; i < 32; i += 8) c += splat((int32_t)(a >> i & 255)) * (b << (24 - i) >> 24);
+        return c;
+#endif
+    }
+};
 
 // While it lives, results so small that they are denormal become 0 (products with them are many times slower), and all
 // tiles have 16 rows of 64 bytes.

@@ -1,0 +1,184 @@
+"""The layers of a Bert by the native kernels: weights packed once, everything between products done in the cache.
+
+For inference on the CPU, where nothing looks into the model: hooks, `watch` and `edit` see the modules themselves.
+Dimension letters: T tokens of all texts, M model.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from headwise.functional import is_followed
+from headwise.native.library import instruction_set
+from headwise.native.linear import ACTIVATIONS, Dtype, Embeddings, Encoder, Layer, Norm, Weights, norm_of, pack
+from headwise.nn import EncoderLayer, FeedForward, MultiHeadAttention
+from headwise.nn.norm import LayerNorm
+
+NAMES: dict[torch.dtype, Dtype] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+class _Packed(NamedTuple):
+    parameters: list[Tensor]  # held, so that no other tensor takes their place in memory
+    versions: list[tuple[int, int]]
+    encoder: Encoder | None  # None: there is no such encoder for these layers
+
+
+_remembered: weakref.WeakKeyDictionary[nn.Module, dict[str, _Packed]] = weakref.WeakKeyDictionary()
+
+
+def encoder_of(bert: nn.Module, dtype: Dtype | None = None) -> Encoder | None:
+    """The encoder of a Bert; None where the modules themselves must run, or are as fast.
+
+    It is packed at the first call, and again after parameters were changed in place or replaced. (Writes through
+    `.data` or NumPy change no version counter, and are not seen.)
+
+    Args:
+        bert: a module with `embeddings` and `layers`.
+        dtype: of the products; None = that of the parameters.
+    """
+    if torch.is_grad_enabled() or bert.training or not _is_alone() or instruction_set() in (None, "portable"):
+        return None
+    if any(_is_hooked(module) for module in bert.modules()):
+        return None
+    parameters = list(bert.parameters())
+    kind = parameters[0].dtype
+    name = NAMES.get(kind) if dtype is None else dtype
+    if name is None:
+        return None
+    versions = [(x.data_ptr(), 0 if x.is_inference() else x._version) for x in parameters]
+    kept = _remembered.setdefault(bert, {})
+    found = kept.get(name)
+    if found is None or found.versions != versions:
+        held = [x.detach() for x in parameters]
+        found = kept[name] = _Packed(held, versions, _packed(bert, name) if _are_plain(parameters) else None)
+    return found.encoder
+
+
+def hidden_states(
+    bert: Any,
+    encoder: Encoder,
+    ids_T: Tensor,
+    types_T: Tensor | None,
+    lengths: Tensor,
+    places_T: Tensor | None = None,
+) -> Tensor:
+    """The hidden states [T, M] of texts behind one another, in the dtype of the parameters.
+
+    Args:
+        bert: the module that `encoder` is of.
+        encoder: of `encoder_of`.
+        ids_T: [T], in the vocabulary.
+        types_T: [T]; None = all 0.
+        lengths: [texts], int64, of sum T.
+        places_T: [T], the position of each token; None = 0, 1, 2 … in each text.
+    """
+    ends = lengths.cumsum(0)
+    if places_T is None:
+        places_T = torch.arange(len(ids_T)) - (ends - lengths).repeat_interleave(lengths)
+    types_T = torch.zeros_like(ids_T) if types_T is None else types_T
+    first = torch.cat([ends.new_zeros(1), ends])
+    if encoder.embeddings is not None:
+        ids_T, types_T, places_T = (x.long().contiguous() for x in (ids_T, types_T, places_T))
+        found = encoder.embed(ids_T, types_T, places_T, first)
+    else:
+        found = encoder(bert.embeddings(ids_T[None], types_T[None], places_T)[0].float().contiguous(), first)
+    return found.to(next(bert.parameters()).dtype)
+
+
+def _is_alone() -> bool:
+    """Whether nothing follows torch's operators or headwise's attention, or changes what they do."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or is_followed()
+        or torch.is_autocast_enabled("cpu")
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+        or nn.modules.module._global_forward_hooks
+        or nn.modules.module._global_forward_pre_hooks
+    )
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or module.training or "forward" in module.__dict__)
+
+
+def _are_plain(parameters: list[nn.Parameter]) -> bool:
+    first = parameters[0]
+    return all(type(x) is nn.Parameter and x.device.type == "cpu" and x.dtype == first.dtype for x in parameters)
+
+
+def _packed(bert: nn.Module, dtype: Dtype) -> Encoder | None:
+    from headwise.models.bert import Bert  # which imports this module
+
+    layers = list(bert.layers)  # type: ignore[arg-type]
+    if (
+        not layers
+        or getattr(type(bert), "through", None) is not Bert.through
+        or not bert.config.has_bert_layers  # type: ignore[union-attr]
+        or not all(_is_known(layer) for layer in layers)
+    ):
+        return None
+    first = layers[0]
+    same = {(x.attention.num_heads, x.attention.scale, x.mlp.activation, x.mlp.hidden_dim) for x in layers}
+    if len(same) > 1:
+        return None
+    scale = first.attention.head_dim**-0.5 if first.attention.scale is None else first.attention.scale
+    made = [_layer(layer, dtype) for layer in layers]
+    return Encoder(made, first.attention.num_heads, first.mlp.activation, scale, _embeddings(bert.embeddings))
+
+
+def _is_known(layer: Any) -> bool:
+    """Whether a layer is one of BERT's, and nothing else."""
+    if type(layer) is not EncoderLayer or layer.norm_first or type(layer.mlp) is not FeedForward:
+        return False
+    attention, mlp = layer.attention, layer.mlp
+    return (
+        type(attention) is MultiHeadAttention
+        and attention.projection == "per_head"
+        and attention.is_fused
+        and attention.projection_sizes == (layer.dim,) * 3
+        and attention.kernel == "auto"
+        and not any((attention.positions, attention.gate, attention.q_norm, attention.k_norm, attention.softcap))
+        and attention.sinks is None
+        and (attention.scale is None or attention.scale > 0)
+        and mlp.activation in ACTIVATIONS
+        and mlp.gate is None
+        and all(type(x) is nn.Linear for x in (attention.qkv, attention.out, mlp.up, mlp.down))
+        and all(type(x) is LayerNorm for x in (layer.attention_norm, layer.mlp_norm))
+    )
+
+
+def _layer(layer: EncoderLayer, dtype: Dtype) -> Layer:
+    attention, mlp = layer.attention, layer.mlp
+    qkv, out, up, down = (_weights(x, dtype) for x in (attention.qkv, attention.out, mlp.up, mlp.down))
+    return Layer(qkv, out, up, down, _norm(layer.attention_norm), _norm(layer.mlp_norm))
+
+
+def _weights(linear: Any, dtype: Dtype) -> Weights:
+    return pack(linear.weight, linear.bias, dtype)
+
+
+def _norm(norm: Any) -> Norm:
+    return norm_of(norm.weight, norm.bias, norm.normalized_shape[0], norm.eps)
+
+
+def _embeddings(embeddings: Any) -> Embeddings | None:
+    """The tables, if they are those of BERT."""
+    from headwise.models.bert import Embeddings as Plain  # which imports this module
+
+    if type(embeddings) is not Plain or type(embeddings.norm) is not LayerNorm:
+        return None
+    if embeddings.first_position or embeddings.project is not None:
+        return None
+    tables: list[Any] = [embeddings.word, embeddings.token_type, embeddings.position]
+    if not all(type(x) is nn.Embedding and x.max_norm is None for x in tables):
+        return None
+    word, type_, position = (x.weight.detach().float().contiguous() for x in tables)
+    return Embeddings(word, type_, position, _norm(embeddings.norm))

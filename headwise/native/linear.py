@@ -1,0 +1,225 @@
+"""Linear layers of packed weights by the native kernels, alone and as the layers of an encoder; src/linear.hpp.
+
+Only this module knows the layout of hw_linear, hw_encoder and hw_encoder_layer. Dimension letters: T tokens, M model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from headwise.errors import ArgumentError, ShapeError
+from headwise.native.attend import the_library
+
+PANEL = 64  # columns of packed weights that stand together
+DTYPES = {"float32": 0, "bfloat16": 1, "int8": 3}  # as in headwise.h
+ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
+
+Dtype = Literal["float32", "bfloat16", "int8"]
+
+# Every field has 8 bytes.
+_LINEAR = struct.Struct("=7qQ4QQ2QdQ")
+_LAYER = struct.Struct("=" + 4 * "4Q" + 2 * "2Qd")
+_ENCODER = struct.Struct("=10qd2Q8QdQ")
+_NO_EMBEDDINGS = (0, 0, 0, 0, 0, 0, 0, 0, 0.0)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of a linear layer in the order that products read: hw_weights of headwise.h."""
+
+    outputs: int
+    inputs: int
+    dtype: Dtype
+    data: Tensor  # [N / 64, K / n, 64], of 4 bytes: a float, n = 2 bf16 or n = 4 int8
+    bias: Tensor
+    scale: Tensor | None = None
+    offset: Tensor | None = None
+
+    def fields(self) -> tuple[int, ...]:
+        """hw_weights."""
+        return tuple(0 if x is None else x.data_ptr() for x in (self.data, self.bias, self.scale, self.offset))
+
+
+@dataclass(frozen=True)
+class Norm:
+    """The weight and the bias of a LayerNorm, padded: hw_norm."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+    def fields(self) -> tuple[Any, ...]:
+        """hw_norm."""
+        return (self.weight.data_ptr(), self.bias.data_ptr(), self.eps)
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Tables [.., M] of words, types and positions, float32 and contiguous, and the LayerNorm of their sum."""
+
+    word: Tensor
+    type: Tensor
+    position: Tensor
+    norm: Norm
+
+    def fields(self, ids_T: Tensor, types_T: Tensor, places_T: Tensor) -> tuple[Any, ...]:
+        """hw_embeddings."""
+        tensors = (ids_T, types_T, places_T, self.word, self.type, self.position)
+        return (*(x.data_ptr() for x in tensors), *self.norm.fields())
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The parts of an encoder's layer, in the order of hw_encoder_layer."""
+
+    qkv: Weights
+    out: Weights
+    up: Weights
+    down: Weights
+    attention_norm: Norm
+    mlp_norm: Norm
+
+    def packed(self) -> bytes:
+        """hw_encoder_layer."""
+        parts = (self.qkv, self.out, self.up, self.down, self.attention_norm, self.mlp_norm)
+        return _LAYER.pack(*(field for part in parts for field in part.fields()))
+
+
+@torch.no_grad()
+def pack(weight: Tensor, bias: Tensor | None = None, dtype: Dtype = "float32") -> Weights:
+    """The weights of a linear layer, packed.
+
+    int8 is symmetric, with a scale for each output: the largest weight of an output becomes 127.
+
+    Args:
+        weight: [N, K], of a float dtype.
+        bias: [N]; None = 0.
+        dtype: of the products.
+    """
+    outputs, inputs = weight.shape
+    rows, scale, offset = _padded(_padded(weight.float()).T).T, None, None
+    if dtype == "int8":
+        largest = rows.abs().amax(1)
+        scale = largest / 127
+        rows = (rows / torch.where(largest > 0, scale, 1.0)[:, None]).round().to(torch.int8)
+        offset = 128.0 * rows.sum(1, dtype=torch.int32).float()
+    elif dtype == "bfloat16":
+        rows = rows.bfloat16()
+    units = rows.contiguous().view(torch.int32).unflatten(0, (-1, PANEL))  # [N / 64, 64, K / n]
+    bias = weight.new_zeros(outputs) if bias is None else bias
+    return Weights(outputs, inputs, dtype, units.transpose(1, 2).contiguous(), _padded(bias.float()), scale, offset)
+
+
+@torch.no_grad()
+def norm_of(weight: Tensor | None, bias: Tensor | None, size: int, eps: float) -> Norm:
+    """A LayerNorm over `size` numbers; None is a weight of 1 and a bias of 0."""
+    weight = torch.ones(size) if weight is None else weight
+    bias = torch.zeros(size) if bias is None else bias
+    return Norm(_padded(weight.float()), _padded(bias.float()), eps)
+
+
+def _padded(x: Tensor) -> Tensor:
+    """A copy whose last dimension is a multiple of 64, with zeros."""
+    return pad(x, (0, -x.shape[-1] % PANEL)).contiguous().clone()
+
+
+def linear(
+    x: Tensor,
+    weights: Weights,
+    activation: str | None = None,
+    *,
+    residual: Tensor | None = None,
+    norm: Norm | None = None,
+) -> Tensor:
+    """act(x Wᵀ + b), or LayerNorm(residual + x Wᵀ + b): float32 [T, N]. No gradients.
+
+    Args:
+        x: [T, K]. With weights of int8 each row becomes int8 by a scale of its own.
+        weights: of `pack`.
+        activation: one of `ACTIVATIONS`.
+        residual, norm: [T, N] and a LayerNorm over N, together.
+
+    Raises:
+        ShapeError: sizes that do not fit the weights.
+    """
+    if x.ndim != 2 or x.shape[1] != weights.inputs:
+        raise ShapeError(f"x: expected [T, {weights.inputs}]. Received: x={list(x.shape)}")
+    out = torch.empty(len(x), weights.outputs)
+    if residual is not None and residual.shape != out.shape:
+        raise ShapeError(f"residual: expected {list(out.shape)}. Received: residual={list(residual.shape)}")
+    x, residual = x.float().contiguous(), None if residual is None else residual.float().contiguous()
+    sizes = (len(x), weights.inputs, weights.outputs)
+    given = _LINEAR.pack(
+        *(_LINEAR.size, DTYPES[weights.dtype], torch.get_num_threads(), *sizes, ACTIVATIONS[activation]),
+        *(x.data_ptr(), *weights.fields(), 0 if residual is None else residual.data_ptr()),
+        *((0, 0, 0.0) if norm is None else norm.fields()),
+        out.data_ptr(),
+    )
+    _called("hw_linear_forward", given)
+    return out
+
+
+class Encoder:
+    """Layers whose weights are packed: post-norm, as those of BERT.
+
+    Args:
+        layers: at least one.
+        num_heads: H, of queries, keys and values alike.
+        activation: one of `ACTIVATIONS`.
+        scale: the factor on q kᵀ.
+        embeddings: what `embed` reads.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        num_heads: int,
+        activation: str | None,
+        scale: float,
+        embeddings: Embeddings | None = None,
+    ) -> None:
+        self.layers, self.embeddings = list(layers), embeddings  # which own the memory that is pointed to
+        first = layers[0]
+        self.dim = first.qkv.inputs
+        self.sizes = (self.dim, num_heads, first.up.outputs, ACTIVATIONS[activation], len(layers))
+        self.dtype, self.scale = DTYPES[first.qkv.dtype], scale
+        packed = b"".join(layer.packed() for layer in layers)
+        self.array = ctypes.create_string_buffer(packed, len(packed))
+
+    def __call__(self, x_TM: Tensor, first: Tensor) -> Tensor:
+        """The hidden states [T, M] of texts that stand behind one another, in place.
+
+        Args:
+            x_TM: [T, M], float32 and contiguous: what the first layer reads.
+            first: [texts + 1], int64: where each text begins; the last number is T.
+        """
+        return self._run(x_TM, first, _NO_EMBEDDINGS)
+
+    def embed(self, ids_T: Tensor, types_T: Tensor, places_T: Tensor, first: Tensor) -> Tensor:
+        """The hidden states [T, M] from numbers of words, types and positions, int64, that are in the tables."""
+        assert self.embeddings is not None
+        fields = self.embeddings.fields(ids_T, types_T, places_T)
+        return self._run(torch.empty(len(ids_T), self.dim), first, fields)
+
+    def _run(self, x_TM: Tensor, first: Tensor, embeddings: tuple[Any, ...]) -> Tensor:
+        given = _ENCODER.pack(
+            *(_ENCODER.size, self.dtype, torch.get_num_threads(), len(x_TM), *self.sizes, len(first) - 1, self.scale),
+            *(ctypes.addressof(self.array), first.data_ptr(), *embeddings, x_TM.data_ptr()),
+        )
+        _called("hw_encoder_forward", given)
+        return x_TM
+
+
+def _called(function: str, given: bytes) -> None:
+    loaded = the_library()
+    code = getattr(loaded, function)(given)
+    if code:
+        raise ArgumentError(f"{function}: {loaded.hw_error(code).decode()}")

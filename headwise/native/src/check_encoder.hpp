@@ -1,0 +1,69 @@
+// What the C interface accepts of linear layers and encoders.
+#pragma once
+
+#include "../headwise.h"
+#include "errors.hpp"
+
+#include <initializer_list>
+
+namespace {
+
+int64_t check_weights(const hw_weights& weights, int64_t dtype) {
+    if (!weights.data || !weights.bias || (dtype == HW_INT8 && (!weights.scale || !weights.offset))) return MISSING;
+    const void* given[] = {weights.data, weights.bias, weights.scale, weights.offset};
+    for (const void* each : given)
+        if ((uintptr_t)each % 4) return ALIGNMENT;
+    return FINE;
+}
+
+int64_t check_norm(const hw_norm& norm) {
+    if (!norm.weight || !norm.bias) return MISSING;
+    return (uintptr_t)norm.weight % 4 || (uintptr_t)norm.bias % 4 ? ALIGNMENT : FINE;
+}
+
+// What a linear layer and an encoder have in common. A row of a matrix has at most 2^20 numbers, so that no size overflows.
+template <class Call>
+int64_t check_rows(const Call& call, std::initializer_list<int64_t> widths) {
+    if (call.size != sizeof(Call)) return LAYOUT;
+    if (call.dtype != HW_FLOAT32 && call.dtype != HW_BFLOAT16 && call.dtype != HW_INT8) return DTYPE;
+    if (call.activation < HW_IDENTITY || call.activation > HW_SILU) return ACTIVATION;
+    if (call.T < 0 || call.T >= INT64_C(1) << 31 || call.threads < 1 || call.threads >= INT64_C(1) << 31) return SIZES;
+    for (int64_t each : widths)
+        if (each < 1 || each > 1 << 20) return SIZES;
+    return FINE;
+}
+
+int64_t check(const hw_linear& call) {
+    if (const int64_t code = check_rows(call, {call.K, call.N})) return code;
+    if (call.T && (!call.x || !call.y)) return MISSING;
+    if ((uintptr_t)call.x % 4 || (uintptr_t)call.y % 4 || (uintptr_t)call.residual % 4) return ALIGNMENT;
+    if (const int64_t code = check_weights(call.weights, call.dtype)) return code;
+    return call.residual ? check_norm(call.norm) : (int64_t)FINE;
+}
+
+int64_t check(const hw_encoder& call) {
+    if (const int64_t code = check_rows(call, {call.M, call.F, call.H})) return code;
+    if (call.layers < 0 || call.layers > 1 << 20 || call.texts < 0 || call.texts > LARGE) return SIZES;
+    if (call.M % call.H) return HEADS;
+    if (!call.first || (call.layers && !call.layer) || (call.T && !call.x)) return MISSING;
+    if ((uintptr_t)call.x % 4 || (uintptr_t)call.first % 8 || (uintptr_t)call.layer % 8) return ALIGNMENT;
+    if (call.first[0] || call.first[call.texts] != call.T) return TEXTS;
+    for (int64_t i = 0; i < call.texts; i++)
+        if (call.first[i + 1] < call.first[i]) return TEXTS;
+    if (const hw_embeddings& tables = call.embeddings; tables.ids) {
+        const void* given[] = {tables.types, tables.places, tables.word, tables.type, tables.position};
+        for (const void* each : given)
+            if (!each) return MISSING;
+        if (const int64_t code = check_norm(tables.norm)) return code;
+    }
+    for (int64_t i = 0; i < call.layers; i++) {
+        const hw_encoder_layer& layer = call.layer[i];
+        for (const hw_weights* each : {&layer.qkv, &layer.out, &layer.up, &layer.down})
+            if (const int64_t code = check_weights(*each, call.dtype)) return code;
+        for (const hw_norm* each : {&layer.attention_norm, &layer.mlp_norm})
+            if (const int64_t code = check_norm(*each)) return code;
+    }
+    return FINE;
+}
+
+} // namespace

@@ -1,0 +1,154 @@
+// The layers of an encoder over texts behind one another. Some texts go through all layers while they are in the cache.
+#pragma once
+
+#include "forward.hpp"
+#include "linear.hpp"
+
+#include <atomic>
+#include <type_traits>
+
+namespace ISA {
+
+constexpr int64_t GROUP = 144; // tokens of the texts that go together, about
+
+// Some texts on their way through the layers.
+template <class T>
+struct Group {
+    // Queries, keys and values are floats, or bf16.
+    static constexpr int64_t KIND = T::PAIR == 1 ? HW_FLOAT32 : HW_BFLOAT16, SIZE = T::PAIR == 1 ? 4 : 2;
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16)
+    typedef std::conditional_t<T::PAIR == 1, Float32, BFloat16> Attends;
+#else
+    typedef Float32 Attends;
+#endif
+    const hw_encoder& call;
+    const int64_t threads, first_text, past_text;
+    const int64_t begin = call.first[first_text], rows = call.first[past_text] - begin;
+    const int64_t M = padded(call.M), F = padded(call.F), Q = padded(3 * call.M), block = least(BLOCK, up(rows, T::ROWS));
+    std::atomic<bool> failed{false};
+
+    float *x = nullptr;    // [rows, M]: the residual stream
+    float *y = nullptr;    // [block, M or F]: of a product
+    char *qkv = nullptr;   // [rows, Q]
+    char *heads = nullptr; // [rows, M]: the output of attention
+    Left<T> left{};        // [rows, M]: x, or the heads, as the left side of a product
+    Left<T> hidden{};      // [block, F]
+
+    bool prepare() {
+        const int64_t all = up(rows, T::ROWS), width = T::PAIR == 4 ? most(M, F) : M;
+        const int64_t bytes[] = {4 * all * M, 4 * block * width, SIZE * all * Q, SIZE * all * M, 4 * all * Left<T>::units(M), 4 * block * Left<T>::units(F), 4 * all, 4 * block};
+        int64_t total = 0;
+        for (int64_t each : bytes) total += up(each, 64);
+        char* at = (char*)hw::scratch(4, total);
+        if (!at) return false;
+        void* places[8];
+        for (int i = 0; i < 8; i++) places[i] = at, at += up(bytes[i], 64);
+        x = (float*)places[0], y = (float*)places[1], qkv = (char*)places[2], heads = (char*)places[3];
+        left = {(unit*)places[4], (float*)places[6], Left<T>::units(M)};
+        hidden = {(unit*)places[5], (float*)places[7], Left<T>::units(F)};
+        if (M != call.M) std::memset(heads, 0, SIZE * all * M);
+        return true;
+    }
+
+    bool run() {
+        if (!prepare()) return false;
+        for (int64_t r = 0; r < rows; r++) {
+            begin_row(begin + r, x + r * M);
+            left.take(r, x + r * M, M);
+        }
+        for (int64_t i = 0; i < call.layers; i++) layer(call.layer[i]);
+        for (int64_t r = 0; r < rows; r++) std::memcpy(call.x + (begin + r) * call.M, x + r * M, 4 * call.M);
+        return !failed;
+    }
+
+    // What the first layer reads of token t.
+    void begin_row(int64_t t, float* to) {
+        const hw_embeddings& tables = call.embeddings;
+        if (!tables.ids) return padded_row(call.x + t * call.M, call.M, to);
+        const float *word = tables.word + tables.ids[t] * call.M, *type = tables.type + tables.types[t] * call.M;
+        padded_row(tables.position + tables.places[t] * call.M, call.M, to);
+        std::memset(y + call.M, 0, 4 * (M - call.M));
+        for (int64_t j = 0; j < call.M; j++) y[j] = word[j] + type[j];
+        add_norm(tables.norm, call.M, y, to);
+    }
+
+    void layer(const hw_encoder_layer& layer) {
+        for (int64_t b = 0; b < rows; b += block)
+            product<T>(threads, layer.qkv, call.M, 3 * call.M, left.from(b), least(block, rows - b), [&](int64_t r, int64_t j, vf z) { write_vector(KIND, qkv + (b + r) * SIZE * Q, j, z); });
+        over(threads, (past_text - first_text) * call.H, [&](int64_t i) { attend(first_text + i / call.H, i % call.H); });
+        for (int64_t b = 0; b < rows; b += block) {
+            const int64_t some = least(block, rows - b);
+            const Left<T> mine = left.from(b);
+            take_heads(b, some);
+            const auto to_y = [&](int64_t r, int64_t j, vf z) { store(y + r * M + j, z); };
+            product<T>(threads, layer.out, call.M, call.M, mine, some, to_y);
+            norm(layer.attention_norm, b, some);
+            with_activation(call.activation, [&](auto activation) { up_to_hidden(layer.up, activation, mine, some); });
+            product<T>(threads, layer.down, call.F, call.M, hidden, some, to_y);
+            norm(layer.mlp_norm, b, some);
+        }
+    }
+
+    template <class A>
+    void up_to_hidden(const hw_weights& weights, A activation, const Left<T>& mine, int64_t some) {
+        product<T>(threads, weights, call.M, call.F, mine, some, [&](int64_t r, int64_t j, vf z) {
+            z = activated<activation()>(z);
+            if constexpr (T::PAIR == 4) store(y + r * F + j, z);
+            else hidden.put(r, j, z);
+        });
+        if constexpr (T::PAIR == 4)
+            for (int64_t r = 0; r < some; r++) hidden.take(r, y + r * F, F);
+    }
+
+    // The heads' output of some rows as the left side of a product.
+    void take_heads(int64_t b, int64_t some) {
+        for (int64_t r = b; r < b + some; r++) {
+            if constexpr (T::PAIR < 4) std::memcpy(left.row(r), heads + r * SIZE * M, SIZE * M);
+            else {
+                floats_of<HW_BFLOAT16>(heads, r * M, 1, M, y);
+                left.take(r, y, M);
+            }
+        }
+    }
+
+    void norm(const hw_norm& norm, int64_t b, int64_t some) {
+        for (int64_t r = 0; r < some; r++) {
+            add_norm(norm, call.M, y + r * M, x + (b + r) * M);
+            left.take(b + r, x + (b + r) * M, M);
+        }
+    }
+
+    void attend(int64_t text, int64_t head) {
+        const int64_t from = call.first[text] - begin, length = call.first[text + 1] - call.first[text], depth = call.M / call.H;
+        if (!length) return;
+        hw_attention one{};
+        char* q = qkv + SIZE * (from * Q + head * depth);
+        one.dtype = one.cache_dtype = KIND, one.threads = one.B = one.H = one.G = 1;
+        one.Q = one.K = length, one.D = one.E = depth, one.scale = call.scale;
+        one.q = {q, {0, 0, Q, 1}}, one.k = {q + SIZE * call.M, {0, 0, Q, 1}}, one.v = {q + 2 * SIZE * call.M, {0, 0, Q, 1}};
+        one.out = {heads + SIZE * (from * M + head * depth), {0, 0, M, 1}};
+        Forward<Attends> forward{one, 0, 0, 0, (length + TILE - 1) / TILE};
+        if (!forward.prepare()) failed = true;
+        else forward.run();
+    }
+};
+
+// Groups are shared by threads; where there are fewer than threads, each is computed by all of them.
+template <class T>
+static int64_t encoder(const hw_encoder& call) {
+    const int64_t most_groups = call.T / GROUP + 1;
+    int64_t* begins = (int64_t*)hw::scratch(5, 8 * (most_groups + 2));
+    if (!begins) return 1;
+    int64_t groups = 0;
+    begins[0] = 0;
+    for (int64_t text = 0; text < call.texts; text++)
+        if (call.first[text + 1] - call.first[begins[groups]] >= GROUP || text + 1 == call.texts) begins[++groups] = text + 1;
+    const int64_t inside = groups < 2 * call.threads ? call.threads : 1;
+    std::atomic<bool> failed{false};
+    over(inside == 1 ? call.threads : 1, groups, [&](int64_t i) {
+        if (!Group<T>{call, inside, begins[i], begins[i + 1]}.run()) failed = true;
+    });
+    return failed ? 1 : 0;
+}
+
+} // namespace ISA

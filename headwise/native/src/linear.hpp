@@ -1,0 +1,183 @@
+// Linear layers of packed weights: rows as the left side of a product, the product, and what follows it while the result
+// is in the cache.
+#pragma once
+
+#include "activation.hpp"
+#include "tile.hpp"
+
+#include <type_traits>
+
+namespace ISA {
+
+constexpr int64_t PANEL = 64;  // columns of packed weights that stand together
+constexpr int64_t BLOCK = 96;  // rows that are computed together: a multiple of ROWS of every product
+
+INLINE int64_t padded(int64_t n) { return up(n, PANEL); }
+
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16)
+typedef BFloat16 Half;
+#else
+typedef TwoFloats Half;
+#endif
+
+// Calls f(0) to f(n - 1), on threads if there are several.
+template <class F>
+INLINE void over(int64_t threads, int64_t n, F f) {
+    if (threads == 1) for (int64_t i = 0; i < n; i++) f(i);
+    else hw::on_threads(threads, n, [](void* f, int64_t i) { (*(F*)f)(i); }, &f);
+}
+
+// Rows of a padded number of floats as the left side of products by T.
+template <class T> struct Left {
+    unit* data;
+    float* scale; // of int8: what a row was divided by
+    int64_t step; // units from row to row
+
+    static int64_t units(int64_t n) { return padded(n) / T::PAIR; }
+    unit* row(int64_t r) const { return data + r * step; }
+    Left from(int64_t r) const { return {data + r * step, scale + r, step}; }
+
+    // Row r, of n floats.
+    inline __attribute__((always_inline)) void take(int64_t r, const float* x, int64_t n) const {
+        if constexpr (T::PAIR == 1) std::memcpy(row(r), x, 4 * n);
+        else if constexpr (T::PAIR == 2) for (int64_t j = 0; j < n; j += W) put(r, j, load(x + j));
+        else {
+            vf top{};
+            for (int64_t j = 0; j < n; j += W) {
+                const vf size = (vf)((vi)load(x + j) & splat(0x7fffffff));
+                top = (size > top) | (size != size) ? size : top; // NaN stays, so that the row becomes NaN
+            }
+            const float largest = highest(top), by = largest > 0.0f ? 127.0f / largest : 0.0f;
+            scale[r] = largest / 127.0f;
+            for (int64_t j = 0; j < n; j += W) put_bytes((uint8_t*)row(r) + j, fma(load(x + j), splat(by), splat(128.5f)));
+        }
+    }
+    // Floats or bf16 at column j of row r.
+    inline __attribute__((always_inline)) void put(int64_t r, int64_t j, vf x) const {
+        if constexpr (T::PAIR == 1) store((float*)row(r) + j, x);
+        else write_vector(HW_BFLOAT16, row(r), j, x);
+    }
+    // The whole part of numbers from 1 to 256: their sum is 128 more than that of the rounded numbers.
+    inline __attribute__((always_inline)) void put_bytes(uint8_t* to, vf x) const {
+#if defined(__AVX512F__)
+        _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(x)));
+#else
+        for (int i = 0; i < W; i++) to[i] = (uint8_t)(x[i] >= 1.0f ? x[i] : 1.0f); // (of NaN it matters not which)
+#endif
+    }
+};
+
+// Of the result of a product in registers, W numbers of a row: with scale, offset and bias.
+template <class T>
+INLINE vf finished(vf c, const hw_weights& w, int64_t column, vf scale) {
+    const vf bias = load(w.bias + column);
+    if constexpr (T::PAIR < 4) return c + bias;
+    else return fma(__builtin_convertvector((vi)c, vf) - load(w.offset + column), scale * load(w.scale + column), bias);
+}
+
+// Panels of the product of some rows and weights with K inputs; each(row, column, W numbers) for what comes out.
+template <class T, class Each>
+INLINE void panels_of(const hw_weights& w, int64_t K, const Left<T>& x, int64_t rows, int64_t panel, int64_t past, const Each& each) {
+    const Products products;
+    const int64_t units = Left<T>::units(K);
+    alignas(64) float c[T::ROWS * PANEL];
+    for (; panel < past; panel++)
+        for (int64_t r = 0; r < rows; r += T::ROWS) {
+            const int64_t some = least(T::ROWS, rows - r);
+            T::product(some, x.row(r), x.step, 1, (const float*)w.data + panel * units * PANEL, PANEL, units, c, PANEL, PANEL, false);
+            for (int64_t i = 0; i < some; i++) {
+                const vf scale = splat(T::PAIR < 4 ? 1.0f : x.scale[r + i]);
+                for (int64_t j = 0; j < PANEL; j += W)
+                    each(r + i, panel * PANEL + j, finished<T>(load(c + i * PANEL + j), w, panel * PANEL + j, scale));
+            }
+        }
+}
+
+// All N outputs. Threads share panels, and rows if there are more threads than panels.
+template <class T, class Each>
+static void product(int64_t threads, const hw_weights& w, int64_t K, int64_t N, const Left<T>& x, int64_t rows, const Each& each) {
+    const int64_t panels = padded(N) / PANEL;
+    if (threads == 1) return panels_of<T>(w, K, x, rows, 0, panels, each);
+    int64_t height = rows;
+    while (height > T::ROWS && panels * ((rows + height - 1) / height) < 2 * threads) height = up((height + 1) / 2, T::ROWS);
+    over(threads, panels * ((rows + height - 1) / height), [&](int64_t piece) {
+        const int64_t first = piece / panels * height, panel = piece % panels;
+        panels_of<T>(w, K, x.from(first), least(height, rows - first), panel, panel + 1, [&](int64_t r, int64_t j, vf y) { each(first + r, j, y); });
+    });
+}
+
+// LayerNorm(x + y) of M numbers, in rows padded with zeros; written to x.
+INLINE void add_norm(const hw_norm& norm, int64_t M, const float* y, float* x) {
+    const int64_t width = padded(M);
+    vf total{}, squares{};
+    for (int64_t j = 0; j < width; j += W) {
+        const vf sum = load(x + j) + load(y + j);
+        store(x + j, sum);
+        total += sum;
+    }
+    const float mean = sum(total) / (float)M;
+    for (int64_t j = 0; j < width; j += W) {
+        const vf apart = load(x + j) - mean;
+        squares = fma(apart, apart, squares);
+    }
+    const float variance = (sum(squares) - (float)(width - M) * mean * mean) / (float)M;
+    const float by = 1.0f / std::sqrt(variance + (float)norm.eps);
+    for (int64_t j = 0; j < width; j += W) store(x + j, fma((load(x + j) - mean) * by, load(norm.weight + j), load(norm.bias + j)));
+}
+
+// f with the activation as a constant.
+template <class F>
+INLINE void with_activation(int64_t activation, F f) {
+    switch (activation) {
+    case HW_RELU: return f(std::integral_constant<int, HW_RELU>());
+    case HW_GELU: return f(std::integral_constant<int, HW_GELU>());
+    case HW_GELU_TANH: return f(std::integral_constant<int, HW_GELU_TANH>());
+    case HW_SILU: return f(std::integral_constant<int, HW_SILU>());
+    default: return f(std::integral_constant<int, HW_IDENTITY>());
+    }
+}
+
+// A row of n numbers, and zeros behind it.
+INLINE void padded_row(const float* x, int64_t n, float* to) {
+    std::memcpy(to, x, 4 * n);
+    std::memset(to + n, 0, 4 * (padded(n) - n));
+}
+
+// One linear layer, for some rows from `first`.
+template <class T>
+static bool linear_block(const hw_linear& call, int64_t threads, int64_t first) {
+    const int64_t K = padded(call.K), N = padded(call.N), rows = least(BLOCK, call.T - first), units = Left<T>::units(call.K);
+    char* at = (char*)hw::scratch(4, 4 * BLOCK * (units + 1 + N) + 4 * (K + N));
+    if (!at) return false;
+    float *y = (float*)at, *row = y + BLOCK * N, *scale = row + K + N;
+    const Left<T> x{(unit*)(scale + BLOCK), scale, units};
+    for (int64_t r = 0; r < rows; r++) {
+        padded_row(call.x + (first + r) * call.K, call.K, row);
+        x.take(r, row, K);
+    }
+    with_activation(call.activation, [&](auto activation) {
+        product<T>(threads, call.weights, call.K, call.N, x, rows, [&](int64_t r, int64_t j, vf z) { store(y + r * N + j, activated<activation()>(z)); });
+    });
+    for (int64_t r = 0; r < rows; r++) {
+        const float* from = y + r * N;
+        if (call.residual) {
+            padded_row(call.residual + (first + r) * call.N, call.N, row + K);
+            add_norm(call.norm, call.N, from, row + K);
+            from = row + K;
+        }
+        std::memcpy(call.y + (first + r) * call.N, from, 4 * call.N);
+    }
+    return true;
+}
+
+template <class T>
+static int64_t linear(const hw_linear& call) {
+    const int64_t blocks = (call.T + BLOCK - 1) / BLOCK, inside = blocks < 2 * call.threads ? call.threads : 1;
+    bool failed = false;
+    over(inside == 1 ? call.threads : 1, blocks, [&](int64_t i) {
+        if (!linear_block<T>(call, inside, i * BLOCK)) failed = true;
+    });
+    return failed ? 1 : 0;
+}
+
+} // namespace ISA

@@ -1,0 +1,143 @@
+"""A Bert whose layers run as native kernels: the same numbers, and the modules themselves where somebody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+import headwise
+from headwise import edits
+from headwise.errors import ArgumentError
+from headwise.models import Bert, BertConfig, packed_encoder, unpadded
+from headwise.models.packed_encoder import encoder_of
+from headwise.native.library import instruction_set
+
+pytestmark = pytest.mark.skipif(instruction_set() in (None, "portable"), reason="the modules are as fast")
+
+LENGTHS = (3, 1, 70, 5, 5, 150, 2)
+
+
+@pytest.fixture
+def bert() -> Bert:
+    torch.manual_seed(0)
+    made = Bert(BertConfig(50, 24, 2, 2, 40, 200, initializer_range=0.3)).eval()
+    for name, parameter in made.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter)
+    return made
+
+
+@pytest.fixture
+def ids() -> list[list[int]]:
+    draws = torch.Generator().manual_seed(1)
+    return [torch.randint(50, (length,), generator=draws).tolist() for length in LENGTHS]
+
+
+def plain(bert: Bert, ids: list[list[int]], types: list[list[int]] | None = None) -> list[Tensor]:
+    """By the modules: gradients are on."""
+    return [
+        bert(torch.tensor([each]), None, None if types is None else torch.tensor([types[i]]))[0].detach()
+        for i, each in enumerate(ids)
+    ]
+
+
+@torch.no_grad()
+def packed(bert: Bert, ids: list[list[int]], **options: object) -> list[Tensor]:
+    assert encoder_of(bert) is not None
+    return unpadded.read(bert, ids, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
+def test_equals_the_modules(ids: list[list[int]], activation: str) -> None:
+    torch.manual_seed(0)
+    bert = Bert(BertConfig(50, 24, 2, 2, 40, 200, hidden_act=activation, initializer_range=0.3)).eval()
+    types = [[i % 2 for i in range(length)] for length in LENGTHS]
+    for found, expected in zip(packed(bert, ids, types=types, tokens=100), plain(bert, ids, types), strict=True):
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize(("dtype", "least"), [("float32", 0.999999), ("bfloat16", 0.9999), ("int8", 0.97)])
+def test_real_weights_and_texts(minilm: Path, paragraphs: list[str], dtype: str, least: float) -> None:
+    bert = Bert.from_pretrained(minilm)
+    tokenizer = Tokenizer.from_file(str(minilm / "tokenizer.json"))
+    tokenizer.no_padding()
+    ids = [tokenizer.encode(text).ids for text in paragraphs[:20]]
+    found, expected = packed(bert, ids, dtype=dtype), plain(bert, ids)
+    if dtype == "float32":
+        torch.testing.assert_close(torch.cat(found), torch.cat(expected), atol=2e-5, rtol=0.0)
+    means, exact = (torch.stack([each.mean(0) for each in many]) for many in (found, expected))
+    assert torch.cosine_similarity(means, exact).min() > least
+
+
+@pytest.mark.parametrize("side", ["right", "left", "none"])
+def test_a_padded_batch(bert: Bert, side: str) -> None:
+    ids, real = torch.randint(50, (3, 9)), torch.ones(3, 9, dtype=torch.bool)
+    if side == "right":
+        real[1, 4:] = False
+    elif side == "left":
+        real[1, :4] = False
+    expected = bert(ids, real).detach()
+    with torch.no_grad():
+        found = bert(ids, real)
+    torch.testing.assert_close(found[real], expected[real], atol=2e-5, rtol=0.0)
+
+
+def test_parameters_that_change_are_packed_again(bert: Bert, ids: list[list[int]]) -> None:
+    for change in (
+        lambda: bert.get_parameter("layers.0.mlp.up.weight").mul_(0.5),
+        lambda: bert.embeddings.word.weight.add_(0.1),
+        lambda: bert.load_state_dict({name: x + 0.01 for name, x in bert.state_dict().items()}, assign=True),
+    ):
+        packed(bert, ids)
+        with torch.no_grad():
+            change()
+        torch.testing.assert_close(packed(bert, ids), plain(bert, ids), atol=2e-5, rtol=0.0)
+
+
+@torch.no_grad()
+def test_whoever_looks_sees_the_modules(bert: Bert, ids: list[list[int]]) -> None:
+    first = torch.tensor([ids[2]])
+    with headwise.watch(bert) as seen:
+        watched = bert(first)
+    assert len(seen) == 2
+    torch.testing.assert_close(watched, bert(first), atol=2e-5, rtol=0.0)
+    calls: list[nn.Module] = []
+    handle = bert.get_submodule("layers.1.mlp").register_forward_hook(lambda module, *_: calls.append(module))
+    unpadded.read(bert, ids)
+    assert calls
+    handle.remove()
+    with headwise.edit(bert, [edits.ablate("layers.0", heads=[0])]):
+        edited = bert(first)
+    assert (edited - watched).abs().max() > 1e-3
+
+
+def test_what_is_left_to_the_modules(bert: Bert) -> None:
+    cases: dict[str, Callable[[], object]] = {
+        "training": lambda: bert.train(),
+        "another class": lambda: setattr(bert.eval().layers[0], "mlp", nn.Identity()),
+    }
+    assert encoder_of(bert) is None, "gradients"
+    with torch.no_grad():
+        assert encoder_of(bert) is not None
+        for name, change in cases.items():
+            change()
+            assert encoder_of(bert) is None, name
+
+
+def test_ids_without_an_embedding_are_refused(bert: Bert) -> None:
+    with pytest.raises(ArgumentError, match="from 0 to 49"):
+        packed(bert, [[1, 50]])
+
+
+def test_nothing_is_kept_of_a_model_that_is_gone(ids: list[list[int]]) -> None:
+    before = len(packed_encoder._remembered)
+    bert = Bert(BertConfig(50, 24, 1, 2, 40, 200)).eval()
+    packed(bert, ids)
+    assert len(packed_encoder._remembered) == before + 1
+    del bert
+    assert len(packed_encoder._remembered) == before
