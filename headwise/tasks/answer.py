@@ -192,6 +192,8 @@ class Answer(Task[AnswerOptions]):
         for context, spans in zip(contexts, self._best(len(contexts), windows), strict=True):
             (start, end), probability = spans.best()
             answer = context[start:end]
+            start += len(answer) - len(answer.lstrip())  # a token of sentencepiece may be a space alone
+            answer = answer.strip()
             found.append({"answer": answer, "start": start if answer else None, "probability": probability})
         return found
 
