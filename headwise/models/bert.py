@@ -20,7 +20,7 @@ from headwise import masks
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
 from headwise.models import checkpoint
 from headwise.models.packed_encoder import encoder_of, hidden_states
-from headwise.native.linear import Encoder
+from headwise.native.linear import Dtype, Encoder
 from headwise.nn.feed_forward import Activation
 from headwise.nn.real import as_real
 from headwise.nn.transformer_layer import EncoderLayer
@@ -170,12 +170,16 @@ class Bert(nn.Module):
         check_ids("token_type_ids", token_type_ids, config.num_token_types)
 
         real = as_real(real, *input_ids.shape)
-        if (encoder := encoder_of(self)) is not None:
+        if (encoder := self.encoder()) is not None:
             return self._packed(encoder, input_ids, real, token_type_ids)
         # Without padding there is no mask, so that no layer has to look for it.
         no_padding = real is None or (not torch.compiler.is_compiling() and bool(real.all()))
         mask = None if real is None or no_padding else masks.padding(real)
         return self.through(self.embeddings(input_ids, token_type_ids), mask)
+
+    def encoder(self, dtype: Dtype | None = None) -> Encoder | None:
+        """Its layers as native kernels; None where the modules themselves must run. See `packed_encoder.encoder_of`."""
+        return encoder_of(self, Embeddings, dtype) if type(self).through is Bert.through else None
 
     def _packed(self, encoder: Encoder, ids_BS: Tensor, real: Tensor | None, types_BS: Tensor) -> Tensor:
         """The hidden states [B, S, M] by the native kernels; 0 at padding, which is not computed."""

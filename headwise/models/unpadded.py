@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise import masks
 from headwise.models.bert import Bert, check_ids
-from headwise.models.packed_encoder import encoder_of, hidden_states
+from headwise.models.packed_encoder import hidden_states
 from headwise.native.linear import Dtype
 
 TOKENS = 8192  # per pass
@@ -40,7 +40,7 @@ def read(
     Raises:
         ArgumentError: an id that has no embedding.
     """
-    encoder = encoder_of(bert, dtype)
+    encoder = bert.encoder(dtype)
     found: list[Tensor] = [torch.empty(0)] * len(ids)
     order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
     for places in _passes(order, [len(each) for each in ids], TOKENS if tokens is None else tokens):
