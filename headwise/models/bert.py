@@ -25,7 +25,7 @@ from headwise.models.families.config import ACTIVATIONS, GATED
 from headwise.models.families.tensors import check_sizes, match
 from headwise.models.ids import check_ids
 from headwise.models.packed_encoder import encoder_of, hidden_states
-from headwise.native.linear import Encoder
+from headwise.native.linear import Dtype, Encoder
 from headwise.nn.multi_head import MultiHeadAttention
 from headwise.nn.norm import LayerNorm
 from headwise.nn.positions import Positions, Rope, T5Buckets
@@ -131,10 +131,15 @@ class Bert(nn.Module):
             real = None
         counts = config.first_position and real is not None
         places = (real.long().cumsum(1) - 1).clamp(min=0) if counts and real is not None else None
-        if (encoder := encoder_of(self)) is not None:
+        if (encoder := self.encoder()) is not None:
             return self._packed(encoder, input_ids, real, token_type_ids, places)
         mask = None if real is None else masks.padding(real)
         return self.through(self.embeddings(input_ids, token_type_ids, places), mask)
+
+    def encoder(self, dtype: Dtype | None = None) -> Encoder | None:
+        """Its layers as native kernels; None where the modules themselves must run. See `packed_encoder.encoder_of`."""
+        plain = self.config.has_bert_layers and type(self).through is Bert.through
+        return encoder_of(self, Embeddings, dtype) if plain else None
 
     def _packed(
         self, encoder: Encoder, ids_BS: Tensor, real: Tensor | None, types_BS: Tensor, places_BS: Tensor | None

@@ -30,7 +30,7 @@ class _Packed(NamedTuple):
 _remembered: weakref.WeakKeyDictionary[nn.Module, dict[str, _Packed]] = weakref.WeakKeyDictionary()
 
 
-def encoder_of(bert: nn.Module, dtype: Dtype | None = None) -> Encoder | None:
+def encoder_of(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None = None) -> Encoder | None:
     """The encoder of a Bert; None where the modules themselves must run, or are as fast.
 
     It is packed at the first call, and again after parameters were changed in place or replaced. (Writes through
@@ -38,6 +38,7 @@ def encoder_of(bert: nn.Module, dtype: Dtype | None = None) -> Encoder | None:
 
     Args:
         bert: a module with `embeddings` and `layers`.
+        tables: the class of embeddings that are sums of BERT's three tables, and their norm; others run as they are.
         dtype: of the products; None = that of the parameters.
     """
     if torch.is_grad_enabled() or bert.training or not _is_alone() or instruction_set() in (None, "portable"):
@@ -54,7 +55,7 @@ def encoder_of(bert: nn.Module, dtype: Dtype | None = None) -> Encoder | None:
     found = kept.get(name)
     if found is None or found.versions != versions:
         held = [x.detach() for x in parameters]
-        found = kept[name] = _Packed(held, versions, _packed(bert, name) if _are_plain(parameters) else None)
+        found = kept[name] = _Packed(held, versions, _packed(bert, tables, name) if _are_plain(parameters) else None)
     return found.encoder
 
 
@@ -114,16 +115,9 @@ def _are_plain(parameters: list[nn.Parameter]) -> bool:
     return all(type(x) is nn.Parameter and x.device.type == "cpu" and x.dtype == first.dtype for x in parameters)
 
 
-def _packed(bert: nn.Module, dtype: Dtype) -> Encoder | None:
-    from headwise.models.bert import Bert  # which imports this module
-
+def _packed(bert: nn.Module, tables: type[nn.Module], dtype: Dtype) -> Encoder | None:
     layers = list(bert.layers)  # type: ignore[arg-type]
-    if (
-        not layers
-        or getattr(type(bert), "through", None) is not Bert.through
-        or not bert.config.has_bert_layers  # type: ignore[union-attr]
-        or not all(_is_known(layer) for layer in layers)
-    ):
+    if not layers or not all(_is_known(layer) for layer in layers):
         return None
     first = layers[0]
     same = {(x.attention.num_heads, x.attention.scale, x.mlp.activation, x.mlp.hidden_dim) for x in layers}
@@ -131,7 +125,8 @@ def _packed(bert: nn.Module, dtype: Dtype) -> Encoder | None:
         return None
     scale = first.attention.head_dim**-0.5 if first.attention.scale is None else first.attention.scale
     made = [_layer(layer, dtype) for layer in layers]
-    return Encoder(made, first.attention.num_heads, first.mlp.activation, scale, _embeddings(bert.embeddings))
+    embeddings = _embeddings(bert.embeddings) if type(bert.embeddings) is tables else None
+    return Encoder(made, first.attention.num_heads, first.mlp.activation, scale, embeddings)
 
 
 def _is_known(layer: Any) -> bool:
@@ -171,9 +166,7 @@ def _norm(norm: Any) -> Norm:
 
 def _embeddings(embeddings: Any) -> Embeddings | None:
     """The tables, if they are those of BERT."""
-    from headwise.models.bert import Embeddings as Plain  # which imports this module
-
-    if type(embeddings) is not Plain or type(embeddings.norm) is not LayerNorm:
+    if type(embeddings.norm) is not LayerNorm:
         return None
     if embeddings.first_position or embeddings.project is not None:
         return None

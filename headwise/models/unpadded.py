@@ -15,7 +15,7 @@ from torch import Tensor
 from headwise import masks
 from headwise.errors import ArgumentError
 from headwise.models.ids import check_ids
-from headwise.models.packed_encoder import encoder_of, hidden_states
+from headwise.models.packed_encoder import hidden_states
 from headwise.native.linear import Dtype
 
 if TYPE_CHECKING:  # a Bert encodes texts by this
@@ -46,7 +46,7 @@ def read(
     Raises:
         ArgumentError: an id that has no embedding; a dtype in which this model is not computed here.
     """
-    encoder = encoder_of(bert, dtype)
+    encoder = bert.encoder(dtype)
     own = bert.embeddings.word.weight.dtype
     if encoder is None and dtype is not None and getattr(torch, dtype) != own:
         raise ArgumentError(

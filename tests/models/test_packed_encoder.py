@@ -14,7 +14,6 @@ import headwise
 from headwise import edits
 from headwise.errors import ArgumentError
 from headwise.models import Bert, BertConfig, packed_encoder, unpadded
-from headwise.models.packed_encoder import encoder_of
 from headwise.native.library import instruction_set
 
 pytestmark = pytest.mark.skipif(instruction_set() in (None, "portable"), reason="the modules are as fast")
@@ -48,7 +47,7 @@ def plain(bert: Bert, ids: list[list[int]], types: list[list[int]] | None = None
 
 @torch.no_grad()
 def packed(bert: Bert, ids: list[list[int]], **options: object) -> list[Tensor]:
-    assert encoder_of(bert) is not None
+    assert bert.encoder() is not None
     return unpadded.read(bert, ids, **options)  # type: ignore[arg-type]
 
 
@@ -121,12 +120,12 @@ def test_what_is_left_to_the_modules(bert: Bert) -> None:
         "training": lambda: bert.train(),
         "another class": lambda: setattr(bert.eval().layers[0], "mlp", nn.Identity()),
     }
-    assert encoder_of(bert) is None, "gradients"
+    assert bert.encoder() is None, "gradients"
     with torch.no_grad():
-        assert encoder_of(bert) is not None
+        assert bert.encoder() is not None
         for name, change in cases.items():
             change()
-            assert encoder_of(bert) is None, name
+            assert bert.encoder() is None, name
 
 
 def test_ids_without_an_embedding_are_refused(bert: Bert) -> None:
