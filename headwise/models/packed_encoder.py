@@ -43,9 +43,9 @@ def encoder_of(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None = N
     """
     if torch.is_grad_enabled() or bert.training or not _is_alone() or instruction_set() in (None, "portable"):
         return None
-    if any(_is_hooked(module) for module in bert.modules()):
+    parameters: list[Tensor] = []
+    if not _collect(bert, parameters):
         return None
-    parameters = list(bert.parameters())
     kind = parameters[0].dtype
     name = NAMES.get(kind) if dtype is None else dtype
     if name is None:
@@ -106,11 +106,19 @@ def _is_alone() -> bool:
     )
 
 
-def _is_hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module.training or "forward" in module.__dict__)
+def _collect(module: nn.Module, parameters: list[Tensor]) -> bool:
+    """Add the parameters of a module and its parts. False if it has hooks, is in training or has a forward of its own.
+
+    (`modules()` and `parameters()` take three times as long, which a short sentence would notice.)
+    """
+    state = module.__dict__
+    if state["_forward_hooks"] or state["_forward_pre_hooks"] or state["training"] or "forward" in state:
+        return False
+    parameters += [x for x in state["_parameters"].values() if x is not None]
+    return all(_collect(part, parameters) for part in state["_modules"].values() if part is not None)
 
 
-def _are_plain(parameters: list[nn.Parameter]) -> bool:
+def _are_plain(parameters: list[Tensor]) -> bool:
     first = parameters[0]
     return all(type(x) is nn.Parameter and x.device.type == "cpu" and x.dtype == first.dtype for x in parameters)
 
