@@ -40,6 +40,7 @@ class Interface(Protocol[Asked]):
     """A model in a worker. It is called by one thread at a time. A row is read once, for whatever is asked of it."""
 
     description: Description
+    threads: int  #: of the next call, set by the worker; 0 = as many as the library takes
 
     def read(self, row: Row) -> Asked:
         """A row, checked and tokenized, as the other methods take it. Raises HeadwiseError if it is invalid."""

@@ -21,7 +21,7 @@ class Answering(ABC, Generic[Asked]):
 
     description: Description
     precision: Precision = "fp32"
-    threads = 0  #: threads of PyTorch; 0 = PyTorch's default
+    threads = 0  #: threads of PyTorch for the next call; 0 = PyTorch's default. ONNX Runtime's are set when it opens
 
     @property
     def device(self) -> torch.device:

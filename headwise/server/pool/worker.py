@@ -149,8 +149,10 @@ class _Worker:
         if kind == "cancel":
             self._end(number)
             return
-        key, given = rest
+        key, given, *threads = rest
         model, begun = self._models[key], time.perf_counter()
+        if threads:
+            model.threads = threads[0]
         if kind == "batch":
             answers = answers_of(model, given, self._max_tokens, self.tell)
             self._give("answers", number, time.perf_counter() - begun, answers)
