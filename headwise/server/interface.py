@@ -57,5 +57,18 @@ class Interface(Protocol[Asked]):
     def explain(self, asked: Asked) -> dict[str, Any]:
         """The statistics of every attention call of this row, as a JSON object."""
 
+    def attend(self, asked: Asked, places: Sequence[int]) -> dict[str, Any]:
+        """The answer to a row with the attention weights that led to it.
+
+        Args:
+            places: the queries whose weights are asked for, by their tokens; negative ones count from the end.
+
+        Returns:
+            "answer": a row; "tokens": their names; "rows": the places, from 0; "layers": float32 arrays [H, rows, K].
+
+        Raises:
+            HeadwiseError: a place is out of range, or the model's answer is not one pass over the tokens of the row.
+        """
+
     def page(self, asked: Asked) -> str:
         """The HTML page that shows the attention."""

@@ -229,6 +229,10 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         (seen,) = self.look([asked])
         return seen, None
 
+    def names_of(self, asked: Any) -> list[str] | None:
+        """The names of a row's tokens, if `answer_rows` is one pass of attention over them. None = it is not."""
+        return None
+
     # Prediction for the rows of a file.
 
     @property

@@ -98,9 +98,11 @@ class BertTensors(Answering[Ids]):
             found.append({"last_hidden_state": whole.numpy(), "embedding": hidden_SM.float().mean(0).numpy()})
         return found
 
+    def names(self, asked: Ids) -> list[str]:
+        return [self._name(id_) for id_ in asked.ids]
+
     def look(self, asked: Ids) -> list[Input]:
-        names = [self._name(id_) for id_ in asked.ids]
-        with torch.no_grad(), watch(self.bert, tokens=as_tokens([names])) as seen:
+        with torch.no_grad(), watch(self.bert, tokens=as_tokens([self.names(asked)])) as seen:
             self.bert(torch.tensor([asked.ids]), token_type_ids=torch.tensor([asked.types]))
         return inputs_of(seen)
 

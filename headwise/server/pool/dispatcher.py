@@ -1,9 +1,9 @@
 """`Dispatcher`: sends waiting rows to idle workers, and takes their answers.
 
 A worker gets its next batch as soon as it has answered the previous one: all rows that arrived meanwhile. So batches
-grow with the load. If fewer rows are expected than there are workers, as with a single client, a worker computes with
-the threads of the idle ones too. Only an idle worker may wait a little for more rows, and only if more rows are expected: the recent
-number of simultaneous rows, less those that other workers have.
+grow with the load. Only an idle worker may wait a little for more rows, and only if more rows are expected: the recent
+number of simultaneous rows, less those that other workers have. If fewer are expected than there are workers, as with a
+single client, a worker computes with the threads of the idle ones too.
 """
 
 from __future__ import annotations
@@ -104,10 +104,11 @@ class Dispatcher:
         rows = model.take(min(share, self._settings.max_batch))
         model.level *= _FADE
         batch = Batch(self.number(), model, rows)
-        kind = rows[0].request.kind
+        request = rows[0].request
+        kind = request.kind
         try:
             given = [waiting.row for waiting in rows] if kind == "batch" else rows[0].row
-            worker.send(kind, batch.number, model.key, given, threads)
+            worker.send(kind, batch.number, model.key, given, threads, *([request.places] if kind == "attend" else []))
         except Exception as error:
             told(logging.ERROR, "rows cannot be sent to a worker", error, model=model.name)
             self._refuse(model, rows, RequestRefused("failed", _UNSENT))

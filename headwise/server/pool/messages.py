@@ -6,6 +6,7 @@ To a worker:
     ("drop", key)                    unload it
     ("batch", id, key, rows, n)      answer rows with n threads
     ("explain", id, key, row, n)     compute the statistics of a row; "page" makes the page
+    ("attend", id, key, row, n, places)  answer a row, with the weights of the queries at these places
     ("stream", id, key, row)         start generating text
     ("cancel", id)                   stop a stream
 

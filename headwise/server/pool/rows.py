@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headwise.server.pool.process import Worker
     from headwise.server.pool.statistics import ModelStatistics
 
-Kind = Literal["batch", "explain", "page"]
+Kind = Literal["batch", "explain", "page", "attend"]
 
 # In one batch, the cost of the longest row is at most this multiple of the cost of the shortest, because all rows are
 # padded to the longest; and the least cost of a row, in characters.
@@ -31,12 +31,15 @@ class Request:
     Args:
         future: done when every row has its answer.
         kind: what is computed; only a "batch" shares a batch with other requests.
+        places: for "attend": the queries whose weights are asked for.
     """
 
-    __slots__ = ("answers", "future", "kind", "left", "rows")
+    __slots__ = ("answers", "future", "kind", "left", "places", "rows")
 
-    def __init__(self, future: asyncio.Future[None], kind: Kind, rows: Sequence[Row], now: float) -> None:
-        self.future, self.kind = future, kind
+    def __init__(
+        self, future: asyncio.Future[None], kind: Kind, rows: Sequence[Row], now: float, places: Sequence[int] = ()
+    ) -> None:
+        self.future, self.kind, self.places = future, kind, tuple(places)
         self.answers: list[Any] = [None] * len(rows)
         self.left = len(rows)  # rows without an answer
         self.rows = [Waiting(self, at, row, now) for at, row in enumerate(rows)]
