@@ -68,20 +68,18 @@ def embed(
     _check(file, out, prompt, prompt_name)
     check_ray(engine, workers=workers, address=ray_address)
 
+    from headwise.models import Bert
     from headwise.models.checkpoint import default_model, resolve
-    from headwise.models.sentence import SentenceEncoder
     from headwise.tasks.bulk.embedding import embed_file
 
     folder = resolve(model) if model else default_model()
     with working(f"loading {folder}"):
-        encoder = SentenceEncoder.from_pretrained(folder)
+        encoder = Bert.from_pretrained(folder).sentences
     if not encoder.settings.stated:
-        text = "has no modules.json, which would say how vectors are made: the mean over all tokens is taken"
-        click.echo(said(f"note: {folder} {text}"), err=True)
+        click.echo(said(f"note: {folder} has no modules.json: the vectors are means over all tokens"), err=True)
     with resumable(out) as tell:
         written = embed_file(
             encoder,
-            folder,
             file,
             out,
             column=column,

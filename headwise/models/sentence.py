@@ -15,19 +15,19 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, brief
 from headwise.models import unpadded
-from headwise.models.bert import Bert
-from headwise.models.checkpoint import resolve
 from headwise.models.sentence_head import pooled
 from headwise.models.sentence_settings import SentenceSettings, read_settings
 from headwise.text import Tokenizer
+
+if TYPE_CHECKING:  # a Bert makes its own
+    from headwise.models.bert import Bert
 
 DTYPES = ("float32", "bfloat16", "int8")
 _AHEAD = 512  # texts that are tokenized at a time
@@ -55,8 +55,8 @@ class Embedded:
 class SentenceEncoder:
     """Makes vectors with a BERT, its tokenizer and its settings.
 
-    >>> SentenceEncoder.from_pretrained("minilm").encode(["a film", "a movie"]).shape
-    torch.Size([2, 384])
+    >>> Bert.from_pretrained("minilm").sentences.dim
+    384
 
     Args:
         bert: on the CPU.
@@ -81,18 +81,8 @@ class SentenceEncoder:
             self.dim: int = self._finish(torch.zeros(1, width)).shape[1]  #: M, the elements of a vector
         except RuntimeError as cause:
             raise CheckpointError(
-                f"{settings.transformer}: the modules behind the pooling do not take its {width} elements ({cause})"
+                f"{settings.folder}: the modules behind the pooling do not take its {width} elements ({cause})"
             ) from cause
-
-    @classmethod
-    def from_pretrained(cls, path_or_id: str | Path) -> SentenceEncoder:
-        """That of a checkpoint: a folder, or the name of a model on the hub.
-
-        Raises:
-            CheckpointError: as of `Bert.from_pretrained`; no tokenizer; settings that headwise does not know.
-        """
-        settings = read_settings(resolve(path_or_id))
-        return cls(Bert.from_pretrained(settings.transformer), _tokenizer(settings), settings)
 
     @classmethod
     def of(cls, bert: Bert) -> SentenceEncoder:
@@ -106,8 +96,7 @@ class SentenceEncoder:
                 "encode needs a tokenizer, and this Bert was made from a config, which has none. "
                 "Load a checkpoint: Bert.from_pretrained(folder)"
             )
-        settings = read_settings(bert.folder)
-        return cls(bert, _tokenizer(settings), settings)
+        return cls(bert, Tokenizer.from_pretrained(bert.folder), read_settings(bert.folder))
 
     def encode(
         self,
@@ -122,7 +111,8 @@ class SentenceEncoder:
         """The vector of each text: see `Bert.encode`."""
         given = [texts] if isinstance(texts, str) else texts
         if not self.settings.stated:
-            warnings.warn(f"{self.settings.transformer} {ASSUMED}", stacklevel=3)
+            folder = self.settings.folder
+            warnings.warn(f"{folder} has no modules.json: the vectors are means over all tokens", stacklevel=3)
         how: dict[str, Any] = {"batch_tokens": batch_tokens, "dtype": dtype}
         with _bar(progress) as tell:
             begun = time.monotonic()
@@ -239,17 +229,10 @@ class SentenceEncoder:
             return self.later(x_NM)[:, : self.settings.width]
 
 
-ASSUMED = "has no modules.json, which would say how vectors are made: the mean over all tokens is taken"
-
-
 def summary(texts: int, tokens: int, seconds: float) -> str:
     """`512 texts in 4.2 s: 122 texts/s, 9,310 tokens/s`."""
     pace = max(seconds, 1e-9)
     return f"{texts:,} texts in {seconds:,.1f} s: {texts / pace:,.0f} texts/s, {tokens / pace:,.0f} tokens/s"
-
-
-def _tokenizer(settings: SentenceSettings) -> Tokenizer:
-    return Tokenizer.from_pretrained(settings.transformer)
 
 
 def _lowercase(backend: Any) -> None:

@@ -1,7 +1,7 @@
 """What a checkpoint says of how a text becomes one vector: the files that sentence-transformers writes.
 
     modules.json                         the modules, in order, each with its folder
-    1_Pooling/config.json                which tokens the vector is made of; further folders: Dense, LayerNorm, Normalize
+    1_Pooling/config.json                of which tokens the vector is made; others: Dense, LayerNorm, Normalize
     sentence_bert_config.json            how many tokens of a text are read, and whether it is lowercased
     config_sentence_transformers.json    prompts
 
@@ -39,7 +39,7 @@ class SentenceSettings:
     """How a text becomes one vector.
 
     Args:
-        transformer: the folder of the encoder and its tokenizer, in that of the checkpoint.
+        folder: of the checkpoint.
         pooling: names of `sentence_head.POOLING`, whose vectors are joined.
         include_prompt: whether tokens of the prompt count for the pooling.
         later: what the pooled vector goes through, in order.
@@ -52,7 +52,7 @@ class SentenceSettings:
         stated: False if there is no modules.json, so that the mean over all tokens is taken.
     """
 
-    transformer: Path
+    folder: Path
     pooling: tuple[str, ...] = ("mean",)
     include_prompt: bool = True
     later: tuple[nn.Module, ...] = ()
@@ -75,16 +75,16 @@ def read_settings(folder: Path) -> SentenceSettings:
         limit, cut_left = _of_tokenizer(folder)
         return SentenceSettings(folder, max_tokens=limit, cut_left=cut_left)
     (first, place), (second, pooling_place), *others = _modules(folder)
-    if first != "Transformer" or second != "Pooling":
-        raise _unknown(folder / "modules.json", f"a Transformer, then a Pooling. Received: {first}, then {second}")
-    transformer = folder / place
-    own = _own_of(transformer)
-    limit, cut_left = _of_tokenizer(transformer)
+    if (first, second) != ("Transformer", "Pooling") or Path(place) != Path():
+        received = f"{first} in {place!r}, then {second}"
+        raise _unknown(folder / "modules.json", f"a Transformer in '', then a Pooling. Received: {received}")
+    own = _own_of(folder)
+    limit, cut_left = _of_tokenizer(folder)
     pooling, include_prompt = _pooling(folder / pooling_place / "config.json")
     about = _optional(folder / "config_sentence_transformers.json")
     prompts = about.get("prompts") or {}
     return SentenceSettings(
-        transformer,
+        folder,
         pooling,
         include_prompt,
         tuple(later_module(name, folder / path) for name, path in others),
@@ -144,8 +144,8 @@ def _of_tokenizer(folder: Path) -> tuple[int | None, bool]:
     """How many tokens the tokenizer's own settings let through, and whether it cuts at the left."""
     settings = _optional(folder / "tokenizer_config.json")
     limit = settings.get("model_max_length")
-    known = isinstance(limit, int | float) and 0 < limit < _ENDLESS
-    return int(limit) if known else None, settings.get("truncation_side") == "left"
+    cut_left = settings.get("truncation_side") == "left"
+    return (int(limit) if isinstance(limit, int | float) and 0 < limit < _ENDLESS else None), cut_left
 
 
 def _optional(path: Path) -> dict[str, Any]:

@@ -7,12 +7,15 @@ of 5 to 60 words this saves a third of the work.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headwise import masks
-from headwise.models.bert import Bert
+
+if TYPE_CHECKING:  # a Bert encodes texts by this
+    from headwise.models.bert import Bert
 
 TOKENS = 4096  # per pass
 

@@ -45,9 +45,9 @@ class Embedding:
     alone: bool
 
     def load(self) -> Answers:
-        from headwise.models.sentence import SentenceEncoder
+        from headwise.models import Bert
 
-        return self.of(SentenceEncoder.from_pretrained(self.folder))
+        return self.of(Bert.from_pretrained(self.folder).sentences)
 
     def of(self, encoder: SentenceEncoder) -> Answers:
         return partial(_embed, self, encoder)
@@ -81,7 +81,6 @@ def _fixed_size(vectors_NM: Any) -> Any:
 
 def embed_file(
     encoder: SentenceEncoder,
-    folder: Path,
     path: Path,
     out: Path,
     *,
@@ -103,7 +102,7 @@ def embed_file(
     the process stops or is killed, the same call resumes with the missing parts.
 
     Args:
-        encoder: of the checkpoint in `folder`.
+        encoder: `Bert.sentences`.
         path: a CSV, TSV, JSON lines or text file (all also .gz; each line of a text file is a row), or Parquet.
         column: with the texts. Numbers in it are read as text.
         prompt: what is put before each text: see `SentenceEncoder.prompt`.
@@ -118,7 +117,7 @@ def embed_file(
     """
     check_suffix(path)
     check_vectors(out)
-    path, out, folder = path.absolute(), out.absolute(), folder.absolute()
+    path, out, folder = path.absolute(), out.absolute(), encoder.settings.folder.absolute()
     alone = out.suffix.lower() == ".npy"
 
     def look() -> Found:
@@ -147,7 +146,8 @@ def embed_file(
 
 def _check_texts(found: Found, column: str) -> None:
     """Raise ArgumentError if a row has no text: now, and not after hours."""
-    count, listed, unit = 0, [], "row"
+    count, unit = 0, "row"
+    listed: list[int] = []
     with Reader(found) as reader:
         for number in range(len(found.chunks)):
             table = reader.read(number)
