@@ -18,7 +18,7 @@ from headwise.models import Bert, BertConfig, sentence, unpadded
 from headwise.models.sentence_settings import read_settings
 
 TOLERANCE = 1e-5
-WORDS = "the a cat dog sat ran on mat in rain query passage :".split()
+WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "in", "rain", "query", "passage", ":"]
 TEXTS = ["a cat sat", "", "The Dog ran in the rain", "a", "dog on the mat : a dog", " ".join(WORDS * 4), "rain"]
 
 Save = Callable[..., tuple[Path, Any]]
