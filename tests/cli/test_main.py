@@ -29,6 +29,8 @@ VERBS = {
     "--show --forget --json --debug",
     "compare": "first second --set --set-other --spec --spec-other --json --debug",
     "doctor": "targets --set --model --input --changed --spec --isolate --timeout --memory --json --sarif --debug",
+    "embed": "--file --out --column --model --prompt --prompt-name --dtype --batch-tokens --chunk --restart --engine "
+    "--workers --ray-address --debug",
     "evaluate": "run data --json --debug",
     "export": "source --to --out --attention --precision --weights --tolerance --examples --aoti --no-speed --debug",
     "gradcheck": "target --set --spec --samples --all --seed --json --debug",
@@ -201,7 +203,14 @@ def test_answers_without_importing_anything_heavy() -> None:
     [
         *("view nope.hw", "stats nope.hw", "plot nope.hw", "profile --file nope.txt", "watch --file nope.txt"),
         *("doctor nope.py:A", "doctor --nope", "compare nope.py:A torch", "gradcheck nope.py:A"),
-        *("evaluate nope a.csv", "predict nope text", "serve nope", "train classify --nope", "bench --nope"),
+        *(
+            "evaluate nope a.csv",
+            "predict nope text",
+            "embed --file nope.csv --out a.npy",
+            "serve nope",
+            "train classify --nope",
+            "bench --nope",
+        ),
     ],
 )
 def test_a_mistake_is_told_without_importing_anything_heavy(arguments: str, tmp_path: Path) -> None:
