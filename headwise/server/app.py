@@ -18,6 +18,7 @@ from headwise.server.auth import Auth, is_local
 from headwise.server.engine import Engine
 from headwise.server.limits import Limits
 from headwise.server.observing import Observed
+from headwise.server.packing import Packing
 from headwise.server.protocols import PROTOCOLS
 from headwise.server.routes import pages, tasks
 from headwise.server.routes.openapi import describe
@@ -96,6 +97,7 @@ def create(
     app.add_exception_handler(HTTPException, _of_router)
     # The last middleware added is the outermost.
     app.add_middleware(tasks.TaskRoutes, engine=engine, others=app.routes)
+    app.add_middleware(Packing)
     app.add_middleware(Limits, most=settings.max_body, patience=settings.timeout)
     app.add_middleware(Auth, token=settings.token, local=is_local(settings.host))
     app.add_middleware(Watching, metrics=metrics, stopping=stopping)

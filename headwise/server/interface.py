@@ -13,6 +13,25 @@ Asked = TypeVar("Asked")  # a row in the form that the model reads
 
 
 @dataclass(frozen=True, kw_only=True)
+class Embeds:
+    """What is known of the vectors that a model makes of texts.
+
+    Such a model also answers rows that its columns do not name: {"text": a text, or "ids": int64 [S]; "prompt_name": …
+    or None; "truncate": whether a text with too many tokens is cut, instead of refused}, by {"embedding": float32
+    [dim], "tokens": the number of tokens that were read}.
+
+    Args:
+        dim: elements of a vector.
+        max_tokens: that are read of a text.
+        prompts: names of texts that can be put before a text.
+    """
+
+    dim: int
+    max_tokens: int
+    prompts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Description(Columns):
     """What a protocol needs to know about a model: its columns, and
 
@@ -21,6 +40,8 @@ class Description(Columns):
         platform: what runs the model: "headwise_torch" or "headwise_onnx".
         labels: of a classifier, in the order of "probabilities".
         explains: whether `explain` and `page` are supported.
+        embeds: the vectors that it makes of texts; None = it makes none.
+        packs: whether rows of different lengths share a batch without padding.
 
     The worker sends it to the network process.
     """
@@ -29,6 +50,8 @@ class Description(Columns):
     platform: str
     labels: tuple[str, ...] = ()
     explains: bool = False
+    embeds: Embeds | None = None
+    packs: bool = False
 
     @property
     def written(self) -> str:

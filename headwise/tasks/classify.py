@@ -191,6 +191,10 @@ class Classify(Task[ClassifyOptions]):
     def count_tokens(self, asked: Read) -> int:
         return asked.size
 
+    @property
+    def packs(self) -> bool:
+        return self._is_unpadded()
+
     def answer_rows(self, asked: Sequence[Read]) -> list[Row]:
         found_NC = self._probabilities([self._example(each.pieces) for each in asked])
         shares, best = found_NC.max(-1)

@@ -216,6 +216,11 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         data = self.read([asked], self.options, targets=False)
         return sum(self.length(example) for example in self.encode(data, targets=False))
 
+    @property
+    def packs(self) -> bool:
+        """Whether `answer_rows` reads rows of different lengths without padding. By default it does not."""
+        return False
+
     def answer_rows(self, asked: Sequence[Any]) -> Sequence[Row | HeadwiseError]:
         """The answers to some rows, in order; an error for a row that has none. By default those of `predict`."""
         return self.predict(list(asked))

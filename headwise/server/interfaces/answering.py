@@ -58,10 +58,14 @@ class Answering(ABC, Generic[Asked]):
 
     def read(self, row: Row) -> Asked:
         """See `Interface`."""
-        if self.threads and torch.get_num_threads() != self.threads:
-            torch.set_num_threads(self.threads)  # a setting of this thread: another thread may have opened the model
+        self.use_threads()
         check_names(row, self.description.inputs)
         return self.parse(row)
+
+    def use_threads(self) -> None:
+        """Compute with `threads`. They are a setting of the calling thread; another one may have opened the model."""
+        if self.threads and torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
 
     def answer(self, asked: Sequence[Asked]) -> Sequence[Row | HeadwiseError]:
         """See `Interface`."""

@@ -43,6 +43,7 @@ class TaskInterface(Answering[Any]):
             platform=f"headwise_{backend}",
             labels=tuple(task.labels),
             explains=task.on_torch,
+            packs=task.packs,
         )
 
     @property

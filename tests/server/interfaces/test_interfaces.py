@@ -57,16 +57,14 @@ def test_an_answer_comes_with_the_rows_of_attention_that_are_asked_for(opened: O
     assert found["answer"]["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-6)
     seen, _ = interface.task.look_at(read)  # type: ignore[attr-defined]
     count = len(found["tokens"])
-    assert (found["rows"], found["tokens"]) == ([0, count - 1], seen.tokens[0].labels)
+    assert (found["rows"], found["tokens"]) == ([0, count - 1], list(seen.tokens[0].labels))
     for layer, record in zip(found["layers"], seen.layers, strict=True):
         assert layer == pytest.approx(record.weights(rows=[0, count - 1])[0].numpy(), abs=1e-6)
-    with pytest.raises(
-        ArgumentError, match=f"rows: expected -{count} to {count - 1}, for {count} tokens. Received: 99"
-    ):
+    with pytest.raises(ArgumentError, match=f"rows: expected -{count} to {count - 1}, for .* Received: 99"):
         interface.attend(read, [0, 99])
 
 
-@pytest.mark.parametrize("name", [name for name in RUNS if name != "classify"])
+@pytest.mark.parametrize("name", [name for name in RUNS if name not in ("classify", "pairs")])
 def test_answers_of_several_passes_have_no_rows(opened: Opened, name: str) -> None:
     interface = opened(name)
     with pytest.raises(ArgumentError, match="not one pass over the tokens"):
