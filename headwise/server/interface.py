@@ -12,7 +12,7 @@ from headwise.tasks.columns import Columns, Row
 Asked = TypeVar("Asked")  # a row in the form that the model reads
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Embeds:
     """What is known of the vectors that a model makes of texts.
 

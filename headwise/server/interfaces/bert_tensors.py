@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from headwise.capture import watch
-from headwise.errors import ArgumentError, CheckpointError
+from headwise.errors import ArgumentError, CheckpointError, RequestRefused
 from headwise.models import Bert, unpadded
 from headwise.models.checkpoint import resolve
 from headwise.server.interface import Description, Embeds
@@ -86,11 +86,15 @@ class BertTensors(Answering[Ids]):
         if self.sentences is None or not row.keys() & {"text", "ids"}:
             return super().read(row)
         self.use_threads()
-        prompt = "" if "ids" in row else self.sentences.prompt(row.get("prompt_name"))
-        ids, count = (row["ids"].tolist(),) * 2 if "ids" in row else self.sentences.tokenized(row["text"], prompt)
+        prompt, ids = "", [] if row.get("ids") is None else row["ids"].tolist()
+        count = len(ids)
+        if "text" in row:
+            prompt = self.sentences.prompt(row.get("prompt_name"))
+            ids, count = self.sentences.tokenized(row["text"], prompt)
         most = self.sentences.max_tokens
         if count > most and not row.get("truncate"):
-            raise ArgumentError(f"expected at most {most} tokens. Received: {count} tokens. Shorten it, or have it cut")
+            said = f"expected at most {most} tokens. Received: {count} tokens. Shorten it, or have it cut"
+            raise RequestRefused("too_large", said)
         if not ids:
             raise ArgumentError("expected at least one token. Received: none")
         _check_numbers("ids", np.array(ids), self.bert.config.vocab_size)

@@ -4,24 +4,33 @@
      "dimensions": n}
     ->  {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": […]}], "model": …, "usage": …}
 
-Vectors have length 1, as OpenAI's. `dimensions` keeps the first n elements, and their length is 1 again. Ids are those of
-the model's own tokenizer. An error is {"error": {"message", "type", "param", "code"}}.
+Vectors have length 1, as OpenAI's. `dimensions` keeps the first n elements, and their length is 1 again. Ids are those
+of the model's own tokenizer. An error is {"error": {"message", "type", "param", "code"}}.
 """
 
 from __future__ import annotations
 
 import base64
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+from headwise.errors import RefusalKind
 from headwise.server.engine import Engine
 from headwise.server.protocols import errors
 from headwise.server.protocols.errors import bad_input
 from headwise.server.protocols.routes import Route, checked, json_body, json_of, parsed
 from headwise.server.protocols.vectors import check_texts, embedder, of_length_1, vectors
+
+Id = Annotated[int, Field(ge=0, lt=2**31)]
+_TYPES: dict[RefusalKind, str] = {
+    "busy": "rate_limit_error",
+    "failed": "server_error",
+    "timeout": "server_error",
+    "unavailable": "server_error",
+}
 
 
 class Embeddings(BaseModel):
@@ -31,7 +40,7 @@ class Embeddings(BaseModel):
         json_schema_extra={"example": {"input": ["a warm film", "a dull film"], "model": "minilm"}}
     )
 
-    input: str | list[str] | list[int] | list[list[int]]
+    input: str | list[str] | list[Id] | list[list[Id]]
     model: str
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
@@ -44,18 +53,14 @@ class Refusing(Route):
     @staticmethod
     def reply(error: BaseException) -> Response:
         refused = errors.refusal(error)
-        status = errors.http_status(refused)
         is_model = refused.kind == "not_found"
         content = {
             "message": str(refused),
-            "type": "rate_limit_error"
-            if status == 429
-            else "invalid_request_error"
-            if status < 500
-            else "server_error",
+            "type": _TYPES.get(refused.kind, "invalid_request_error"),
             "param": "model" if is_model else None,
             "code": "model_not_found" if is_model else None,
         }
+        status = 400 if refused.kind == "too_large" else errors.http_status(refused)
         return json_of({"error": content}, status, errors.headers(refused))
 
 

@@ -25,7 +25,6 @@ _TYPES: dict[RefusalKind, str] = {
     "timeout": "Backend",
     "unavailable": "Unhealthy",
 }
-_STATUS = {"bad_input": 413}  # what that server answers to an input that it does not take
 
 
 class Embed(BaseModel):
@@ -48,7 +47,7 @@ class Refusing(Route):
     def reply(error: BaseException) -> Response:
         refused = errors.refusal(error)
         content = {"error": str(refused), "error_type": _TYPES.get(refused.kind, "Validation")}
-        return json_of(content, _STATUS.get(refused.kind, errors.http_status(refused)), errors.headers(refused))
+        return json_of(content, errors.http_status(refused), errors.headers(refused))
 
 
 def router(engine: Engine) -> APIRouter:

@@ -24,9 +24,7 @@ def embedder(engine: Engine, name: str | None) -> tuple[Served, Embeds]:
     """
     found = {served.name: served for served in engine.models() if served.description.embeds}  # the newest is the last
     if not found:
-        raise RequestRefused(
-            "not_found", f"{MODELS}: none is loaded. Serve the folder of an encoder with its tokenizer"
-        )
+        raise RequestRefused("not_found", f"{MODELS}: none is loaded. Serve the folder of a BERT with its tokenizer")
     if name is None and len(found) > 1:
         raise bad_input(f'there are several {MODELS}. Add "model" with one of {", ".join(found)}')
     served = next(iter(found.values())) if name is None else found.get(name)
