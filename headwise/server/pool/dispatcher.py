@@ -3,7 +3,7 @@
 A worker gets its next batch as soon as it has answered the previous one: all rows that arrived meanwhile. So batches
 grow with the load. Only an idle worker may wait a little for more rows, and only if more rows are expected: the recent
 number of simultaneous rows, less those that other workers have. If fewer are expected than there are workers, as with a
-single client, a worker computes with the threads of the idle ones too.
+single client, a worker computes with the threads of the idle ones too, as long as that is faster (`Pace`).
 """
 
 from __future__ import annotations
@@ -100,10 +100,11 @@ class Dispatcher:
         return _since(model) + self._settings.max_delay_ms / 1000
 
     def _give_batch(self, worker: Worker, model: Model, share: int, now: float) -> None:
-        threads = self._settings.threads_of(self._expected(model))
-        rows = model.take(min(share, self._settings.max_batch))
+        settings = self._settings
+        threads = model.pace.choose(settings.worker_threads, settings.threads_of(self._expected(model)))
+        rows = model.take(min(share, settings.max_batch))
         model.level *= _FADE
-        batch = Batch(self.number(), model, rows)
+        batch = Batch(self.number(), model, rows, threads)
         request = rows[0].request
         kind = request.kind
         try:
@@ -167,6 +168,8 @@ class Dispatcher:
         model, rows = batch.model, batch.rows
         model.numbers.batch_rows.observe(len(rows))
         model.numbers.model_seconds.observe(seconds)
+        if len(rows) == 1 and rows[0].request.kind == "batch":  # others have another time for each character
+            model.pace.took(batch.threads, rows[0].size, seconds)
         each = seconds / len(rows)
         model.row_seconds = 0.8 * model.row_seconds + 0.2 * each if model.row_seconds else each
         model.give(-len(rows))
