@@ -188,6 +188,17 @@ class SentenceEncoder:
             )
         return self.prompts[name]
 
+    def tokenized(self, text: str, prompt: str = "") -> tuple[list[int], int]:
+        """The ids that are read of one text, and the number of its tokens, with those that are cut."""
+        found = self._backend.encode(prompt + text)
+        rest = sum(len(each.ids) - sum(each.special_tokens_mask) for each in found.overflowing)
+        return found.ids, len(found.ids) + rest
+
+    def vectors(self, states: Sequence[Tensor], prompts: Sequence[str]) -> Tensor:
+        """[N, M], the vectors of N texts of which each had a prompt before it, from the states [S, M] of each."""
+        pairs = zip(states, prompts, strict=True)
+        return self._finish(torch.stack([pooled(x_SM, self.settings.pooling, self._skipped(p)) for x_SM, p in pairs]))
+
     def _reading(self, batch_tokens: int | None, dtype: str | None) -> Callable[[list[list[int]]], list[Tensor]]:
         """What gives the states of texts of one pass."""
         if batch_tokens is not None and (type(batch_tokens) is not int or batch_tokens < 1):

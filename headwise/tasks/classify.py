@@ -29,6 +29,7 @@ from headwise.tasks.text import encoders
 from headwise.tasks.text.cuts import cut, cut_longer, limit
 from headwise.tasks.text.padding import padded, padded_with_real
 from headwise.tasks.text.subwords import Pieces, Read, Subwords
+from headwise.text import Tokens
 
 TEXTS = ("text", "pair")  # columns of `Data`
 UNSEEN = -100  # the class of a label that is not in the training data; the loss ignores it
@@ -195,6 +196,10 @@ class Classify(Task[ClassifyOptions]):
     def count_tokens(self, asked: Read) -> int:
         return asked.size
 
+    @property
+    def packs(self) -> bool:
+        return self._is_unpadded()
+
     def answer_rows(self, asked: Sequence[Read]) -> list[Row]:
         found_NC = self._probabilities([self._example(each.pieces) for each in asked])
         shares, best = found_NC.max(-1)
@@ -206,8 +211,14 @@ class Classify(Task[ClassifyOptions]):
 
     def look_at(self, asked: Read) -> tuple[Seen, None]:
         example = self._example(asked.pieces)
-        tokens = self.subwords.named(asked, [slice(len(ids)) for ids in self._cut(asked.pieces)])
-        return encoders.look(self.model, tokens, example.types), None
+        return encoders.look(self.model, self._tokens(asked), example.types), None
+
+    def names_of(self, asked: Read) -> list[str]:
+        return list(self._tokens(asked).labels)
+
+    def _tokens(self, asked: Read) -> Tokens:
+        """The tokens that are read, after cuts."""
+        return self.subwords.named(asked, [slice(len(ids)) for ids in self._cut(asked.pieces)])
 
     def _names(self) -> list[str]:
         """The columns of a row of a request."""
@@ -249,7 +260,8 @@ class Classify(Task[ClassifyOptions]):
     @torch.no_grad()
     def _probabilities(self, examples: Sequence[Example]) -> Tensor:
         """[rows, C], in the order of the examples."""
-        self.eval()
+        if self.training or self.model.training:  # to say it to each module takes as long as a layer of a short text
+            self.eval()
         if examples and self._is_unpadded():
             logits_NC = self.model.unpadded([each.ids for each in examples], [each.types for each in examples])
             return logits_NC.float().softmax(-1)
