@@ -19,6 +19,7 @@ from headwise.cli import (
     bench,
     compare,
     doctor,
+    embed,
     evaluate,
     export,
     gradcheck,
@@ -140,5 +141,6 @@ command.add_command(bench.bench)
 command.add_command(train.train)
 command.add_command(evaluate.evaluate)
 command.add_command(predict.predict)
+command.add_command(embed.embed)
 command.add_command(export.export)
 command.add_command(serve.serve)

@@ -11,7 +11,7 @@ GROUPS = {
     "Look": ("view", "watch", "plot", "stats", "profile", "worksheet"),
     "Check": ("doctor", "compare", "gradcheck"),
     "Build": ("bench",),
-    "Train": ("train", "evaluate", "predict"),
+    "Train": ("train", "evaluate", "predict", "embed"),
     "Ship": ("export", "serve"),
 }
 WIDEST = 100  # columns of a help text, if the terminal has them

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwise.cli.bulk import bulk_options, check_ray, note, resumable
 from headwise.cli.files import STDIN, check_writable, size
-from headwise.cli.output import plain_table, print_report, progress_bar, working
+from headwise.cli.output import plain_table, print_report, working
 from headwise.cli.scores import number
 from headwise.cli.shared import shared
 from headwise.errors import ArgumentError, brief, shortened
@@ -20,7 +21,7 @@ from headwise.tasks.training.folder import check_there
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from headwise.tasks.bulk.streaming import Engine
+    from headwise.tasks.bulk.running import Engine
     from headwise.tasks.task import Task
 
 Row = dict[str, Any]
@@ -28,7 +29,6 @@ Row = dict[str, Any]
 _MOST = 6  # columns that are printed
 _LONGEST = 300  # characters of a cell that are printed
 _MUCH = 1_000_000_000  # bytes; a larger file that is read whole gets a note
-_INTERRUPTED = 130
 _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "address": "--ray-address"}
 
 
@@ -53,20 +53,7 @@ _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "ad
     metavar="ROWS",
     help="With --file and --out: rows in memory at a time.  [default: 2000]",
 )
-@click.option("--restart", is_flag=True, help="Delete the parts of an unfinished prediction and start again.")
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    help="Where to compute: in this process, or on Ray workers.",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    metavar="N",
-    help="With --engine ray: worker processes, each of which loads the model.  [default: 2]",
-)
-@click.option("--ray-address", metavar="ADDRESS", help="The Ray cluster. Default: RAY_ADDRESS, or a new local cluster.")
+@bulk_options
 @shared
 def predict(
     run: Path,
@@ -120,7 +107,7 @@ def predict(
         else:
             asked = _asked(task, lines, context)
             answers = task.predict(asked)
-            _note(cut_notes(task.cut(asked), range(1, len(lines) + 1), "input"))
+            note(cut_notes(task.cut(asked), range(1, len(lines) + 1), "input"))
             rows = [{"input": line, **row} for line, row in zip(lines, answers, strict=True)]
     if out is None:
         _print(rows, getattr(task, "writes", None))
@@ -136,21 +123,10 @@ def _stream(task: Task[Any], run: Path, file: Path, out: Path, engine: Engine, b
     from headwise.tasks.bulk.streaming import predict_file
 
     given = {name: value for name, value in bulk.items() if value is not None}
-    try:
-        with progress_bar() as tell:
-            written = predict_file(task, run, file, out, engine=engine, tell=tell, **given)
-    except KeyboardInterrupt:
-        click.echo(said(f"headwise: interrupted; the same command resumes {out}, --restart starts again"), err=True)
-        raise click.exceptions.Exit(_INTERRUPTED) from None
-    _note(written.notes)
-    if written.before:
-        click.echo(said(f"note: {written.before:,} of the rows were finished before"), err=True)
+    with resumable(out) as tell:
+        written = predict_file(task, run, file, out, engine=engine, tell=tell, **given)
+    note(written.notes, written.before)
     _say_written(out, written.rows)
-
-
-def _note(sentences: Sequence[str]) -> None:
-    for sentence in sentences:
-        click.echo(said(f"note: {sentence}"), err=True)
 
 
 def _say_written(out: Path, rows: int) -> None:
@@ -178,8 +154,7 @@ def _check_bulk(bulk: dict[str, Any], engine: Engine, file: Path | None, out: Pa
     for name, flag in _BULK.items():
         if bulk[name] is not None and (file is None or out is None):
             raise ArgumentError(f"{flag}: only predictions from file to file use it. Add --file and --out")
-        if bulk[name] is not None and name in ("workers", "address") and engine != "ray":
-            raise ArgumentError(f"{flag}: only Ray uses it. Add --engine ray")
+    check_ray(engine, workers=bulk["workers"], address=bulk["address"])
     if engine == "ray" and (file is None or out is None):
         raise ArgumentError("--engine ray: expected a file to read and a file to write. Add --file and --out")
 
@@ -262,7 +237,7 @@ def _of_file(task: Task[Any], path: Path) -> list[Row]:
     documents = task.reads_documents and suffix_of(path) == ".txt"
     answered = answer(task, str(path) if documents else table, table, wanted)
     _, _, sentences = sum_up(str(path), [answered.note()])
-    _note((*table.notes, *sentences))
+    note((*table.notes, *sentences))
     columns = answered.columns
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 

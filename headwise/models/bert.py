@@ -6,11 +6,11 @@ Dimension letters: B batch, S sequence, M model, H heads, D head.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ from headwise.models import checkpoint
 from headwise.nn.feed_forward import Activation
 from headwise.nn.real import as_real
 from headwise.nn.transformer_layer import EncoderLayer
+
+if TYPE_CHECKING:
+    from headwise.models.sentence import SentenceEncoder
 
 ACTIVATIONS: dict[str, Activation] = {  # Hugging Face's name: ours
     "gelu": "gelu",
@@ -104,6 +107,7 @@ class Bert(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
+        self.folder: Path | None = None  # of the checkpoint that it came from
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(_layer(config) for _ in range(config.num_layers))
         self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
@@ -131,6 +135,7 @@ class Bert(nn.Module):
         with torch.device("meta"), _NoInitialisation():  # no memory and no numbers for what is about to be replaced
             bert = cls(replace(config, pooler="pooler.dense.weight" in tensors))
         bert.load_state_dict({name: t.to(dtype) for name, t in _match(bert, tensors).items()}, assign=True)
+        bert.folder = folder
         return bert.eval()
 
     def forward(self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
@@ -188,6 +193,57 @@ class Bert(nn.Module):
         if self.pooler is None:
             raise CheckpointError("the checkpoint has no pooler. Use the mean of the hidden states, or that of [CLS]")
         return torch.tanh(self.pooler(hidden_BSM[:, 0]))
+
+    @cached_property
+    def sentences(self) -> SentenceEncoder:
+        """What makes vectors of texts: the tokenizer and the settings of the checkpoint.
+
+        Raises:
+            CheckpointError: as of `encode`.
+        """
+        from headwise.models.sentence import SentenceEncoder
+
+        return SentenceEncoder.of(self)
+
+    def encode(
+        self,
+        texts: str | Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_tokens: int | None = None,
+        dtype: str | None = None,
+        progress: bool = False,
+    ) -> Tensor:
+        """One vector for each text, as sentence-transformers makes it of this checkpoint, on the CPU.
+
+        The checkpoint's modules.json says how: pooling, further layers, length 1. Without that file the vector is the
+        mean over all tokens, and a warning says so. A text that is longer than the checkpoint's limit is cut; a
+        warning says how many were.
+
+        >>> Bert.from_pretrained(default_model()).encode(["a film", "a movie"]).shape
+        torch.Size([2, 384])
+
+        Args:
+            texts: N texts, which may be empty; or one, for one vector.
+            prompt_name: of the checkpoint's prompts, the one to put before each text; default: its default prompt.
+            prompt: what to put before each text, such as "query: ".
+            batch_tokens: at most so many tokens in one pass, or one text that is longer. Default: 4096.
+            dtype: what the encoder computes in: "float32", "bfloat16" or "int8". Default: as its weights.
+            progress: whether to show a bar on a terminal, and at the end the speed, on standard error.
+
+        Returns:
+            float32 [N, M], in the order of the texts; [M] for one. M is `sentences.dim`.
+
+        Raises:
+            DtypeError: something that is no text, such as None or NaN; a Bert that is not on the CPU.
+            ArgumentError: half a surrogate pair in a text, no such prompt, or an option with an invalid value.
+            CheckpointError: this Bert came from no checkpoint; or it has no tokenizer, or settings that headwise does
+                not know.
+        """
+        return self.sentences.encode(
+            texts, prompt_name=prompt_name, prompt=prompt, batch_tokens=batch_tokens, dtype=dtype, progress=progress
+        )
 
 
 class Embeddings(nn.Module):

@@ -30,6 +30,13 @@ _FETCHED = [
     _WEIGHTS,
     _INDEX,
     "model-*-of-*.safetensors",
+    # How sentence-transformers makes one vector of a text: `sentence_settings.py`.
+    "modules.json",
+    "sentence_*_config.json",
+    "config_sentence_transformers.json",
+    "[0-9]_*/config.json",
+    "[0-9]_*/model.safetensors",
+    "[0-9]_*/pytorch_model.bin",
 ]
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
@@ -101,7 +108,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"no config.json in {folder}. Expected a Hugging Face checkpoint. Received: {_listing(folder)}"
         )
-    return _read_json(folder / "config.json")
+    return read_json(folder / "config.json")
 
 
 def load_tensors(folder: Path) -> dict[str, Tensor]:
@@ -121,7 +128,7 @@ def load_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _load_sharded(folder: Path) -> dict[str, Tensor]:
-    file_of = _read_json(folder / _INDEX).get("weight_map")
+    file_of = read_json(folder / _INDEX).get("weight_map")
     if not isinstance(file_of, dict) or not all(isinstance(name, str) for name in file_of.values()):
         raise CheckpointError(f"{folder / _INDEX} has no weight_map: expected the name of a file for every tensor")
     tensors: dict[str, Tensor] = {}
@@ -145,7 +152,8 @@ def _load(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"cannot read {path}, it is damaged or cut short ({cause}). Download it again") from cause
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises CheckpointError if there is none."""
     try:
         content = parsed(json.loads, path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as cause:  # ValueError: bytes that are not UTF-8, or text that is not JSON

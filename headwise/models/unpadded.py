@@ -7,26 +7,36 @@ of 5 to 60 words this saves a third of the work.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headwise import masks
-from headwise.models.bert import Bert
+
+if TYPE_CHECKING:  # a Bert encodes texts by this
+    from headwise.models.bert import Bert
 
 TOKENS = 4096  # per pass
 
 
-def read(bert: Bert, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> list[Tensor]:
+def read(
+    bert: Bert,
+    ids: Sequence[Sequence[int]],
+    types: Sequence[Sequence[int]] | None = None,
+    *,
+    tokens: int = TOKENS,
+) -> list[Tensor]:
     """The last hidden states of each text [S, M], S its own length.
 
     Args:
         bert: on the CPU, in eval mode.
         ids: the token ids of each text, at least one.
         types: which text of a pair each token belongs to; None = all to the first.
+        tokens: at most so many in one pass, or one text that is longer.
     """
     found: list[Tensor] = [torch.empty(0)] * len(ids)
-    for places in _passes([len(each) for each in ids]):
+    for places in passes([len(each) for each in ids], tokens):
         lengths = [len(ids[place]) for place in places]
         hidden_TM = _pass(
             bert,
@@ -39,12 +49,12 @@ def read(bert: Bert, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]
     return found
 
 
-def _passes(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """The indices of the texts that share a pass."""
+def passes(lengths: Sequence[int], tokens: int = TOKENS) -> Iterator[list[int]]:
+    """The indices of the texts that share a pass of at most so many tokens."""
     places: list[int] = []
     total = 0
     for place, length in enumerate(lengths):
-        if places and total + length > TOKENS:
+        if places and total + length > tokens:
             yield places
             places, total = [], 0
         places.append(place)

@@ -10,7 +10,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.types import Receive, Scope, Send
 
 import headwise
 from headwise.errors import HeadwiseError, RefusalKind, RequestRefused
@@ -18,7 +17,8 @@ from headwise.server import metrics as numbers
 from headwise.server.auth import Auth, is_local
 from headwise.server.engine import Engine
 from headwise.server.limits import Limits
-from headwise.server.observing import Observed, current
+from headwise.server.observing import Observed
+from headwise.server.packing import Packing
 from headwise.server.protocols import PROTOCOLS
 from headwise.server.routes import pages, tasks
 from headwise.server.routes.openapi import describe
@@ -92,23 +92,12 @@ def create(
     async def explain(request: Request) -> Response:
         return await tasks.explain(request, engine)
 
-    async def task(scope: Scope, receive: Receive, send: Send) -> None:
-        """The plain route of a task, which no other route matched: tasks change when models are loaded or unloaded."""
-        name = scope["path"][1:]
-        if name not in tasks.routes(engine):
-            raise HTTPException(404)
-        if (noted := current.get()) is not None:
-            noted.route = scope["path"]
-        if scope["method"] != "POST":
-            raise HTTPException(405, headers={"Allow": "POST"})
-        await (await tasks.answer(Request(scope, receive), engine, name))(scope, receive, send)
-
-    app.router.default = task
-
     app.add_exception_handler(HeadwiseError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _of_router)
     # The last middleware added is the outermost.
+    app.add_middleware(tasks.TaskRoutes, engine=engine, others=app.routes)
+    app.add_middleware(Packing)
     app.add_middleware(Limits, most=settings.max_body, patience=settings.timeout)
     app.add_middleware(Auth, token=settings.token, local=is_local(settings.host))
     app.add_middleware(Watching, metrics=metrics, stopping=stopping)

@@ -62,9 +62,18 @@ class Engine(Protocol):
         """The text generated for a row, piece by piece. Raises like `answer`, before or after the first piece."""
 
     async def explain(
-        self, name: str, version: str | None, row: Row, *, page: bool = False, timeout: float | None = None
+        self,
+        name: str,
+        version: str | None,
+        row: Row,
+        *,
+        page: bool = False,
+        rows: Sequence[int] | None = None,
+        timeout: float | None = None,
     ) -> dict[str, Any] | str:
-        """The attention statistics of a row as a JSON object, or the page as HTML. Raises like `answer`."""
+        """The attention statistics of a row as a JSON object, the page as HTML, or the weights of some queries (`rows`,
+        see `Interface.attend`). Raises like `answer`.
+        """
 
     async def load(self, name: str, path: Path | None = None) -> None:
         """Load or reload a model. The old one answers until the new one is ready. path None = the previous path.

@@ -12,6 +12,25 @@ from headwise.tasks.columns import Columns, Row
 Asked = TypeVar("Asked")  # a row in the form that the model reads
 
 
+@dataclass(frozen=True)
+class Embeds:
+    """What is known of the vectors that a model makes of texts.
+
+    Such a model also answers rows that its columns do not name: {"text": a text, or "ids": int64 [S]; "prompt_name": …
+    or None; "truncate": whether a text with too many tokens is cut, instead of refused}, by {"embedding": float32
+    [dim], "tokens": the number of tokens that were read}.
+
+    Args:
+        dim: elements of a vector.
+        max_tokens: that are read of a text.
+        prompts: names of texts that can be put before a text.
+    """
+
+    dim: int
+    max_tokens: int
+    prompts: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Description(Columns):
     """What a protocol needs to know about a model: its columns, and
@@ -21,6 +40,8 @@ class Description(Columns):
         platform: what runs the model: "headwise_torch" or "headwise_onnx".
         labels: of a classifier, in the order of "probabilities".
         explains: whether `explain` and `page` are supported.
+        embeds: the vectors that it makes of texts; None = it makes none.
+        packs: whether rows of different lengths share a batch without padding.
 
     The worker sends it to the network process.
     """
@@ -29,6 +50,8 @@ class Description(Columns):
     platform: str
     labels: tuple[str, ...] = ()
     explains: bool = False
+    embeds: Embeds | None = None
+    packs: bool = False
 
     @property
     def written(self) -> str:
@@ -40,6 +63,7 @@ class Interface(Protocol[Asked]):
     """A model in a worker. It is called by one thread at a time. A row is read once, for whatever is asked of it."""
 
     description: Description
+    threads: int  #: of the next call, set by the worker; 0 = as many as the library takes
 
     def read(self, row: Row) -> Asked:
         """A row, checked and tokenized, as the other methods take it. Raises HeadwiseError if it is invalid."""
@@ -55,6 +79,19 @@ class Interface(Protocol[Asked]):
 
     def explain(self, asked: Asked) -> dict[str, Any]:
         """The statistics of every attention call of this row, as a JSON object."""
+
+    def attend(self, asked: Asked, places: Sequence[int]) -> dict[str, Any]:
+        """The answer to a row with the attention weights that led to it.
+
+        Args:
+            places: the queries whose weights are asked for, by their tokens; negative ones count from the end.
+
+        Returns:
+            "answer": a row; "tokens": their names; "rows": the places, from 0; "layers": float32 arrays [H, rows, K].
+
+        Raises:
+            HeadwiseError: a place is out of range, or the model's answer is not one pass over the tokens of the row.
+        """
 
     def page(self, asked: Asked) -> str:
         """The HTML page that shows the attention."""

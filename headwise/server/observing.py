@@ -77,10 +77,17 @@ class Observed:
                 yield piece
 
     async def explain(
-        self, name: str, version: str | None, row: Row, *, page: bool = False, timeout: float | None = None
+        self,
+        name: str,
+        version: str | None,
+        row: Row,
+        *,
+        page: bool = False,
+        rows: Sequence[int] | None = None,
+        timeout: float | None = None,
     ) -> dict[str, Any] | str:
         self._note(name, version, 1)
-        return await self._engine.explain(name, version, row, page=page, timeout=self._patience(timeout))
+        return await self._engine.explain(name, version, row, page=page, rows=rows, timeout=self._patience(timeout))
 
     async def load(self, name: str, path: Path | None = None) -> None:
         await self._engine.load(name, path)

@@ -116,6 +116,10 @@ class Settings:
         """The number of threads of each worker."""
         return self.threads or max(1, _cores() // self.workers)
 
+    def threads_of(self, busy: int) -> int:
+        """The number of threads of each worker while so many have work: those who work get the cores of the others."""
+        return self.threads or max(self.worker_threads, _cores() // max(1, min(busy, self.workers)))
+
 
 def _wrong(name: str, must: str, value: object) -> ArgumentError:
     option = f"--{name.replace('_', '-')}"

@@ -29,6 +29,7 @@ from headwise.tasks.text import encoders
 from headwise.tasks.text.cuts import cut, limit
 from headwise.tasks.text.padding import padded, padded_with_real
 from headwise.tasks.text.subwords import Pieces, Read, Subwords, size_of
+from headwise.text import Tokens
 
 TEXTS = ("text", "pair")  # columns of `Data`
 UNSEEN = -100  # the class of a label that is not in the training data; the loss ignores it
@@ -190,6 +191,10 @@ class Classify(Task[ClassifyOptions]):
     def count_tokens(self, asked: Read) -> int:
         return asked.size
 
+    @property
+    def packs(self) -> bool:
+        return self._is_unpadded()
+
     def answer_rows(self, asked: Sequence[Read]) -> list[Row]:
         found_NC = self._probabilities([self._example(each.pieces) for each in asked])
         shares, best = found_NC.max(-1)
@@ -201,9 +206,15 @@ class Classify(Task[ClassifyOptions]):
 
     def look_at(self, asked: Read) -> tuple[Seen, None]:
         example = self._example(asked.pieces)
+        return encoders.look(self.model, self._tokens(asked, example), example.types), None
+
+    def names_of(self, asked: Read) -> list[str]:
+        return list(self._tokens(asked, self._example(asked.pieces)).labels)
+
+    def _tokens(self, asked: Read, example: Example) -> Tokens:
+        """The tokens of an example, after cuts."""
         counts = example.types.count(0) - 2, example.types.count(1) - 1
-        tokens = self.subwords.named(asked, [slice(count) for count in counts[: len(asked.texts)]])
-        return encoders.look(self.model, tokens, example.types), None
+        return self.subwords.named(asked, [slice(count) for count in counts[: len(asked.texts)]])
 
     def _names(self) -> list[str]:
         """The columns of a row of a request."""

@@ -220,6 +220,11 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         data = self.read([asked], self.options, targets=False)
         return sum(self.length(example) for example in self.encode(data, targets=False))
 
+    @property
+    def packs(self) -> bool:
+        """Whether `answer_rows` reads rows of different lengths without padding. By default it does not."""
+        return False
+
     def answer_rows(self, asked: Sequence[Any]) -> Sequence[Row | HeadwiseError]:
         """The answers to some rows, in order; an error for a row that has none. By default those of `predict`."""
         return self.predict(list(asked))
@@ -232,6 +237,10 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         """The attention for a row, and the image whose patches are tokens: uint8 [H, W] or [H, W, 3], or None."""
         (seen,) = self.look([asked])
         return seen, None
+
+    def names_of(self, asked: Any) -> list[str] | None:
+        """The names of a row's tokens, if `answer_rows` is one pass of attention over them. None = it is not."""
+        return None
 
     # Prediction for the rows of a file.
 

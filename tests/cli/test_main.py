@@ -29,6 +29,8 @@ VERBS = {  # beside --lang and --debug, which all have
     "--show --forget --json",
     "compare": "first second --set --set-other --spec --spec-other --json",
     "doctor": "targets --set --model --input --changed --spec --isolate --timeout --memory --json --sarif",
+    "embed": "--file --out --column --model --prompt --prompt-name --dtype --batch-tokens --chunk --restart --engine "
+    "--workers --ray-address",
     "evaluate": "run data --json",
     "export": "source --to --out --attention --precision --weights --tolerance --examples --aoti --no-speed",
     "gradcheck": "target --set --spec --samples --all --seed --json",
@@ -200,7 +202,14 @@ def test_answers_without_importing_anything_heavy() -> None:
     [
         *("view nope.hw", "stats nope.hw", "plot nope.hw", "profile --file nope.txt", "watch --file nope.txt"),
         *("doctor nope.py:A", "doctor --nope", "compare nope.py:A torch", "gradcheck nope.py:A"),
-        *("evaluate nope a.csv", "predict nope text", "serve nope", "train classify --nope", "bench --nope"),
+        *(
+            "evaluate nope a.csv",
+            "predict nope text",
+            "embed --file nope.csv --out a.npy",
+            "serve nope",
+            "train classify --nope",
+            "bench --nope",
+        ),
     ],
 )
 def test_a_mistake_is_told_without_importing_anything_heavy(arguments: str, tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from typing import Any
 
 import httpx
+import numpy as np
 from fastapi import FastAPI
 
 from headwise.errors import RequestRefused
@@ -26,10 +27,20 @@ class Explaining(InProcess):
     """Text "late" is explained too late."""
 
     async def explain(
-        self, name: str, version: str | None, row: Row, *, page: bool = False, timeout: float | None = None
+        self,
+        name: str,
+        version: str | None,
+        row: Row,
+        *,
+        page: bool = False,
+        rows: Sequence[int] | None = None,
+        timeout: float | None = None,
     ) -> dict[str, Any] | str:
         if row["text"] == "late":
             raise RequestRefused("timeout", "it took longer than 1 s")
+        if rows is not None:
+            (answer,) = await self.answer(name, version, [row])
+            return {"answer": answer, "tokens": [*row["text"]], "rows": [*rows], "layers": [np.ones((1, len(rows), 2))]}
         return f"<!doctype html><p>{len(row['text'])}" if page else {"layers": [{"entropy": float("nan")}]}
 
 

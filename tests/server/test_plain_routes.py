@@ -187,6 +187,11 @@ def test_an_explanation_is_statistics_or_a_page(post: Post) -> None:
     ):
         assert (answer.headers["content-type"], answer.text) == ("text/html; charset=utf-8", "<!doctype html><p>3")
     assert post("/explain?page=1", {"text": "abc"}).status_code == 400
+    shown = post("/explain?rows=0,-1", {"text": "ab"}).json()
+    assert (shown["rows"], shown["tokens"], shown["layers"]) == ([0, -1], ["a", "b"], [[[[1.0, 1.0], [1.0, 1.0]]]])
+    assert shown["answer"] == post("/classify", {"text": "ab"}).json()
+    for wrong in ("rows=a", "rows=", "rows=0&page=true"):
+        assert post(f"/explain?{wrong}", {"text": "abc"}).status_code == 400
     assert post("/explain", {"rows": [{"text": "abc"}]}).status_code == 400
 
 

@@ -9,6 +9,7 @@ from typing import Any, Generic
 import torch
 
 from headwise.errors import ArgumentError, HeadwiseError
+from headwise.functional import listening
 from headwise.server.interface import Asked, Description
 from headwise.server.interfaces import explaining
 from headwise.server.interfaces.precision import Precision, computing
@@ -21,7 +22,7 @@ class Answering(ABC, Generic[Asked]):
 
     description: Description
     precision: Precision = "fp32"
-    threads = 0  #: threads of PyTorch; 0 = PyTorch's default
+    threads = 0  #: threads of PyTorch for the next call; 0 = PyTorch's default. ONNX Runtime's are set when it opens
 
     @property
     def device(self) -> torch.device:
@@ -46,14 +47,25 @@ class Answering(ABC, Generic[Asked]):
             f"{self.description.platform} cannot record attention. Serve the run folder with backend torch"
         )
 
+    def names(self, asked: Asked) -> list[str]:
+        """The names of the tokens whose attention answers a row in one pass."""
+        raise ArgumentError(
+            f"{self.description.task}: its answer is not one pass over the tokens of the row, of which rows could be "
+            "shown. Ask without rows for statistics, or for the page"
+        )
+
     # Called by a worker.
 
     def read(self, row: Row) -> Asked:
         """See `Interface`."""
-        if self.threads and torch.get_num_threads() != self.threads:
-            torch.set_num_threads(self.threads)  # a setting of this thread: another thread may have opened the model
+        self.use_threads()
         check_names(row, self.description.inputs)
         return self.parse(row)
+
+    def use_threads(self) -> None:
+        """Compute with `threads`. They are a setting of the calling thread; another one may have opened the model."""
+        if self.threads and torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
 
     def answer(self, asked: Sequence[Asked]) -> Sequence[Row | HeadwiseError]:
         """See `Interface`."""
@@ -67,6 +79,16 @@ class Answering(ABC, Generic[Asked]):
     def explain(self, asked: Asked) -> dict[str, Any]:
         """See `Interface`; the result is that of `explaining.statistics`."""
         return explaining.statistics(self.look(asked))
+
+    def attend(self, asked: Asked, places: Sequence[int]) -> dict[str, Any]:
+        """See `Interface`."""
+        names, calls = self.names(asked), []
+        with listening(lambda call, *_: calls.append(call)):
+            (answered,) = self.answer([asked])
+        if isinstance(answered, HeadwiseError):
+            raise answered
+        found = explaining.weights_of(calls, names, places)
+        return {"answer": answered, "tokens": names, **found}
 
     def page(self, asked: Asked) -> str:
         """See `Interface`."""

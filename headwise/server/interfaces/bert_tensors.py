@@ -1,8 +1,8 @@
-"""The interface of a BERT without a task: token ids -> hidden states and their mean."""
+"""The interface of a BERT without a task: token ids -> hidden states and their mean; a text -> its vector."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from headwise.capture import watch
-from headwise.errors import ArgumentError, CheckpointError
+from headwise.errors import ArgumentError, CheckpointError, RequestRefused
 from headwise.models import Bert, unpadded
 from headwise.models.checkpoint import resolve
-from headwise.server.interface import Description
+from headwise.server.interface import Description, Embeds
 from headwise.server.interfaces.answering import Answering
 from headwise.server.interfaces.precision import Precision
 from headwise.tasks.columns import Column, Row, array_of
@@ -34,8 +34,16 @@ class Ids:
     length: int
 
 
+@dataclass(frozen=True)
+class Text(Ids):
+    """A text, or the ids of one, of which only the vector is asked for."""
+
+    prompt: str = ""
+
+
 class BertTensors(Answering[Ids]):
-    """`input_ids`, `attention_mask`, `token_type_ids` -> `last_hidden_state`, `embedding`.
+    """`input_ids`, `attention_mask`, `token_type_ids` -> `last_hidden_state`, `embedding`; rows of `Embeds` -> vectors
+    as the checkpoint's own settings say.
 
     Args:
         path: a folder or a Hugging Face hub id.
@@ -52,6 +60,7 @@ class BertTensors(Answering[Ids]):
         except CheckpointError:  # only the names of tokens need it
             self.tokenizer = None
         config = self.bert.config
+        self.sentences = None if self.tokenizer is None else self.bert.sentences
         words = "a warm, funny film"
         example = self.tokenizer.encode(words).ids if self.tokenizer else tuple(range(min(8, config.vocab_size)))
         self.description = Description(
@@ -63,8 +72,33 @@ class BertTensors(Answering[Ids]):
                 Column("embedding", "FP32", (config.dim,), "the mean over real tokens"),
             ),
             explains=True,
+            embeds=self._embeds(),
+            packs=True,
             example={"input_ids": np.array(example, dtype=np.int64)},
         )
+
+    def _embeds(self) -> Embeds | None:
+        if self.sentences is None:
+            return None
+        return Embeds(self.sentences.dim, self.sentences.max_tokens, tuple(self.sentences.prompts))
+
+    def read(self, row: Row) -> Ids:
+        if self.sentences is None or not row.keys() & {"text", "ids"}:
+            return super().read(row)
+        self.use_threads()
+        prompt, ids = "", [] if row.get("ids") is None else row["ids"].tolist()
+        count = len(ids)
+        if "text" in row:
+            prompt = self.sentences.prompt(row.get("prompt_name"))
+            ids, count = self.sentences.tokenized(row["text"], prompt)
+        most = self.sentences.max_tokens
+        if count > most and not row.get("truncate"):
+            said = f"expected at most {most} tokens. Received: {count} tokens. Shorten it, or have it cut"
+            raise RequestRefused("too_large", said)
+        if not ids:
+            raise ArgumentError("expected at least one token. Received: none")
+        _check_numbers("ids", np.array(ids), self.bert.config.vocab_size)
+        return Text(ids[:most], [0] * min(len(ids), most), count, prompt)
 
     def parse(self, row: Row) -> Ids:
         ids = array_of(row, IDS)
@@ -92,15 +126,27 @@ class BertTensors(Answering[Ids]):
     def run(self, asked: Sequence[Ids]) -> list[Row]:
         found: list[Row] = []
         hidden = unpadded.read(self.bert, [each.ids for each in asked], [each.types for each in asked])
+        vectors = self._vectors(asked, hidden)
         for each, hidden_SM in zip(asked, hidden, strict=True):
+            if isinstance(each, Text):
+                found.append({"embedding": next(vectors), "tokens": len(each.ids)})
+                continue
             whole = torch.zeros(each.length, hidden_SM.shape[1])
             whole[: len(hidden_SM)] = hidden_SM.float()
             found.append({"last_hidden_state": whole.numpy(), "embedding": hidden_SM.float().mean(0).numpy()})
         return found
 
+    def _vectors(self, asked: Sequence[Ids], hidden: Sequence[torch.Tensor]) -> Iterator[np.ndarray]:
+        """The vectors of those that are texts."""
+        pairs = [(x_SM, each.prompt) for each, x_SM in zip(asked, hidden, strict=True) if isinstance(each, Text)]
+        if pairs and self.sentences is not None:
+            yield from self.sentences.vectors(*zip(*pairs, strict=True)).numpy()
+
+    def names(self, asked: Ids) -> list[str]:
+        return [self._name(id_) for id_ in asked.ids]
+
     def look(self, asked: Ids) -> list[Input]:
-        names = [self._name(id_) for id_ in asked.ids]
-        with torch.no_grad(), watch(self.bert, tokens=as_tokens([names])) as seen:
+        with torch.no_grad(), watch(self.bert, tokens=as_tokens([self.names(asked)])) as seen:
             self.bert(torch.tensor([asked.ids]), token_type_ids=torch.tensor([asked.types]))
         return inputs_of(seen)
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
+from headwise.call import AttentionCall
+from headwise.errors import ArgumentError
+from headwise.records import AttentionRecord
 from headwise.viewer import Input, facts_of
 from headwise.viewer.page import ESTIMATED_ROWS, whole_page
 
@@ -38,6 +43,31 @@ def statistics(inputs: Sequence[Input]) -> dict[str, Any]:
             )
         told.append({"name": shown.name, "stacks": stacks})
     return {"statistics": facts["statistics"], "inputs": told}
+
+
+@torch.inference_mode()
+def weights_of(calls: Sequence[AttentionCall], names: Sequence[str], places: Sequence[int]) -> dict[str, Any]:
+    """Some rows of the weights of each call, from its queries and keys; no other row is computed.
+
+    Args:
+        calls: the attention calls of one pass over a single input: q [1, H, Q, D], k [1, G, K, D] with Q = K tokens.
+        names: of the tokens.
+        places: the rows; negative ones count from the end.
+
+    Returns:
+        "rows": the places, counted from 0; "layers": a float32 array [H, rows, K] for each call.
+
+    Raises:
+        ArgumentError: a place without a token, or calls whose queries are not the tokens.
+    """
+    count = len(names)
+    if wrong := [place for place in places if not -count <= place < count]:
+        raise ArgumentError(f"rows: expected {-count} to {count - 1}, for {count} tokens. Received: {wrong[0]}")
+    if not calls or any(call.q.shape[0] != 1 or {call.q.shape[2], call.k.shape[2]} != {count} for call in calls):
+        raise ArgumentError("rows: the queries of this model are not the tokens. Ask without rows for statistics")
+    rows = [place % count for place in places]
+    layers = [AttentionRecord(call).weights(rows)[0].float().numpy() for call in calls]
+    return {"rows": rows, "layers": layers}
 
 
 def page(inputs: Sequence[Input], *, title: str) -> str:

@@ -43,6 +43,7 @@ class TaskInterface(Answering[Any]):
             platform=f"headwise_{backend}",
             labels=tuple(task.labels),
             explains=task.on_torch,
+            packs=task.packs,
         )
 
     @property
@@ -61,6 +62,10 @@ class TaskInterface(Answering[Any]):
 
     def stream(self, asked: Any) -> Iterator[str]:
         return self.task.stream_row(asked)
+
+    def names(self, asked: Any) -> list[str]:
+        found = self.task.names_of(asked) if self.description.explains else None
+        return super().names(asked) if found is None else found
 
     def look(self, asked: Any) -> list[Input]:
         if not self.description.explains:

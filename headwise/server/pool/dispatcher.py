@@ -2,7 +2,8 @@
 
 A worker gets its next batch as soon as it has answered the previous one: all rows that arrived meanwhile. So batches
 grow with the load. Only an idle worker may wait a little for more rows, and only if more rows are expected: the recent
-number of simultaneous rows, less those that other workers have.
+number of simultaneous rows, less those that other workers have. If fewer are expected than there are workers, as with a
+single client, a worker computes with the threads of the idle ones too.
 """
 
 from __future__ import annotations
@@ -99,13 +100,15 @@ class Dispatcher:
         return _since(model) + self._settings.max_delay_ms / 1000
 
     def _give_batch(self, worker: Worker, model: Model, share: int, now: float) -> None:
+        threads = self._settings.threads_of(self._expected(model))
         rows = model.take(min(share, self._settings.max_batch))
         model.level *= _FADE
         batch = Batch(self.number(), model, rows)
-        kind = rows[0].request.kind
+        request = rows[0].request
+        kind = request.kind
         try:
             given = [waiting.row for waiting in rows] if kind == "batch" else rows[0].row
-            worker.send(kind, batch.number, model.key, given)
+            worker.send(kind, batch.number, model.key, given, threads, *([request.places] if kind == "attend" else []))
         except Exception as error:
             told(logging.ERROR, "rows cannot be sent to a worker", error, model=model.name)
             self._refuse(model, rows, RequestRefused("failed", _UNSENT))
@@ -114,6 +117,12 @@ class Dispatcher:
         model.give(len(rows))
         for waiting in rows:
             model.numbers.queue_seconds.observe(now - waiting.since)
+
+    def _expected(self, model: Model) -> int:
+        """How many rows and streams compete for the cores: those of the model as of late, and those of others now."""
+        others = (each for each in self.crew.models.values() if each is not model)
+        now = sum(each.waiting + each.in_workers for each in others)
+        return now + max(round(model.level), model.waiting + model.in_workers)
 
     def _give_streams(self) -> None:
         for model in self.crew.models.values():

@@ -4,8 +4,9 @@ To a worker:
 
     ("load", key, path)              load a model in addition to the others; later messages use its key
     ("drop", key)                    unload it
-    ("batch", id, key, rows)         answer rows
-    ("explain", id, key, row)        compute the statistics of a row; "page" makes the page
+    ("batch", id, key, rows, n)      answer rows with n threads
+    ("explain", id, key, row, n)     compute the statistics of a row; "page" makes the page
+    ("attend", id, key, row, n, places)  answer a row, with the weights of the queries at these places
     ("stream", id, key, row)         start generating text
     ("cancel", id)                   stop a stream
 

@@ -139,11 +139,21 @@ class Pool:
         return await self._ask(model, "batch", rows, timeout) if rows else []
 
     async def explain(
-        self, name: str, version: str | None, row: Row, *, page: bool = False, timeout: float | None = None
+        self,
+        name: str,
+        version: str | None,
+        row: Row,
+        *,
+        page: bool = False,
+        rows: Sequence[int] | None = None,
+        timeout: float | None = None,
     ) -> dict[str, Any] | str:
         """See `Engine.explain`."""
         model = self._admit(name, version, [row])
-        [answer] = await self._ask(model, "page" if page else "explain", [row], timeout)
+        if rows is None:
+            [answer] = await self._ask(model, "page" if page else "explain", [row], timeout)
+        else:
+            [answer] = await self._ask(model, "attend", [row], timeout, rows)
         if isinstance(answer, RequestRefused):
             raise answer
         return answer
@@ -171,9 +181,11 @@ class Pool:
             model.numbers.ended(outcome)
             self._dispatcher.forget_stream(stream)
 
-    async def _ask(self, model: Model, kind: Kind, rows: Sequence[Row], timeout: float | None) -> list[Any]:
+    async def _ask(
+        self, model: Model, kind: Kind, rows: Sequence[Row], timeout: float | None, places: Sequence[int] = ()
+    ) -> list[Any]:
         loop = asyncio.get_running_loop()
-        request = Request(loop.create_future(), kind, rows, loop.time())
+        request = Request(loop.create_future(), kind, rows, loop.time(), places)
         model.put(request.rows)
         seconds = self._patience(timeout)
         timer = loop.call_later(seconds, _expire, request.future, seconds)

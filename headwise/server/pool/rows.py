@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from headwise.server.pool.process import Worker
     from headwise.server.pool.statistics import ModelStatistics
 
-Kind = Literal["batch", "explain", "page"]
+Kind = Literal["batch", "explain", "page", "attend"]
 
-# In one batch, the cost of the longest row is at most this multiple of the cost of the shortest, because all rows are
-# padded to the longest; and the least cost of a row, in characters.
+# In one batch that is padded, the cost of the longest row is at most this multiple of the cost of the shortest; and the
+# least cost of a row, in characters.
 _SPREAD, _LEAST = 2.0, 32
+# The cost of a batch, in characters, about 4 to a token: more tokens at a time make none of them cheaper, and the
+# others wait.
+_BUDGET = 32_768
 
 
 class Request:
@@ -31,12 +34,15 @@ class Request:
     Args:
         future: done when every row has its answer.
         kind: what is computed; only a "batch" shares a batch with other requests.
+        places: for "attend": the queries whose weights are asked for.
     """
 
-    __slots__ = ("answers", "future", "kind", "left", "rows")
+    __slots__ = ("answers", "future", "kind", "left", "places", "rows")
 
-    def __init__(self, future: asyncio.Future[None], kind: Kind, rows: Sequence[Row], now: float) -> None:
-        self.future, self.kind = future, kind
+    def __init__(
+        self, future: asyncio.Future[None], kind: Kind, rows: Sequence[Row], now: float, places: Sequence[int] = ()
+    ) -> None:
+        self.future, self.kind, self.places = future, kind, tuple(places)
         self.answers: list[Any] = [None] * len(rows)
         self.left = len(rows)  # rows without an answer
         self.rows = [Waiting(self, at, row, now) for at, row in enumerate(rows)]
@@ -130,12 +136,15 @@ class Model:
         self._count()
 
     def take(self, most: int) -> list[Waiting]:
-        """Take the next batch out of the non-empty queue: the oldest row, and rows of similar length."""
+        """Take the next batch out of the non-empty queue: the oldest row, and others up to a budget of characters: the
+        next oldest ones, or if a batch is padded those of similar length.
+        """
         oldest = next(iter(self.queue))
         if oldest.request.kind != "batch":
             rows = [oldest]
         else:
-            rows = alike([waiting for waiting in self.queue if waiting.request.kind == "batch"], most)
+            batched = [waiting for waiting in self.queue if waiting.request.kind == "batch"]
+            rows = (oldest_of if self.description.packs else alike)(batched, most)
         self.remove(rows)
         return rows
 
@@ -167,6 +176,16 @@ class Model:
         self._counted = self.waiting
 
 
+def oldest_of(rows: list[Waiting], most: int) -> list[Waiting]:
+    """At most `most` rows, the first ones, of no more characters than the budget; at least one."""
+    total = 0
+    for count, waiting in enumerate(rows[:most]):
+        total += waiting.size
+        if count and total > _BUDGET:
+            return rows[:count]
+    return rows[:most]
+
+
 def alike(rows: list[Waiting], most: int) -> list[Waiting]:
     """At most `most` rows: the first, and those closest to it in size; no row costs over twice as much as another."""
     if len(rows) == 1 or most == 1:
@@ -181,7 +200,8 @@ def alike(rows: list[Waiting], most: int) -> list[Waiting]:
             shorter = longest - ordered[below - 1].size
         if above + 1 < len(ordered) and ordered[above + 1].size <= _SPREAD * shortest:
             longer = (ordered[above + 1].size - longest) * (above - below + 1)
-        if shorter == longer == math.inf:
+        added = ordered[above + 1].size if longer < shorter else longest
+        if shorter == longer == math.inf or added * (above - below + 2) > _BUDGET:
             break
         if shorter <= longer:
             below -= 1

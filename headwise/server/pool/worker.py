@@ -149,16 +149,22 @@ class _Worker:
         if kind == "cancel":
             self._end(number)
             return
-        key, given = rest
+        key, given, *more = rest
         model, begun = self._models[key], time.perf_counter()
+        if more:
+            model.threads = more[0]
         if kind == "batch":
             answers = answers_of(model, given, self._max_tokens, self.tell)
             self._give("answers", number, time.perf_counter() - begun, answers)
         elif kind == "stream":
             self._begin(number, model, given)
         else:
-            ask: Callable[[Any], Any] = model.page if kind == "page" else model.explain
-            value = value_of(ask, model, given, self._max_tokens, self.tell)
+            asks: dict[str, Callable[[Any], Any]] = {
+                "page": model.page,
+                "explain": model.explain,
+                "attend": lambda asked: model.attend(asked, more[1]),
+            }
+            value = value_of(asks[kind], model, given, self._max_tokens, self.tell)
             self._give("value", number, time.perf_counter() - begun, value)
 
     def _give(self, kind: str, number: int, seconds: float, given: Any) -> None:

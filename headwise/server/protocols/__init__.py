@@ -63,6 +63,8 @@ _OWN = {
             "/inference.GRPCInferenceService/ServerReady",
         ),
     ),
+    "embed": Protocol("text-embeddings-inference", http="headwise.server.protocols.text_embeddings:router"),
+    "openai": Protocol("OpenAI embeddings", http="headwise.server.protocols.openai_embeddings:router"),
     "tensorflow": Protocol(
         "TensorFlow Serving",
         http="headwise.server.protocols.tensorflow_rest:router",

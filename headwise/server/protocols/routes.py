@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import orjson
@@ -16,7 +16,12 @@ from headwise.server.protocols.errors import bad_input, piece, reply
 
 
 class Route(APIRoute):
-    """A route that turns errors into replies of the protocol."""
+    """A route that turns errors into replies of the protocol.
+
+    A protocol with another form of errors overrides `reply`.
+    """
+
+    reply = staticmethod(reply)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -27,9 +32,9 @@ class Route(APIRoute):
             except HTTPException:
                 raise
             except RequestValidationError as error:
-                return reply(bad_input(_complaint(error.errors())))
+                return self.reply(bad_input(_complaint(error.errors())))
             except Exception as error:  # the server keeps running, and the message is not sent to the client
-                return reply(error)
+                return self.reply(error)
 
         return handle
 
@@ -63,9 +68,10 @@ def add_of_model(routes: APIRouter, path: str, function: OfModel, summary: str, 
     )
 
 
-def json_of(value: Any, status: int = 200) -> Response:
+def json_of(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON response; NaN and infinity, which JSON lacks, become null."""
-    return Response(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, media_type="application/json")
+    content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(content, status, headers, media_type="application/json")
 
 
 def parsed(body: bytes) -> Any:

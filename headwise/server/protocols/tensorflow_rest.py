@@ -52,7 +52,9 @@ def router(engine: Engine) -> APIRouter:
 
     @routes.get("/models", summary="The names of the models")
     async def v1_models() -> Response:
-        return json_of({"models": sorted({served.name for served in engine.models()})})
+        names = sorted({served.name for served in engine.models()})
+        listed = [{"id": name, "object": "model", "created": 0, "owned_by": "headwise"} for name in names]
+        return json_of({"models": names, "object": "list", "data": listed})  # KServe's, OpenAI's: both
 
     async def v1_status(_: Request, name: str, version: str | None) -> Response:
         found = tf.statuses(engine, name, version)

@@ -251,7 +251,10 @@ _TEXT: Schema = {"type": "string"}
 _ERROR: Schema = {
     "type": "object",
     "properties": {
-        "error": {"type": "string", "description": "What happened, and what to do."},
+        "error": {
+            "anyOf": [{"type": "string"}, {"type": "object", "required": ["message"]}],  # an object: OpenAI's
+            "description": "What happened, and what to do.",
+        },
         "kind": {"enum": list(get_args(RefusalKind)), "description": "The kind of error, on plain routes."},
     },
     "required": ["error"],

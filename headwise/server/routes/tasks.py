@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headwise.errors import HeadwiseError, RequestRefused
 from headwise.server.engine import Engine
 from headwise.server.interface import Description
+from headwise.server.observing import current
 from headwise.server.protocols.errors import bad_input
+from headwise.server.protocols.routes import json_of
 from headwise.server.routes.ask import Asked, read
 from headwise.server.routes.events import events
-from headwise.server.routes.refusal import told
+from headwise.server.routes.refusal import refusal, told
 from headwise.server.routes.rows import cells_of, plain, row_of
 from headwise.tasks.columns import Row
+
+
+class TaskRoutes:
+    """ASGI middleware: answers the plain routes of tasks, which change when models are loaded or unloaded.
+
+    Before the router, which would compare the path with every other route first: several times the work of an answer.
+
+    Args:
+        others: the routes of the application; a task whose path is one of theirs has no plain route.
+    """
+
+    def __init__(self, app: ASGIApp, *, engine: Engine, others: Sequence[BaseRoute]) -> None:
+        self._app, self._engine, self._others = app, engine, others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"] if scope["type"] == "http" else ""
+        if path[1:] not in routes(self._engine) or self._is_taken(path):
+            await self._app(scope, receive, send)
+            return
+        if (noted := current.get()) is not None:
+            noted.route = path
+        if scope["method"] != "POST":
+            response: Response = refusal(bad_input("this path expects another method: POST"), 405)
+            response.headers["Allow"] = "POST"
+        else:
+            try:
+                response = await answer(Request(scope, receive), self._engine, path[1:])
+            except HeadwiseError as error:
+                response = refusal(error)
+        await response(scope, receive, send)
+
+    @lru_cache(maxsize=64)  # noqa: B019 (as long as the application)
+    def _is_taken(self, path: str) -> bool:
+        asked = {"type": "http", "path": path, "method": "POST", "headers": []}
+        return any(route.matches(asked)[0] is not Match.NONE for route in self._others)
 
 
 def routes(engine: Engine) -> list[str]:
@@ -45,7 +87,9 @@ async def answer(request: Request, engine: Engine, task: str) -> Response:
 
 
 async def explain(request: Request, engine: Engine) -> Response:
-    """The attention statistics of one row, or with ?page=true (or Accept: text/html) the page that shows it."""
+    """The attention statistics of one row; with ?page=true (or Accept: text/html) the page that shows it; with
+    ?rows=0,-1 the answer, and the weights with which these tokens attend.
+    """
     candidates = [served for served in engine.models() if served.description.explains]
     if not candidates:
         raise RequestRefused(
@@ -53,15 +97,29 @@ async def explain(request: Request, engine: Engine) -> Response:
             "no loaded model can explain its answers: an ONNX export records no attention. Serve the run folder of "
             "headwise train instead",
         )
-    asked = await read(request, engine, candidates, "models that explain", "page")
+    asked = await read(request, engine, candidates, "models that explain", "page", "rows")
     if asked.several or asked.stream:
         raise bad_input("expected the columns of one row: only a single row can be explained")
     page = request.query_params.get("page")
     if page not in (None, "true", "false"):
         raise bad_input("?page=: expected true or false")
     wanted = page == "true" if page is not None else "text/html" in request.headers.get("accept", "")
-    told_ = await engine.explain(asked.served.name, asked.served.version, asked.row(), page=wanted)
+    served, places = asked.served, request.query_params.get("rows")
+    if places is not None:
+        if page == "true":
+            raise bad_input("?page= and ?rows=: expected one of them")
+        found = await engine.explain(served.name, served.version, asked.row(), rows=_places(places))
+        assert isinstance(found, dict)
+        return json_of({**found, "answer": cells_of(found["answer"], served.description)})
+    told_ = await engine.explain(served.name, served.version, asked.row(), page=wanted)
     return HTMLResponse(told_) if isinstance(told_, str) else JSONResponse(plain(told_))
+
+
+def _places(given: str) -> list[int]:
+    try:
+        return [int(place) for place in given.split(",")]
+    except ValueError:
+        raise bad_input("?rows=: expected numbers of tokens from 0, such as 0,-1") from None
 
 
 async def _each(engine: Engine, asked: Asked) -> list[dict[str, object]]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
 from headwise.tasks.rows.gallery import Question
 from headwise.tasks.rows.sources import Table
 from headwise.tasks.rows.tables import LISTED, READ_IN_PART, Data, NoUsableRows, left_out, numbers_of
-from headwise.tasks.task import Task
+
+if TYPE_CHECKING:
+    from headwise.tasks.task import Task
 
 _ANY_TEXT = "a [MASK]"  # a valid input for every text task
 
@@ -25,6 +27,7 @@ class Answered:
         left_out: reason -> numbers of the rows without a prediction, counted in `unit`.
         cut: reason -> numbers of the rows that were read only in part.
         arrow: the original columns of a Parquet file as Arrow arrays.
+        tokens: number of tokens that were read, if they are counted.
     """
 
     columns: dict[str, list[Any]]
@@ -33,6 +36,7 @@ class Answered:
     unit: str
     cut: Mapping[str, Sequence[int]] = field(default_factory=dict)
     arrow: Mapping[str, Any] = field(default_factory=dict)
+    tokens: int = 0
 
     def note(self) -> Note:
         """The summary that is kept beside the rows."""
@@ -41,7 +45,7 @@ class Answered:
             for reasons in (self.left_out, self.cut)
         )
         rows = len(next(iter(self.columns.values())))
-        return Note(list(self.columns), rows, self.count, self.unit, left_out, cut)
+        return Note(list(self.columns), rows, self.count, self.unit, left_out, cut, self.tokens)
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Note:
 
     Args:
         left_out, cut: as of `Answered`; reason -> (count, numbers of the first ones).
+        tokens: as of `Answered`.
     """
 
     columns: list[str]
@@ -58,6 +63,7 @@ class Note:
     unit: str
     left_out: dict[str, tuple[int, list[int]]]
     cut: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
+    tokens: int = 0
 
 
 def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str, ...]]:

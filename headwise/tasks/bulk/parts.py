@@ -1,9 +1,9 @@
 """The parts of an output file: kept in a folder beside it until all are complete and are joined.
 
     .out.parquet.parts/
-        journal.json       the file, run folder and chunks of the parts
-        000000.parquet     the first chunk with predictions; renamed when it is complete
-        000000.json        its columns and missing predictions; written before it
+        journal.json       the file, the job and the chunks of the parts
+        000000.parquet     the first chunk with what was computed; renamed when it is complete
+        000000.json        its columns, and rows without an answer; written before it
 
 A part that exists is complete, so after any interruption another process computes the missing parts.
 """
@@ -15,35 +15,48 @@ import glob
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from headwise.errors import ArgumentError, FileError
 from headwise.files import writing
-from headwise.tasks.bulk.answered import Note, answer, sum_up
+from headwise.tasks.bulk.answered import Answered, Note, sum_up
 from headwise.tasks.rows.chunks import Found, Reader
+from headwise.tasks.rows.sources import Table
 from headwise.tasks.rows.written import join_parts, write_part
-from headwise.tasks.task import Task
-from headwise.tasks.training.run import CONFIG, WEIGHTS
 
 _FORMAT = 2
 _JOURNAL, _LOCK = "journal.json", "lock"
 
 
+Answers = Callable[[Table], Answered]  # what is computed for the rows of a chunk
+
+
+class Job(Protocol):
+    """What is computed for each row of a file. It can be pickled, for other processes."""
+
+    def load(self) -> Answers:
+        """Load the model. Raises HeadwiseError."""
+
+    def state(self) -> Mapping[str, Any]:
+        """All that the results depend on besides the file, as JSON has it; parts of another state are not resumed."""
+
+    def told(self, name: str, was: Any) -> str:
+        """For a message: the state that some parts were computed with, which differs from that of now in `name`."""
+
+
 @dataclass(frozen=True)
 class Work:
-    """Chunks of a file to predict with a run folder. Any process with access to the files can compute any part.
+    """Chunks of a file, and what to compute for them. Any process with access to the files can compute any part.
 
     Args:
-        wanted: the columns that the task reads.
         out: the output file.
     """
 
-    run: Path
+    job: Job
     found: Found
-    wanted: tuple[str, ...]
     out: Path
 
     def part(self, number: int) -> Path:
@@ -56,13 +69,17 @@ class Work:
         """The numbers of the missing parts."""
         return [number for number in range(len(self.found.chunks)) if not self.part(number).exists()]
 
-    def do(self, number: int, task: Task[Any], reader: Reader) -> None:
-        """Predict a chunk and write its part.
+    def noted(self, number: int) -> Note:
+        """The summary of a finished part."""
+        return Note(**json.loads(self.note(number).read_text(encoding="utf-8")))
+
+    def do(self, number: int, answers: Answers, reader: Reader) -> None:
+        """Compute the answers for a chunk and write its part.
 
         Raises:
             FileError, ArgumentError: it cannot be read, used or written.
         """
-        answered = answer(task, table := reader.read(number), table, self.wanted)
+        answered = answers(reader.read(number))
         _write_json(self.note(number), asdict(answered.note()))
         write_part(self.part(number), answered.columns, answered.arrow)
 
@@ -72,19 +89,19 @@ def folder_of(out: Path) -> Path:
     return out.with_name(f".{out.name}.parts")
 
 
-def begin(run: Path, path: Path, out: Path, chunk: int, look: Callable[[], Found]) -> Found:
+def begin(job: Job, path: Path, out: Path, chunk: int, look: Callable[[], Found]) -> Found:
     """The chunks of a file: read from the journal of existing parts, or found now and written to a new journal.
 
     Args:
         look: scans the file, if there is no journal yet.
 
     Raises:
-        ArgumentError: existing parts belong to another file, run folder or chunk size.
+        ArgumentError: existing parts belong to another file, job or chunk size.
         FileError: its journal cannot be read or written.
     """
     folder = folder_of(out)
     _clear(out)
-    about = {"format": _FORMAT, "chunk": chunk, **_state_of(path), "run": _digest(run)}
+    about = {"format": _FORMAT, "chunk": chunk, **_state_of(path), **job.state()}
     try:
         journal = json.loads((folder / _JOURNAL).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -100,10 +117,11 @@ def begin(run: Path, path: Path, out: Path, chunk: int, look: Callable[[], Found
             "path": f"another file, {journal.get('path')}",
             "size": f"{path} before it was changed",
             "modified": f"{path} before it was changed",
-            "run": f"other weights or options than {run} has now",
+            "format": "another version of headwise",
         }
+        first = differs[0]
         raise ArgumentError(
-            f"{folder} has parts that were computed with {was.get(differs[0], 'another version of headwise')}. "
+            f"{folder} has parts that were computed with {was.get(first) or job.told(first, journal.get(first))}. "
             "Resume with that, or add --restart to delete the parts and start again"
         )
     return Found.from_json(path, journal["found"])
@@ -120,9 +138,8 @@ def join(work: Work) -> tuple[int, tuple[str, ...]]:
         FileError: a part cannot be read, or the file cannot be written.
     """
     numbers = range(len(work.found.chunks))
-    notes = (Note(**json.loads(work.note(number).read_text(encoding="utf-8"))) for number in numbers)
     try:
-        columns, rows, sentences = sum_up(str(work.found.path), notes)
+        columns, rows, sentences = sum_up(str(work.found.path), map(work.noted, numbers))
     except ArgumentError:
         delete(work.out)
         raise
@@ -205,11 +222,11 @@ def _state_of(path: Path) -> dict[str, Any]:
     return {"path": str(path), "size": state.st_size, "modified": state.st_mtime_ns}
 
 
-def _digest(run: Path) -> str:
-    """A digest of the weights, options and state of a run folder."""
+def digest(files: Iterable[Path]) -> str:
+    """A digest of the content of files, to notice changes. OSError passes through."""
     found = hashlib.sha256()
-    for name in (CONFIG, WEIGHTS):
-        with (run / name).open("rb") as file:
+    for path in files:
+        with path.open("rb") as file:
             while block := file.read(1 << 20):
                 found.update(block)
     return found.hexdigest()

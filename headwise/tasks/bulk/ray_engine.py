@@ -1,7 +1,7 @@
 """The parts of a file, computed by Ray Data workers: processes on this machine or on a cluster.
 
-Only the numbers of parts go through Ray: a worker reads its chunk and writes its part itself. So the file, the run
-folder and the folder of `out` must be accessible to all machines under the same path.
+Only the numbers of parts go through Ray: a worker reads its chunk and writes its part itself. So the file, the
+model's folder and the folder of `out` must be accessible to all machines under the same path.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def answer_parts(work: Work, missing: Sequence[int], workers: int, address: str 
     """Compute the parts in any order; yields the number of each finished part.
 
     Args:
-        workers: number of processes, each of which loads the run folder and computes one part at a time.
+        workers: number of processes, each of which loads the model and computes one part at a time.
         address: the address of a cluster: "auto", "host:6379". None = RAY_ADDRESS or, without it, a local Ray on this
             machine, with as many CPUs as workers, which is stopped afterwards.
         gpus: whether each worker gets a GPU, if the cluster has enough.
@@ -65,20 +65,18 @@ def answer_parts(work: Work, missing: Sequence[int], workers: int, address: str 
 
 
 class _Worker:
-    """Loads the run folder and computes parts. Errors in the data are returned as a sentence, to stop the work."""
+    """Loads the model and computes parts. Errors in the data are returned as a sentence, to stop the work."""
 
     def __init__(self, work: Work) -> None:
-        from headwise.tasks.training.run import load
-
         self._work = work
-        self._task = load(work.run)
+        self._answers = work.job.load()
         self._reader = Reader(work.found)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
         (number,) = batch["part"].tolist()
         said = ""
         try:
-            self._work.do(number, self._task, self._reader)
+            self._work.do(number, self._answers, self._reader)
         except HeadwiseError as error:
             said = str(error)
         return {"part": [number], "error": [said]}

@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from headwise.errors import ArgumentError
-from headwise.tasks.bulk.parts import Work, alone, begin, join
-from headwise.tasks.rows.chunks import SUFFIXES, Found, Reader, look_through
-from headwise.tasks.rows.sources import is_packed, suffix_of
-from headwise.tasks.rows.written import STREAMED, schema_with
+from headwise.tasks.bulk.answered import Answered, answer
+from headwise.tasks.bulk.parts import Answers, digest
+from headwise.tasks.bulk.running import CHUNK, Engine, Tell, Written, compute
+from headwise.tasks.rows.chunks import SUFFIXES, Found, look_through
+from headwise.tasks.rows.sources import Table, is_packed, suffix_of
+from headwise.tasks.rows.written import STREAMED
 from headwise.tasks.task import Task
-
-CHUNK = 2000  #: rows
-
-Engine = Literal["local", "ray"]
-Tell = Callable[[int, int, str], None]  # (done, total (0 = unknown), what)
+from headwise.tasks.training.run import CONFIG, WEIGHTS, load
 
 
 @dataclass(frozen=True)
-class Written:
-    """A finished output: numbers of rows, of rows finished before, and notes on missing predictions and cut texts."""
+class Predictions:
+    """The predictions of the task of a run folder.
 
-    rows: int
-    before: int
-    notes: tuple[str, ...]
+    Args:
+        wanted: the columns that the task reads.
+    """
+
+    folder: Path
+    wanted: tuple[str, ...]
+
+    def load(self) -> Answers:
+        return self.of(load(self.folder))
+
+    def of(self, task: Task[Any]) -> Answers:
+        return partial(_answer, task, self.wanted)
+
+    def state(self) -> Mapping[str, Any]:
+        return {"run": digest(self.folder / name for name in (CONFIG, WEIGHTS))}
+
+    def told(self, name: str, was: Any) -> str:
+        return f"other weights or options than {self.folder} has now"
+
+
+def _answer(task: Task[Any], wanted: tuple[str, ...], table: Table) -> Answered:
+    return answer(task, table, table, wanted)
 
 
 def why_whole(task: Task[Any], path: Path, out: Path) -> str | None:
@@ -77,50 +94,29 @@ def predict_file(
     """
     if why := why_whole(task, path, out):
         raise ArgumentError(f"{path}: cannot be processed in chunks: {why}")
-    if engine == "ray" and is_packed(path):
-        raise ArgumentError(f"{path}: Ray workers cannot read a gzipped file from the middle. Unpack it first")
     path, out, run = path.absolute(), out.absolute(), run.expanduser().absolute()
-    with alone(out, restart=restart):
-        wanted = task.file_columns(str(path))
+    wanted = task.file_columns(str(path))
 
-        def look() -> Found:
-            found = look_through(path, wanted, chunk, lambda done, size: tell(done, size, f"scanning {path.name}"))
-            if "paragraphs" in found.columns and not set(wanted) & set(found.columns):
-                raise ArgumentError(
-                    f"{path}: rows have several questions, as in SQuAD. Write a .json file, so that it is read whole"
-                )
-            return found
+    def look() -> Found:
+        found = look_through(path, wanted, chunk, lambda done, size: tell(done, size, f"scanning {path.name}"))
+        if "paragraphs" in found.columns and not set(wanted) & set(found.columns):
+            raise ArgumentError(
+                f"{path}: rows have several questions, as in SQuAD. Write a .json file, so that it is read whole"
+            )
+        return found
 
-        work = Work(run, begin(run, path, out, chunk, look), wanted, out)
-        missing = work.missing()
-        before = work.found.rows - sum(work.found.chunks[number].rows for number in missing)
-        if engine == "ray" and missing:
-            from headwise.tasks.bulk.ray_engine import answer_parts
-
-            done = answer_parts(work, missing, workers, address, gpus=task.options.accelerator != "cpu")
-        else:
-            done = _answer_parts(work, missing, task)
-        _count(work, done, before, tell)
-        rows, notes = join(work)
-    columns = () if work.found.layout is None else work.found.layout.notes
-    return Written(rows, before, (*columns, *notes))
-
-
-def _answer_parts(work: Work, missing: Iterable[int], task: Task[Any]) -> Iterator[int]:
-    """Compute the parts in order in this process; yields each finished one."""
-    with Reader(work.found) as reader:
-        for number in missing:
-            work.do(number, task, reader)
-            yield number
-
-
-def _count(work: Work, done: Iterable[int], before: int, tell: Tell) -> None:
-    """Report progress and speed, and check that the parts can be joined."""
-    total, begun, rows = work.found.rows, time.monotonic(), 0
-    tell(before, total, "rows")
-    schema = None
-    for number in done:
-        if work.out.suffix.lower() == ".parquet":  # fail early, not after all parts are done
-            schema = schema_with(work.part(number), schema)
-        rows += work.found.chunks[number].rows
-        tell(before + rows, total, f"{rows / max(time.monotonic() - begun, 1e-9):,.0f} rows/s")
+    job = Predictions(run, wanted)
+    return compute(
+        job,
+        job.of(task),
+        path,
+        out,
+        look,
+        chunk=chunk,
+        engine=engine,
+        workers=workers,
+        address=address,
+        gpus=engine == "ray" and task.options.accelerator != "cpu",
+        restart=restart,
+        tell=tell,
+    )

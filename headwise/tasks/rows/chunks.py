@@ -1,4 +1,4 @@
-"""The rows of a file that need not fit into memory: CSV, TSV, JSON lines or Parquet, some rows at a time.
+"""The rows of a file that need not fit into memory: CSV, TSV, JSON lines, Parquet or text, some rows at a time.
 
 A file is looked through once, which finds what is wrong in any of its rows, its columns, and where each chunk begins.
 A chunk can then be read without those before it, by any process that has the file. Each is a `Table`, with the rows as
@@ -32,6 +32,7 @@ from headwise.tasks.rows.sources import (
 )
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+LINES = ".txt"  # a row for each line, empty ones too
 _BATCH = 10_000  # rows that are unpacked at a time
 
 Tell = Callable[[int, int], None]  # bytes of the file that were looked through, and all
@@ -87,6 +88,13 @@ class Found:
         return cls(path, tuple(content["columns"]), chunks, layout)
 
 
+def check_suffix(path: Path) -> None:
+    """Raise ArgumentError if a file of this name is not read in chunks."""
+    suffix, known = suffix_of(path), (*SUFFIXES, LINES)
+    if suffix not in known or (suffix == ".parquet" and is_packed(path)):
+        raise ArgumentError(f"{path}: expected a name that ends in {', '.join(known)}. Received: {path.name}")
+
+
 def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lambda done, total: None) -> Found:
     """Find the chunks of a file, of so many rows each.
 
@@ -97,9 +105,8 @@ def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lamb
         FileError: no such file, or a row that cannot be read; says which.
         ArgumentError: no such kind of file, no rows in it.
     """
+    check_suffix(path)
     suffix = suffix_of(path)
-    if suffix not in SUFFIXES or (suffix == ".parquet" and is_packed(path)):
-        raise ArgumentError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}. Received: {path.name}")
     if suffix == ".parquet":
         with _parquet(path) as file:
             total, names = file.metadata.num_rows, tuple(file.schema_arrow.names)
@@ -107,7 +114,10 @@ def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lamb
         found = Found(path, names, tuple(Chunk(first, min(rows, total - first)) for first in firsts))
     else:
         with readable(path):
-            found = _separated(path, wanted, rows, tell) if suffix in (".csv", ".tsv") else _json(path, rows, tell)
+            if suffix in (".csv", ".tsv"):
+                found = _separated(path, wanted, rows, tell)
+            else:
+                found = _text(path, rows, tell) if suffix == LINES else _json(path, rows, tell)
     if not found.chunks:
         raise ArgumentError(f"{path}: there are no rows in it")
     return found
@@ -129,6 +139,12 @@ def _separated(path: Path, wanted: Sequence[str], most: int, tell: Tell) -> Foun
         lines = _Lines(file, str(path))
         chunks = _cut(separated.rows(lines, layout, str(path)), lines, most, path, tell)
     return Found(path, layout.names, chunks, layout)
+
+
+def _text(path: Path, most: int, tell: Tell) -> Found:
+    with _open(path) as file:
+        lines = _Lines(file, str(path))
+        return Found(path, ("text",), _cut(lines, lines, most, path, tell))
 
 
 def _json(path: Path, most: int, tell: Tell) -> Found:
@@ -218,8 +234,13 @@ class Reader:
             if self._file is None:
                 self._file = _open(found.path)
             self._file.seek(chunk.offset)
-            lines = _Lines(self._file, name, chunk, returns=found.layout is not None)
-            if found.layout is None:
+            is_text = suffix_of(found.path) == LINES
+            lines = _Lines(self._file, name, chunk, returns=is_text or found.layout is not None)
+            if is_text:
+                texts = [line.rstrip("\r\n") for line in islice(lines, chunk.rows)]
+                numbers = list(range(chunk.line, chunk.line + len(texts)))
+                table = Table(name, {"text": texts}, numbers, "line", plain=True)
+            elif found.layout is None:
                 rows = list(islice(_objects(lines), chunk.rows))
                 numbers = [line for line, _ in rows]
                 table = Table(name, transposed([row for _, row in rows], found.columns), numbers, "line")

@@ -1,4 +1,7 @@
-"""Columns written to a file: CSV, TSV, JSON lines, JSON or Parquet, by its suffix; whole, or in parts to be joined."""
+"""Columns written to a file: CSV, TSV, JSON lines, JSON or Parquet, by its suffix; whole, or in parts to be joined.
+
+A column of vectors alone is also written as .npy, in parts.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from headwise.files import writing
 Columns = Mapping[str, Sequence[Any]]
 
 STREAMED = (".csv", ".tsv", ".jsonl", ".parquet")  #: what can be written in parts
+VECTORS = (".npy", ".parquet")  #: what vectors are written in
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _INSTEAD = 'write JSON lines instead: a name that ends in ".jsonl"'
 
@@ -36,7 +40,7 @@ def write_part(path: Path, columns: Columns, arrow: Columns) -> None:
     """Write some of the rows of a file, for `join_parts` to join with the others. It is there whole, or not at all.
 
     Args:
-        path: ends in one of `STREAMED`.
+        path: ends in one of `STREAMED`; or in .npy, for a single column, of vectors.
         arrow: Arrow's own arrays of some of the columns, which Parquet keeps the types of.
 
     Raises:
@@ -45,7 +49,12 @@ def write_part(path: Path, columns: Columns, arrow: Columns) -> None:
     """
     suffix = path.suffix.lower()
     with writing(path) as part:
-        if suffix == ".parquet":
+        if suffix == ".npy":
+            from headwise.tasks.rows.arrays import write_array
+
+            (vectors,) = columns.values()
+            write_array(part, vectors)
+        elif suffix == ".parquet":
             _parquet(part, {**columns, **arrow})
         elif suffix in _SEPARATORS:
             _separated(part, _of_rows(columns), _SEPARATORS[suffix])
@@ -67,6 +76,11 @@ def join_parts(target: Path, parts: Sequence[Path], columns: Sequence[str]) -> N
     with writing(target) as whole:
         if suffix == ".parquet":
             _join_parquet(whole, parts)
+            return
+        if suffix == ".npy":
+            from headwise.tasks.rows.arrays import join_arrays
+
+            join_arrays(whole, parts)
             return
         if suffix in _SEPARATORS:
             _separated(whole, [columns], _SEPARATORS[suffix])
@@ -100,6 +114,12 @@ def writer_of(path: Path) -> Callable[[Path, Columns], None]:
     if path.suffix.lower() not in _WRITERS:
         raise ArgumentError(f"{path}: expected a name that ends in {', '.join(_WRITERS)}. Received: {path.name}")
     return _WRITERS[path.suffix.lower()]
+
+
+def check_vectors(path: Path) -> None:
+    """Raise ArgumentError if vectors are not written to a file of this name."""
+    if path.suffix.lower() not in VECTORS:
+        raise ArgumentError(f"{path}: expected a name that ends in {' or '.join(VECTORS)}. Received: {path.name}")
 
 
 def _separated(path: Path, rows: Iterable[Sequence[Any]], separator: str) -> None:

@@ -49,6 +49,28 @@ def test_each_task_answers_its_own_example_in_the_columns_that_it_promises(opene
         assert fits(columns[column], value), column
 
 
+def test_an_answer_comes_with_the_rows_of_attention_that_are_asked_for(opened: Opened) -> None:
+    interface = opened("classify")
+    read = interface.read({"text": "a warm, funny film"})
+    found = interface.attend(read, [0, -1])
+    (answer,) = interface.answer([read])
+    assert found["answer"]["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-6)
+    seen, _ = interface.task.look_at(read)  # type: ignore[attr-defined]
+    count = len(found["tokens"])
+    assert (found["rows"], found["tokens"]) == ([0, count - 1], list(seen.tokens[0].labels))
+    for layer, record in zip(found["layers"], seen.layers, strict=True):
+        assert layer == pytest.approx(record.weights(rows=[0, count - 1])[0].numpy(), abs=1e-6)
+    with pytest.raises(ArgumentError, match=f"rows: expected -{count} to {count - 1}, for .* Received: 99"):
+        interface.attend(read, [0, 99])
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if name not in ("classify", "pairs")])
+def test_answers_of_several_passes_have_no_rows(opened: Opened, name: str) -> None:
+    interface = opened(name)
+    with pytest.raises(ArgumentError, match="not one pass over the tokens"):
+        interface.attend(interface.read(interface.description.example or {}), [0])
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_a_row_that_cannot_be_used_fails_alone(opened: Opened, name: str) -> None:
     interface = opened(name)

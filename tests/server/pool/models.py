@@ -82,6 +82,9 @@ class Obedient:
         _do(row.get("do", ""))
         return {"calls": 1, "text": row["text"]}
 
+    def attend(self, row: Row, places: Sequence[int]) -> dict[str, Any]:
+        return {"answer": row, "rows": list(places)}
+
     def page(self, row: Row) -> str:
         return f"<p>{row['text']}</p>"
 

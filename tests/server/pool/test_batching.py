@@ -97,10 +97,12 @@ def test_an_idle_worker_waits_for_as_many_rows_as_there_were_before(start: Start
     assert run(ask_four(pause=0.01)) == [["a", "b", "c", "d"]] * 4
 
 
-def test_workers_share_out_the_cores(start: Start, run: Run) -> None:
+def test_a_lone_client_has_all_cores_and_several_share_them(start: Start, run: Run) -> None:
     pool = start(threads=None, workers=2)
     (answer,) = run(pool.answer("m", None, rows("a")))
-    assert answer["threads"] == pool.settings.worker_threads
+    assert answer["threads"] == pool.settings.threads_of(1)
+    answers = run(pool.answer("m", None, rows("a", "b", "c", "d")))
+    assert {each["threads"] for each in answers} == {pool.settings.worker_threads}
 
 
 def test_no_rows_get_no_answers(start: Start, run: Run) -> None:

@@ -105,6 +105,7 @@ def test_an_explanation_comes_as_statistics_or_as_a_page(start: Start, run: Run)
     pool = start(max_tokens=3)
     assert run(pool.explain("m", None, ROW)) == {"calls": 1, "text": "a"}
     assert run(pool.explain("m", None, ROW, page=True)) == "<p>a</p>"
+    assert run(pool.explain("m", None, ROW, rows=[0, -1])) == {"answer": ROW, "rows": [0, -1]}
     for row, kind in (({"text": "a", "do": "raise"}, "failed"), ({"text": "a b c d"}, "too_large")):
         with pytest.raises(RequestRefused) as caught:
             run(pool.explain("m", None, row))

@@ -89,3 +89,18 @@ def serving() -> Iterator[Addresses]:
     finally:
         http.should_exit = True
         thread.join()
+
+
+@contextlib.contextmanager
+def running(app: FastAPI) -> Iterator[str]:
+    """An application in a thread, on a free port of 127.0.0.1: its address."""
+    http = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_config=None, ws="none"))
+    thread = threading.Thread(target=http.run, daemon=True)
+    with mock.patch.object(uvicorn.Server, "capture_signals", contextlib.nullcontext):
+        thread.start()
+        until(lambda: http.started)
+    try:
+        yield f"127.0.0.1:{http.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        http.should_exit = True
+        thread.join()

@@ -143,7 +143,14 @@ class InProcess:
             await asyncio.sleep(0)
 
     async def explain(
-        self, name: str, version: str | None, row: Row, *, page: bool = False, timeout: float | None = None
+        self,
+        name: str,
+        version: str | None,
+        row: Row,
+        *,
+        page: bool = False,
+        rows: Sequence[int] | None = None,
+        timeout: float | None = None,
     ) -> dict[str, Any] | str:
         raise RequestRefused("bad_input", "this model does not explain")
 

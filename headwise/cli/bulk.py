@@ -1,0 +1,70 @@
+"""What commands share that write a file of any size in parts: options, how they resume, and what they print."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from headwise.cli.output import progress_bar
+from headwise.errors import ArgumentError
+from headwise.language import said
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_INTERRUPTED = 130
+_OF_RAY = {"workers": "--workers", "address": "--ray-address"}
+
+_OPTIONS = (
+    click.option("--restart", is_flag=True, help="Delete the parts of an unfinished file and start again."),
+    click.option(
+        "--engine",
+        type=click.Choice(["local", "ray"]),
+        default="local",
+        help="Where to compute: in this process, or on Ray workers.",
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(1),
+        metavar="N",
+        help="With --engine ray: worker processes, each of which loads the model.  [default: 2]",
+    ),
+    click.option(
+        "--ray-address", metavar="ADDRESS", help="The Ray cluster. Default: RAY_ADDRESS, or a new local cluster."
+    ),
+)
+
+
+def bulk_options(command: _F) -> _F:
+    """The options --restart, --engine, --workers and --ray-address."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def check_ray(engine: str, **given: Any) -> None:
+    """Raise ArgumentError if `workers` or `address` is given without --engine ray."""
+    for name, flag in _OF_RAY.items():
+        if given[name] is not None and engine != "ray":
+            raise ArgumentError(f"{flag}: only Ray uses it. Add --engine ray")
+
+
+@contextlib.contextmanager
+def resumable(out: Path) -> Iterator[Callable[[int, int, str], None]]:
+    """A progress bar. Ctrl-C says how to resume, and exits with 130."""
+    try:
+        with progress_bar() as tell:
+            yield tell
+    except KeyboardInterrupt:
+        click.echo(said(f"headwise: interrupted; the same command resumes {out}, --restart starts again"), err=True)
+        raise click.exceptions.Exit(_INTERRUPTED) from None
+
+
+def note(sentences: Sequence[str], before: int = 0) -> None:
+    """Print notes, and how many rows were finished before."""
+    for sentence in sentences:
+        click.echo(said(f"note: {sentence}"), err=True)
+    if before:
+        click.echo(said(f"note: {before:,} of the rows were finished before"), err=True)

@@ -1,0 +1,163 @@
+"""A vector for each text of a file of any size, as `Bert.encode` makes it; it can be resumed after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwise.errors import ArgumentError
+from headwise.tasks.bulk.answered import Answered
+from headwise.tasks.bulk.parts import Answers, digest
+from headwise.tasks.bulk.running import CHUNK, Engine, Tell, Written, compute
+from headwise.tasks.rows.chunks import Found, Reader, check_suffix, look_through
+from headwise.tasks.rows.sources import Table
+from headwise.tasks.rows.tables import LISTED, as_text, find_column, numbers_of
+from headwise.tasks.rows.written import check_vectors
+
+if TYPE_CHECKING:
+    from headwise.models.sentence import SentenceEncoder
+
+VECTOR = "vector"  #: the column of the vectors
+_FILES = (".safetensors", ".json", ".txt", ".bin")
+_PLACES = ("*", "[0-9]_*/*")  # of a checkpoint, and of its modules
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """The vectors of a column.
+
+    Args:
+        folder: of the checkpoint.
+        column: with the texts.
+        prompt: what is put before each text.
+        dtype, batch_tokens: as of `Bert.encode`.
+        alone: whether the vectors are written without the columns of the file.
+    """
+
+    folder: Path
+    column: str
+    prompt: str
+    dtype: str | None
+    batch_tokens: int | None
+    alone: bool
+
+    def load(self) -> Answers:
+        from headwise.models import Bert
+
+        return self.of(Bert.from_pretrained(self.folder).sentences)
+
+    def of(self, encoder: SentenceEncoder) -> Answers:
+        return partial(_embed, self, encoder)
+
+    def state(self) -> Mapping[str, Any]:
+        files = sorted(path for place in _PLACES for path in self.folder.glob(place) if path.suffix in _FILES)
+        return {"model": digest(files), "column": self.column, "prompt": self.prompt, "dtype": self.dtype}
+
+    def told(self, name: str, was: Any) -> str:
+        return f"other weights or settings than {self.folder} has now" if name == "model" else f"{name}={was!r}"
+
+
+def _embed(job: Embedding, encoder: SentenceEncoder, table: Table) -> Answered:
+    texts = list(map(as_text, table.columns[find_column(table, job.column)]))
+    found = encoder.embed(texts, job.prompt, batch_tokens=job.batch_tokens, dtype=job.dtype)
+    vectors_NM = found.vectors.numpy()
+    reason = f"more than {encoder.max_tokens} tokens, the rest was cut"
+    cut = numbers_of(dict.fromkeys(found.cut, reason), table.numbers)
+    columns = {} if job.alone else dict(table.columns)
+    arrow = {} if job.alone else {**table.arrow, VECTOR: _fixed_size(vectors_NM)}
+    answered: dict[str, Any] = {**columns, VECTOR: vectors_NM}
+    return Answered(answered, len(texts), {}, table.unit, cut, arrow, found.tokens)
+
+
+def _fixed_size(vectors_NM: Any) -> Any:
+    """The vectors as Arrow has lists of one length."""
+    import pyarrow
+
+    return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors_NM.ravel()), vectors_NM.shape[1])
+
+
+def embed_file(
+    encoder: SentenceEncoder,
+    path: Path,
+    out: Path,
+    *,
+    column: str = "text",
+    prompt: str = "",
+    dtype: str | None = None,
+    batch_tokens: int | None = None,
+    chunk: int = CHUNK,
+    engine: Engine = "local",
+    workers: int = 2,
+    address: str | None = None,
+    restart: bool = False,
+    tell: Tell = lambda done, total, what: None,
+) -> Written:
+    """Write a vector for each row of a file, in the same order.
+
+    A .parquet has the columns of the file and "vector", a list of float32 of one length; a .npy has the vectors alone,
+    float32 [N, M]. Each worker holds only one chunk in memory. Each finished chunk is kept in a part beside `out`. If
+    the process stops or is killed, the same call resumes with the missing parts.
+
+    Args:
+        encoder: `Bert.sentences`.
+        path: a CSV, TSV, JSON lines or text file (all also .gz; each line of a text file is a row), or Parquet.
+        column: with the texts. Numbers in it are read as text.
+        prompt: what is put before each text: see `SentenceEncoder.prompt`.
+        dtype, batch_tokens: as of `Bert.encode`.
+        chunk, engine, workers, address, restart: as of `predict_file`.
+
+    Raises:
+        FileError: a file cannot be read or written; the message names the line.
+        ArgumentError: no such column, a row without a text (None, NaN or a list; said before the first chunk is
+            read), another suffix, parts that belong to other work, or Ray is missing.
+        KeyboardInterrupt: Ctrl-C; finished parts are kept.
+    """
+    check_suffix(path)
+    check_vectors(out)
+    path, out, folder = path.absolute(), out.absolute(), encoder.settings.folder.absolute()
+    alone = out.suffix.lower() == ".npy"
+
+    def look() -> Found:
+        found = look_through(path, (column,), chunk, lambda done, size: tell(done, size, f"scanning {path.name}"))
+        _check_texts(found, column)
+        if not alone and VECTOR in found.columns:
+            raise ArgumentError(f"{path}: has a column {VECTOR!r} already. Rename it, or write a .npy")
+        return found
+
+    job = Embedding(folder, column, prompt, dtype, batch_tokens, alone)
+    return compute(
+        job,
+        job.of(encoder),
+        path,
+        out,
+        look,
+        chunk=chunk,
+        engine=engine,
+        workers=workers,
+        address=address,
+        gpus=False,
+        restart=restart,
+        tell=tell,
+    )
+
+
+def _check_texts(found: Found, column: str) -> None:
+    """Raise ArgumentError if a row has no text: now, and not after hours."""
+    count, unit = 0, "row"
+    listed: list[int] = []
+    with Reader(found) as reader:
+        for number in range(len(found.chunks)):
+            table = reader.read(number)
+            cells = table.columns[find_column(table, column)]
+            rows = zip(table.numbers, cells, strict=True)
+            wrong = [row for row, cell in rows if not isinstance(cell, str) and not as_text(cell)]
+            count, listed, unit = count + len(wrong), (listed + wrong)[:LISTED], table.unit
+    if count:
+        shown = ", ".join(map(str, listed)) + (f" and {count - LISTED} more" if count > LISTED else "")
+        raise ArgumentError(
+            f"{found.path}: expected a text in each row of the column {column!r}. Received: {count} without one "
+            f"({unit if count == 1 else f'{unit}s'} {shown}). Fill them in, or leave these rows out"
+        )

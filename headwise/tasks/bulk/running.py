@@ -1,0 +1,107 @@
+"""Compute the parts of a file and join them, here or on a Ray cluster; it can be resumed after a kill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from headwise.errors import ArgumentError
+from headwise.tasks.bulk.parts import Answers, Job, Work, alone, begin, join
+from headwise.tasks.rows.chunks import Found, Reader
+from headwise.tasks.rows.sources import is_packed
+from headwise.tasks.rows.written import schema_with
+
+CHUNK = 2000  #: rows
+
+Engine = Literal["local", "ray"]
+Tell = Callable[[int, int, str], None]  # (done, total (0 = unknown), what)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A finished output.
+
+    Args:
+        rows, before: numbers of rows, and of those that were finished before.
+        notes: on rows without an answer, and on cut texts.
+        tokens: number of tokens that were read now, if they are counted.
+        seconds: what the parts that were missing took.
+    """
+
+    rows: int
+    before: int
+    notes: tuple[str, ...]
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+def compute(
+    job: Job,
+    answers: Answers,
+    path: Path,
+    out: Path,
+    look: Callable[[], Found],
+    *,
+    chunk: int,
+    engine: Engine,
+    workers: int,
+    address: str | None,
+    gpus: bool,
+    restart: bool,
+    tell: Tell,
+) -> Written:
+    """Write `out`: its parts, as far as they are missing, then all of them joined.
+
+    Args:
+        job, answers: what to compute; `answers` is what `job.load()` gives, or the like of it.
+        path, out: absolute.
+        look: scans the file, if there is no journal yet.
+        gpus: whether Ray workers may have GPUs.
+        chunk, engine, workers, address, restart: as of `predict_file`.
+
+    Raises:
+        FileError, ArgumentError, KeyboardInterrupt: as of `predict_file`.
+    """
+    if engine == "ray" and is_packed(path):
+        raise ArgumentError(f"{path}: Ray workers cannot read a gzipped file from the middle. Unpack it first")
+    with alone(out, restart=restart):
+        work = Work(job, begin(job, path, out, chunk, look), out)
+        missing = work.missing()
+        before = work.found.rows - sum(work.found.chunks[number].rows for number in missing)
+        if engine == "ray" and missing:
+            from headwise.tasks.bulk.ray_engine import answer_parts
+
+            done = answer_parts(work, missing, workers, address, gpus=gpus)
+        else:
+            done = _answer_parts(work, missing, answers)
+        tokens, seconds = _count(work, done, before, tell)
+        rows, notes = join(work)
+    columns = () if work.found.layout is None else work.found.layout.notes
+    return Written(rows, before, (*columns, *notes), tokens, seconds)
+
+
+def _answer_parts(work: Work, missing: Iterable[int], answers: Answers) -> Iterator[int]:
+    """Compute the parts in order in this process; yields each finished one."""
+    with Reader(work.found) as reader:
+        for number in missing:
+            work.do(number, answers, reader)
+            yield number
+
+
+def _count(work: Work, done: Iterable[int], before: int, tell: Tell) -> tuple[int, float]:
+    """Report progress and speed, and check that the parts can be joined. The tokens of these parts, and the seconds."""
+    total, begun, rows, tokens = work.found.rows, time.monotonic(), 0, 0
+    tell(before, total, "rows")
+    schema = None
+    for number in done:
+        if work.out.suffix.lower() == ".parquet":  # fail early, not after all parts are done
+            schema = schema_with(work.part(number), schema)
+        rows += work.found.chunks[number].rows
+        tokens += work.noted(number).tokens
+        seconds = max(time.monotonic() - begun, 1e-9)
+        read = f", {tokens / seconds:,.0f} tokens/s" if tokens else ""
+        tell(before + rows, total, f"{rows / seconds:,.0f} rows/s{read}")
+    return tokens, time.monotonic() - begun

@@ -1,0 +1,241 @@
+"""Vectors of a file in chunks are those of its texts, in their order, whatever stops it on the way."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from pyarrow import parquet
+
+from headwise.errors import ArgumentError, FileError
+from headwise.models import Bert
+from headwise.models.checkpoint import default_model
+from headwise.models.sentence import Embedded, SentenceEncoder
+from headwise.tasks.bulk.embedding import embed_file
+from headwise.tasks.bulk.parts import Work
+from headwise.tasks.rows.chunks import Reader
+
+TEXTS = ["a good film", "", "no, a bad one", "07", "a film, and then another one", "bad", "the end"]
+
+
+@pytest.fixture(scope="module")
+def encoder() -> SentenceEncoder:
+    return Bert.from_pretrained(default_model()).sentences
+
+
+def write(path: Path) -> None:
+    """TEXTS and a column of numbers, in the file's own form."""
+    rows = [{"id": at, "text": text} for at, text in enumerate(TEXTS)]
+    suffix = Path(path.name.removesuffix(".gz")).suffix
+    if suffix == ".parquet":
+        ids = pyarrow.array(range(len(TEXTS)), pyarrow.int16())
+        parquet.write_table(pyarrow.table({"id": ids, "text": TEXTS}), path)
+        return
+    lines = {
+        ".jsonl": [json.dumps(row) for row in rows],
+        ".csv": ["id,text", *(f'{row["id"]},"{row["text"]}"' for row in rows)],
+        ".tsv": ["id\ttext", *(f"{row['id']}\t{row['text']}" for row in rows)],
+        ".txt": TEXTS,
+    }[suffix]
+    content = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.tsv", "in.jsonl.gz", "in.parquet", "in.txt", "in.txt.gz"])
+def test_each_row_has_its_vector_and_keeps_its_columns(tmp_path: Path, encoder: SentenceEncoder, name: str) -> None:
+    write(tmp_path / name)
+    expected = encoder.embed(TEXTS).vectors.numpy()
+    for out in (tmp_path / "out.npy", tmp_path / "out.parquet"):
+        written = embed_file(encoder, tmp_path / name, out, chunk=3)
+        assert (written.rows, written.before, written.notes) == (7, 0, ())
+        assert written.tokens == encoder.embed(TEXTS).tokens
+    vectors = np.load(tmp_path / "out.npy")
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    table = parquet.read_table(tmp_path / "out.parquet")
+    columns = {"text", "vector"} if ".txt" in name else {"id", "text", "vector"}
+    assert set(table.column_names) == columns
+    assert table["text"].to_pylist() == TEXTS
+    assert table.schema.field("vector").type == pyarrow.list_(pyarrow.float32(), 384)
+    np.testing.assert_array_equal(np.stack(table["vector"].to_numpy()), vectors)
+    if name == "in.parquet":
+        assert table.schema.field("id").type == pyarrow.int16()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "out.npy", "out.parquet"])
+
+
+def test_only_one_chunk_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next chunk is read when the part of the one before it lies on the disk."""
+    write(tmp_path / "in.jsonl")
+    events: list[Any] = []
+    stub = Stub()
+    read = Reader.read
+
+    def reading(reader: Reader, number: int) -> Any:
+        events.append(("read", number, len(list(tmp_path.glob(".out.npy.parts/0*.npy")))))
+        return read(reader, number)
+
+    monkeypatch.setattr(Reader, "read", reading)
+    embed_file(stub.encoder, tmp_path / "in.jsonl", tmp_path / "out.npy", chunk=2)
+    looked, computed = events[:4], events[4:]
+    assert looked == [("read", number, 0) for number in range(4)]  # for rows without a text
+    assert computed == [("read", number, number) for number in range(4)]
+    assert stub.sizes == [2, 2, 2, 1]
+
+
+class Stub:
+    """An encoder without a model, so that a process can be forked while it is used."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.encoder: Any = SimpleNamespace(
+            settings=SimpleNamespace(folder=default_model()), max_tokens=256, embed=self.embed
+        )
+
+    def embed(self, texts: list[str], prompt: str, **_: Any) -> Embedded:
+        self.sizes.append(len(texts))
+        vectors = np.array([[len(prompt + text), ord((text or "?")[0])] for text in texts], np.float32)
+        return Embedded(torch.from_numpy(vectors), len(texts), [])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+def test_a_kill_at_any_moment_loses_and_repeats_nothing(tmp_path: Path, suffix: str) -> None:
+    write(tmp_path / "in.csv")
+    stub = Stub()
+    embed_file(stub.encoder, tmp_path / "in.csv", tmp_path / f"whole{suffix}", chunk=3)
+    whole = (tmp_path / f"whole{suffix}").read_bytes()
+    out, finished = tmp_path / f"out{suffix}", set()
+    for moment in range(100):
+        pid = os.fork()
+        if pid == 0:
+            _die_at(moment)
+            try:
+                embed_file(stub.encoder, tmp_path / "in.csv", out, chunk=3)
+            finally:
+                os._exit(0)
+        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != -signal.SIGKILL:
+            break
+        there = len(list(tmp_path.glob(f".out{suffix}.parts/0*{suffix}")))
+        stub.sizes.clear()
+        written = embed_file(stub.encoder, tmp_path / "in.csv", out, chunk=3)
+        finished.add(written.before)
+        assert out.read_bytes() == whole
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", out.name, f"whole{suffix}"]
+        if (out.parent / f".{out.name}.parts").exists() or there:
+            assert sum(stub.sizes) == 7 - written.before
+        out.unlink()
+    assert moment == 16
+    assert finished == {0, 3, 6, 7}
+
+
+def _die_at(moment: int) -> None:
+    """Before or after a file is renamed into place."""
+    count = 0
+    replace = os.replace
+
+    def tick() -> None:
+        nonlocal count
+        if count == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        count += 1
+
+    def dying(*given: Any) -> None:
+        tick()
+        replace(*given)
+        tick()
+
+    os.replace = dying  # type: ignore[assignment]
+
+
+def test_what_was_begun_with_something_else_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "in.csv")
+    stub, out = Stub(), tmp_path / "out.npy"
+    do = Work.do
+
+    def stopping(work: Work, number: int, *given: Any) -> None:
+        if number == 2:
+            raise KeyboardInterrupt
+        do(work, number, *given)
+
+    monkeypatch.setattr(Work, "do", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(stub.encoder, tmp_path / "in.csv", out, chunk=2, prompt="query: ")
+    monkeypatch.setattr(Work, "do", do)
+    with pytest.raises(ArgumentError, match=r"computed with prompt='query: '\. Resume with that, or add --restart"):
+        embed_file(stub.encoder, tmp_path / "in.csv", out, chunk=2)
+    other = Stub()
+    shutil.copytree(default_model(), tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    other.encoder.settings.folder = tmp_path / "model"
+    with pytest.raises(ArgumentError, match=r"computed with other weights or settings than .*model has now"):
+        embed_file(other.encoder, tmp_path / "in.csv", out, chunk=2, prompt="query: ")
+    assert embed_file(stub.encoder, tmp_path / "in.csv", out, chunk=2, prompt="query: ").before == 4
+
+
+@pytest.mark.parametrize("cells", [[None, "a", float("nan")], [[], "a", None]])
+def test_rows_without_a_text_are_told_before_anything_is_computed(tmp_path: Path, cells: list[Any]) -> None:
+    lines = "".join(json.dumps({"text": cell}) + "\n" for cell in cells)
+    (tmp_path / "in.jsonl").write_text(lines, encoding="utf-8")
+    stub = Stub()
+    says = r"expected a text in each row of the column 'text'. Received: 2 without one \(lines 1, 3\)"
+    with pytest.raises(ArgumentError, match=says):
+        embed_file(stub.encoder, tmp_path / "in.jsonl", tmp_path / "out.npy", chunk=1)
+    assert stub.sizes == []
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_nulls_of_parquet_are_told_too(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"text": ["a", None]}), tmp_path / "in.parquet")
+    with pytest.raises(ArgumentError, match=r"Received: 1 without one \(row 1\)"):
+        embed_file(Stub().encoder, tmp_path / "in.parquet", tmp_path / "out.npy")
+
+
+@pytest.mark.parametrize(
+    ("name", "out", "error", "says"),
+    [
+        ("in.json", "out.npy", ArgumentError, r"a name that ends in .csv, .*\.parquet, \.txt\. Received: in.json"),
+        ("in.csv", "out.csv", ArgumentError, r"a name that ends in \.npy or \.parquet\. Received: out.csv"),
+        ("in.csv", "out.npy", ArgumentError, "there is no column 'text'. The columns are: 'vector', 'words'"),
+        ("none.csv", "out.npy", FileError, "no such file"),
+    ],
+)
+def test_what_cannot_be_done_leaves_nothing(tmp_path: Path, name: str, out: str, error: type, says: str) -> None:
+    (tmp_path / "in.csv").write_text("vector,words\n1,a\n", encoding="utf-8")
+    with pytest.raises(error, match=says):
+        embed_file(Stub().encoder, tmp_path / name, tmp_path / out)
+    with pytest.raises(ArgumentError, match=r"has a column .vector. already\. Rename it, or write a \.npy"):
+        embed_file(Stub().encoder, tmp_path / "in.csv", tmp_path / "out.parquet", column="words")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def test_two_workers_of_ray_write_what_one_process_writes(tmp_path: Path, encoder: SentenceEncoder) -> None:
+    """In a process of its own: Ray starts others, and warns."""
+    pytest.importorskip("ray.data", reason="ray is not installed: pip install headwise[ray]")
+    write(tmp_path / "in.csv")
+    embed_file(encoder, tmp_path / "in.csv", tmp_path / "local.npy", chunk=2, prompt="query: ")
+    command = [sys.executable, "-m", "headwise", "embed", "--file", "in.csv", "--out", "ray.npy", "--chunk", "2"]
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[3])
+    done = subprocess.run(
+        [*command, "--prompt", "query: ", "--engine", "ray", "--workers", "2"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Wrote ray.npy (7 rows of 384 numbers): ")
+    np.testing.assert_allclose(np.load(tmp_path / "ray.npy"), np.load(tmp_path / "local.npy"), atol=1e-6)
