@@ -7,8 +7,10 @@
 The peers, in `serving_peers.py`, run the same weights with transformers: FastAPI, which answers one request at a time,
 and LitServe, which makes batches of up to 32. LitServe and headwise have as many workers as there are cores, with one
 thread each; `--workers 1` gives one worker all threads. Every server gets the same sentences in the same order over
-loopback, from 1, 8 and 32 clients that each wait for an answer before they ask again; the servers take turns, so that
-whatever else the machine does slows all down alike. Every answer is compared: the benchmark ends where one differs.
+loopback, from 1, 8, 32 and 128 clients that each wait for an answer before they ask again; the servers take turns, so
+that whatever else the machine does slows all down alike. Ratios are those of the turns: the median, and the lowest and
+the highest. Every answer is compared: the benchmark ends where one differs. Last one client asks for the answer to 128
+tokens, and for the answer with a row of attention (`/explain?rows=0`), in turns.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ import aiohttp
 from rich.console import Console
 from rich.table import Table
 
-CLIENTS = (1, 8, 32)
+CLIENTS = (1, 8, 32, 128)
+LONG = " ".join(["a warm, funny film that knows what it wants and ends well"] * 9)
+LONG += " a warm, funny film that knows what it"  # 128 tokens with [CLS] and [SEP]
 FASTAPI, LITSERVE = "FastAPI + transformers", "LitServe + transformers"
 OURS, OURS_ONNX = "headwise serve", "headwise serve, ONNX"
 
@@ -61,16 +65,23 @@ def main() -> None:
             commands = {name: each for name, each in commands.items() if name.startswith(tuple(chosen.only))}
         found = {(name, clients): Load() for name in commands for clients in CLIENTS}
         expected: dict[str, str] = {}
+        explained: list[float] = []
         for _ in range(chosen.rounds):
             for name, command in commands.items():
                 with Server(command) as server:
                     for clients in CLIENTS:
                         asyncio.run(load(server.url, texts, clients, 1.0, Load(), expected))  # warm
                         asyncio.run(load(server.url, texts, clients, chosen.seconds, found[name, clients], expected))
+                    if name == OURS:
+                        explained.append(asyncio.run(explain(server.url, chosen.seconds)))
     print_table(console, found)
+    if explained:
+        console.print(f"/explain?rows=0 takes {_spread(explained)} of the time of the answer, at 128 tokens")
     if chosen.json:
         rows = [{"server": name, "clients": clients, **each.figures()} for (name, clients), each in found.items()]
-        chosen.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1), encoding="utf-8")
+        chosen.json.write_text(
+            json.dumps({"about": about, "rows": rows, "explained": explained}, indent=1), encoding="utf-8"
+        )
 
 
 def prepare(folder: Path, data: Path, run: Path | None, workers: int) -> dict[str, list[str]]:
@@ -93,7 +104,8 @@ class Load:
 
     taken: list[float] = field(default_factory=list)
     seconds: float = 0.0
-    rates: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)  # one for each turn
+    tails: list[float] = field(default_factory=list)  # the 99th percentile of each turn, in seconds
 
     def figures(self) -> dict[str, float]:
         cuts = quantiles(self.taken, n=100)
@@ -120,7 +132,24 @@ async def load(url: str, texts: list[str], clients: int, seconds: float, into: L
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         await asyncio.gather(*(client(number, session) for number in range(clients)))
     into.rates.append(len(taken) / (time.perf_counter() - begun))
+    into.tails.append(quantiles(taken, n=100)[98] if len(taken) > 1 else float("nan"))
     into.taken += taken
+
+
+async def explain(url: str, seconds: float) -> float:
+    """The time of an answer with a row of attention, over that of the answer alone: medians of one client in turns."""
+    urls = (url, url.replace("/classify", "/explain?rows=0"))
+    taken: dict[str, list[float]] = {each: [] for each in urls}
+    stop = time.perf_counter() + seconds
+    async with aiohttp.ClientSession() as session:
+        while time.perf_counter() < stop or len(taken[urls[1]]) < 5:
+            for each in urls:
+                begun = time.perf_counter()
+                async with session.post(each, json={"text": LONG}, headers={"Accept-Encoding": "identity"}) as reply:
+                    await reply.read()
+                assert reply.status == 200, reply.status
+                taken[each].append(time.perf_counter() - begun)
+    return median(taken[urls[1]]) / median(taken[urls[0]])
 
 
 class Server:
@@ -170,21 +199,27 @@ def print_table(console: Console, found: dict[tuple[str, int], Load]) -> None:
         column.justify = "right"
     for (name, clients), each in found.items():
         own = each.figures()
-        first = found[FASTAPI, clients].figures() if (FASTAPI, clients) in found else own
-        ratio, tail = (own[of] / first[of] for of in ("requests_per_second", "p99_ms"))
+        base = found.get((FASTAPI, clients), each)
+        ratio = _spread([x / y for x, y in zip(each.rates, base.rates, strict=True)])
+        tail = _spread([x / y for x, y in zip(each.tails, base.tails, strict=True)])
         rate, middle, late = own.values()
         end = clients == CLIENTS[-1]
         table.add_row(
             name if clients == CLIENTS[0] else "",
             str(clients),
             f"{rate:.0f}",
-            f"{ratio:.2f}",
+            ratio,
             f"{middle:.1f}",
             f"{late:.1f}",
-            f"{tail:.2f}",
+            tail,
             end_section=end,
         )
     console.print(table)
+
+
+def _spread(ratios: list[float]) -> str:
+    """`1.20 (1.10 to 1.31)`."""
+    return f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def _versions() -> dict[str, str]:

@@ -2,9 +2,12 @@
 
     python benchmarks/soak.py RUN                           # 60 s, 32 connections: a run of a task that reads "text"
     python benchmarks/soak.py RUN --seconds 10 --json soak.json
+    python benchmarks/soak.py RUN --seconds 600 --connections 128 --workers 2 --kill-every 20 --reload-every 30
 
 Starts `headwise serve RUN` on a free port and asks its plain route from connections that each wait for an answer before
-they ask again. Texts have 1 to 300 words, some requests have several rows, some clients leave before their answer. The
+they ask again. Texts have 1 to 300 words, some requests have several rows, some clients leave before their answer. An
+answer is wrong if its probabilities differ from those that the same text got first. With `--kill-every` a worker is
+killed so often, and the requests that it had may get 503; with `--reload-every` the model is loaded anew. The
 memory is that of all its processes (the part of each that is its own, and its share of the rest: PSS, where there is
 /proc), read twice a second; it is flat if the last third has no more than 5 % above the second.
 """
@@ -39,6 +42,8 @@ def main() -> int:
     arguments.add_argument("--seconds", type=float, default=60)
     arguments.add_argument("--connections", type=int, default=32)
     arguments.add_argument("--workers", type=int, default=1)
+    arguments.add_argument("--kill-every", type=float, default=0, metavar="SECONDS")
+    arguments.add_argument("--reload-every", type=float, default=0, metavar="SECONDS")
     arguments.add_argument("--json", type=Path, help="also write the figures to this file")
     chosen = arguments.parse_args()
     command = [sys.executable, "-m", "headwise", "serve", f"model={chosen.run}", "--workers", str(chosen.workers)]
@@ -46,7 +51,8 @@ def main() -> int:
     with subprocess.Popen([*command, *ports], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             address = _address(process)
-            found = asyncio.run(soak(address, process.pid, chosen.seconds, chosen.connections))
+            every = {"kill": chosen.kill_every, "reload": chosen.reload_every}
+            found = asyncio.run(soak(address, process.pid, chosen.seconds, chosen.connections, every))
             process.send_signal(signal.SIGTERM)
             found["exit code"] = process.wait(60)
         finally:
@@ -60,19 +66,39 @@ def main() -> int:
     return 0 if well else 1
 
 
-async def soak(address: str, pid: int, seconds: float, connections: int) -> dict[str, object]:
-    """The figures of so many connections for so long."""
+async def soak(address: str, pid: int, seconds: float, connections: int, every: dict[str, float]) -> dict[str, object]:
+    """The figures of so many connections for so long. `every`: the seconds between two of "kill" and "reload"."""
     end = time.monotonic() + seconds
     codes: Counter[str] = Counter()
     latencies: list[float] = []
     memory: list[float] = []
+    done: Counter[str] = Counter()
+    draw = random.Random(0)
+    texts = [" ".join(draw.choices(WORDS, k=draw.choice((1, 5, 10, 20, 40, 80, 300)))) for _ in range(400)]
+    first: dict[str, dict[str, float]] = {}  # the probabilities that each text got first
+
+    async def disturb(what: str, session: aiohttp.ClientSession) -> None:
+        while every[what] and time.monotonic() + every[what] < end:
+            await asyncio.sleep(every[what])
+            if what == "kill":
+                random.choice(psutil.Process(pid).children()).kill()
+            else:
+                async with session.post("/v2/repository/models/model/load") as reply:
+                    what = what if reply.status == 200 else f"reload failed: {reply.status}"
+            done[what] += 1
+
+    def is_wrong(row: dict[str, Any], text: str) -> bool:
+        if "error" in row:
+            return False
+        known = first.setdefault(text, row.get("probabilities", {}))
+        return any(abs(share - row["probabilities"][label]) > 1e-3 for label, share in known.items())
 
     async def watch() -> None:
         while time.monotonic() < end:
             memory.append(await asyncio.to_thread(_memory, pid))
             await asyncio.sleep(0.5)
 
-    connector = aiohttp.TCPConnector(limit=connections)
+    connector = aiohttp.TCPConnector(limit=connections + 2)  # those that load the model have their own
     async with aiohttp.ClientSession(address, connector=connector) as session:
         (route,) = {f"/{model['task']}" for model in (await (await session.get("/")).json())["models"]}
 
@@ -82,18 +108,27 @@ async def soak(address: str, pid: int, seconds: float, connections: int) -> dict
                 began = time.monotonic()
                 try:
                     patience = 0.001 if draw.random() < 0.02 else None  # some leave
-                    status, said = await asyncio.wait_for(_asked(session, route, _body(draw)), patience)
+                    body = _body(draw, texts)
+                    status, said = await asyncio.wait_for(_asked(session, route, body), patience)
                 except asyncio.TimeoutError:
                     codes["left"] += 1
                     continue
                 except aiohttp.ClientError as error:
                     codes[type(error).__name__] += 1
                     continue
-                failed = status == 200 and any("error" in row for row in said.get("rows", []))
-                codes["row failed" if failed else str(status)] += 1
+                if status == 503 and every["kill"]:
+                    codes["503"] += 1
+                    await asyncio.sleep(0.1)
+                    continue
+                rows = said.get("rows", [said]) if status == 200 else []
+                asked = [row["text"] for row in body.get("rows", [body])]
+                failed = any("error" in row for row in rows)
+                wrong = rows and (len(rows) != len(asked) or any(map(is_wrong, rows, asked)))
+                codes["wrong" if wrong else "row failed" if failed else str(status)] += 1
                 latencies.append(time.monotonic() - began)
 
-        await asyncio.gather(watch(), *(ask(number) for number in range(connections)))
+        disturbing = (disturb(what, session) for what in every)
+        await asyncio.gather(watch(), *disturbing, *(ask(number) for number in range(connections)))
     third = len(memory) // 3
     cuts = quantiles(latencies, n=100)
     return {
@@ -101,7 +136,10 @@ async def soak(address: str, pid: int, seconds: float, connections: int) -> dict
         "connections": connections,
         "answers": codes["200"],
         "left before their answer": codes.pop("left", 0),
-        "errors": {code: count for code, count in codes.items() if code != "200"},
+        "refused while a worker was replaced": codes.pop("503", 0) if every["kill"] else 0,
+        "workers killed": done.pop("kill", 0),
+        "reloads": done.pop("reload", 0),
+        "errors": {**done, **{code: count for code, count in codes.items() if code != "200"}},
         "requests a second": round(len(latencies) / seconds, 1),
         "p50 ms": round(cuts[49] * 1000, 1),
         "p99 ms": round(cuts[98] * 1000, 1),
@@ -116,9 +154,9 @@ async def _asked(session: aiohttp.ClientSession, route: str, body: dict[str, obj
         return answer.status, await answer.json()
 
 
-def _body(draw: random.Random) -> dict[str, object]:
+def _body(draw: random.Random, texts: list[str]) -> dict[str, Any]:
     def row() -> dict[str, str]:
-        return {"text": " ".join(draw.choices(WORDS, k=draw.choice((1, 5, 10, 20, 40, 80, 300))))}
+        return {"text": draw.choice(texts)}
 
     return row() if draw.random() < 0.9 else {"rows": [row() for _ in range(draw.randint(1, 8))]}
 

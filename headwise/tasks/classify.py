@@ -256,7 +256,8 @@ class Classify(Task[ClassifyOptions]):
     @torch.no_grad()
     def _probabilities(self, examples: Sequence[Example]) -> Tensor:
         """[rows, C], in the order of the examples."""
-        self.eval()
+        if self.training or self.model.training:  # to say it to each module takes as long as a layer of a short text
+            self.eval()
         if examples and self._is_unpadded():
             logits_NC = self.model.unpadded([each.ids for each in examples], [each.types for each in examples])
             return logits_NC.float().softmax(-1)

@@ -83,6 +83,11 @@ class TestHub:
             "model.safetensors",
             "model.safetensors.index.json",
             "model-00001-of-00002.safetensors",
+            "modules.json",
+            "sentence_bert_config.json",
+            "config_sentence_transformers.json",
+            "1_Pooling/config.json",
+            "2_Dense/model.safetensors",
         ]
         others = ["pytorch_model.bin", "tf_model.h5", "flax_model.msgpack", "onnx/model.onnx", "onnx/config.json"]
         fetched = huggingface_hub.utils.filter_repo_objects(every + others, allow_patterns=asked["allow_patterns"])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headwise.errors import RequestRefused
 from headwise.server.interface import Description
+from headwise.server.pool.pace import Pace
 from headwise.tasks.columns import Row
 
 if TYPE_CHECKING:
@@ -67,11 +68,12 @@ class Waiting:
 
 @dataclass(eq=False)
 class Batch:
-    """Rows that a worker is computing."""
+    """Rows that a worker is computing, with so many threads."""
 
     number: int
     model: Model
     rows: list[Waiting]
+    threads: int
 
 
 @dataclass(eq=False)
@@ -103,6 +105,7 @@ class Model:
         level: recent number of simultaneous rows.
         row_seconds: recent time per row in a worker.
         retired: whether it is unloaded after its last request; new requests do not find it any more.
+        pace: the time of single rows by the number of threads.
         settled: done when a retired model has no work left.
     """
 
@@ -119,6 +122,7 @@ class Model:
     level: float = 1.0
     row_seconds: float = 0.0
     retired: bool = False
+    pace: Pace = field(default_factory=Pace)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     _counted: int = 0
 

@@ -15,16 +15,18 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from headwise.errors import RefusalKind
 from headwise.server.engine import Engine
 from headwise.server.protocols import errors
 from headwise.server.protocols.errors import bad_input
 from headwise.server.protocols.routes import Route, checked, json_body, json_of, parsed
-from headwise.server.protocols.vectors import check_texts, embedder, of_length_1, vectors
+from headwise.server.protocols.vectors import TEXTS, check_texts, embedder, of_length_1, vectors
 
 Id = Annotated[int, Field(ge=0, lt=2**31)]
+_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+INPUTS = {"anyOf": [*TEXTS["anyOf"], _IDS, {"type": "array", "items": _IDS, "minItems": 1}]}
 _TYPES: dict[RefusalKind, str] = {
     "busy": "rate_limit_error",
     "failed": "server_error",
@@ -40,7 +42,7 @@ class Embeddings(BaseModel):
         json_schema_extra={"example": {"input": ["a warm film", "a dull film"], "model": "minilm"}}
     )
 
-    input: str | list[str] | list[Id] | list[list[Id]]
+    input: Annotated[str | list[str] | list[Id] | list[list[Id]], WithJsonSchema(INPUTS)]
     model: str
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None

@@ -7,17 +7,17 @@ An error is {"error": a sentence, "error_type": "Validation" | "Overloaded" | "B
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from headwise.errors import RefusalKind
 from headwise.server.engine import Engine
 from headwise.server.protocols import errors
 from headwise.server.protocols.errors import bad_input, piece
 from headwise.server.protocols.routes import Route, checked, json_body, json_of, parsed
-from headwise.server.protocols.vectors import check_texts, embedder, of_length_1, vectors
+from headwise.server.protocols.vectors import TEXTS, check_texts, embedder, of_length_1, vectors
 
 _TYPES: dict[RefusalKind, str] = {
     "busy": "Overloaded",
@@ -32,11 +32,11 @@ class Embed(BaseModel):
 
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a warm film", "a dull film"]}})
 
-    inputs: str | list[str]
+    inputs: Annotated[str | list[str], WithJsonSchema(TEXTS)]
     truncate: bool | None = None
     normalize: bool = True
     prompt_name: str | None = None
-    dimensions: int | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
     model: str | None = None
 
 
@@ -78,6 +78,6 @@ def router(engine: Engine) -> APIRouter:
 
 
 def _width(dimensions: int, dim: int) -> int:
-    if not 1 <= dimensions <= dim:
+    if dimensions > dim:
         raise bad_input(f"dimensions: expected 1 to {dim}. Received: {dimensions}")
     return dimensions

@@ -13,6 +13,8 @@ from headwise.server.interface import Embeds
 from headwise.server.protocols.answers import answers
 from headwise.server.protocols.errors import bad_input, piece
 
+_TEXT = {"type": "string", "minLength": 1}
+TEXTS: dict[str, Any] = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]}  #: JSON Schema of texts
 MODELS = "models that make vectors of texts"
 
 

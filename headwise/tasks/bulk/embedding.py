@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from headwise.models.sentence import SentenceEncoder
 
 VECTOR = "vector"  #: the column of the vectors
-_FILES = (".safetensors", ".json", ".txt", ".bin")
-_PLACES = ("*", "[0-9]_*/*")  # of a checkpoint, and of its modules
+Inside = Callable[[int, int], None]  # (texts of the chunk that have a vector, all)
+
+# The files of a checkpoint, and of its modules.
+_FILES = ("*.json", "*.safetensors", "vocab.txt", "[0-9]_*/*.json", "[0-9]_*/*.safetensors", "[0-9]_*/*.bin")
 
 
 @dataclass(frozen=True)
@@ -49,20 +51,20 @@ class Embedding:
 
         return self.of(Bert.from_pretrained(self.folder).sentences)
 
-    def of(self, encoder: SentenceEncoder) -> Answers:
-        return partial(_embed, self, encoder)
+    def of(self, encoder: SentenceEncoder, tell: Inside = lambda done, total: None) -> Answers:
+        return partial(_embed, self, encoder, tell)
 
     def state(self) -> Mapping[str, Any]:
-        files = sorted(path for place in _PLACES for path in self.folder.glob(place) if path.suffix in _FILES)
+        files = sorted(path for pattern in _FILES for path in self.folder.glob(pattern))
         return {"model": digest(files), "column": self.column, "prompt": self.prompt, "dtype": self.dtype}
 
     def told(self, name: str, was: Any) -> str:
         return f"other weights or settings than {self.folder} has now" if name == "model" else f"{name}={was!r}"
 
 
-def _embed(job: Embedding, encoder: SentenceEncoder, table: Table) -> Answered:
+def _embed(job: Embedding, encoder: SentenceEncoder, tell: Inside, table: Table) -> Answered:
     texts = list(map(as_text, table.columns[find_column(table, job.column)]))
-    found = encoder.embed(texts, job.prompt, batch_tokens=job.batch_tokens, dtype=job.dtype)
+    found = encoder.embed(texts, job.prompt, batch_tokens=job.batch_tokens, dtype=job.dtype, tell=tell)
     vectors_NM = found.vectors.numpy()
     reason = f"more than {encoder.max_tokens} tokens, the rest was cut"
     cut = numbers_of(dict.fromkeys(found.cut, reason), table.numbers)
@@ -127,10 +129,11 @@ def embed_file(
             raise ArgumentError(f"{path}: has a column {VECTOR!r} already. Rename it, or write a .npy")
         return found
 
+    outer, inside = _finer(tell)
     job = Embedding(folder, column, prompt, dtype, batch_tokens, alone)
     return compute(
         job,
-        job.of(encoder),
+        job.of(encoder, inside),
         path,
         out,
         look,
@@ -140,8 +143,23 @@ def embed_file(
         address=address,
         gpus=False,
         restart=restart,
-        tell=tell,
+        tell=outer,
     )
+
+
+def _finer(tell: Tell) -> tuple[Tell, Inside]:
+    """`tell` for finished chunks, and for the texts of the one that is computed in this process."""
+    last = (0, 0, "")
+
+    def outer(done: int, total: int, what: str) -> None:
+        nonlocal last
+        last = (done, total, what)
+        tell(*last)
+
+    def inside(done: int, total: int) -> None:
+        tell(last[0] + done, *last[1:])
+
+    return outer, inside
 
 
 def _check_texts(found: Found, column: str) -> None:

@@ -58,8 +58,8 @@ def test_an_answer_comes_with_the_rows_of_attention_that_are_asked_for(opened: O
     seen, _ = interface.task.look_at(read)  # type: ignore[attr-defined]
     count = len(found["tokens"])
     assert (found["rows"], found["tokens"]) == ([0, count - 1], list(seen.tokens[0].labels))
-    for layer, record in zip(found["layers"], seen.layers, strict=True):
-        assert layer == pytest.approx(record.weights(rows=[0, count - 1])[0].numpy(), abs=1e-6)
+    for layer, name in zip(found["layers"], seen.layers, strict=True):
+        assert layer == pytest.approx(seen[name].weights(rows=[0, count - 1])[0].numpy(), abs=1e-6)
     with pytest.raises(ArgumentError, match=f"rows: expected -{count} to {count - 1}, for .* Received: 99"):
         interface.attend(read, [0, 99])
 

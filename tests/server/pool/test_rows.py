@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from headwise.server.pool.rows import Request, Waiting, alike, size_of
+from headwise.server.pool.rows import Request, Waiting, alike, oldest_of, size_of
 
 
 @pytest.fixture
@@ -42,6 +42,21 @@ def test_the_first_row_and_those_nearest_to_it(
     batch = alike(rows, most)
     assert rows[0] in batch
     assert [row.size - 32 for row in batch] == taken
+
+
+def test_without_padding_the_first_rows_share_a_batch_up_to_the_budget(loop: asyncio.AbstractEventLoop) -> None:
+    rows = waiting(loop, 1, 16_000, 16_000, 700, 1)  # with 32 for each: 33, 16 065, 32 097, 32 829 of 32 768
+    assert oldest_of(rows, 9) == rows[:3]
+    assert oldest_of(rows, 2) == rows[:2]
+    assert oldest_of(rows[3:], 9) == rows[3:]
+    assert oldest_of(waiting(loop, 10**6, 1), 9)[0].size == 10**6 + 32  # a row above the budget comes alone
+    assert len(oldest_of(waiting(loop, 10**6, 1), 9)) == 1
+
+
+def test_a_padded_batch_keeps_to_the_budget_too(loop: asyncio.AbstractEventLoop) -> None:
+    rows = waiting(loop, 10_000, 10_500, 9_500, 10_000)
+    assert [row.size - 32 for row in alike(rows, 9)] == [9_500, 10_000, 10_000]  # 4 of 10 032 are more than 32 768
+    assert len(alike(waiting(loop, 20_000, 20_000), 9)) == 1
 
 
 def test_rows_of_one_length_stay_in_order(loop: asyncio.AbstractEventLoop) -> None:

@@ -94,6 +94,16 @@ def test_only_one_chunk_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert stub.sizes == [2, 2, 2, 1]
 
 
+def test_progress_is_told_within_a_chunk(tmp_path: Path, encoder: SentenceEncoder) -> None:
+    write(tmp_path / "in.parquet")
+    told: list[tuple[int, int, str]] = []
+    out = tmp_path / "out.npy"
+    embed_file(encoder, tmp_path / "in.parquet", out, chunk=4, batch_tokens=1, tell=lambda *now: told.append(now))
+    assert [done for done, _, _ in told] == [0, 0, 1, 2, 3, 4, 4, 4, 5, 6, 7, 7]
+    assert {total for _, total, _ in told} == {7}
+    assert told[-1][2].endswith(" tokens/s")
+
+
 class Stub:
     """An encoder without a model, so that a process can be forked while it is used."""
 

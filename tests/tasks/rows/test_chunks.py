@@ -26,6 +26,8 @@ FILES: dict[str, bytes] = {
     "written.tsv": b'id\ttext\n1\t"a\ttab"\n2\t"a\nline"\n3\tx\n',
     "packed.csv.gz": gzip.compress(QUOTED.encode()),
     "late.jsonl": '{"id": 1}\n\n{"text": "a\u2028b", "id": "01"}\r\n{"x": [1], "id": null}\n{}\n'.encode(),
+    "lines.txt": b"\xef\xbb\xbfone\r\n\ntwo, \xc3\xbc\rthree\n\n",
+    "packed.txt.gz": gzip.compress(b"one\ntwo"),
     "packed.jsonl.gz": gzip.compress(b'\xef\xbb\xbf{"id": 1}\n{"id": 2}\n'),
 }
 
@@ -147,6 +149,8 @@ def test_no_more_of_parquet_is_unpacked_than_a_chunk_and_a_batch(
         ("a.csv.gz", b"text,label\n", FileError, "not a whole gzip file"),
         ("a.csv.gz", gzip.compress(b"text\na\n", mtime=0)[:-4], FileError, "not a whole gzip file"),
         ("a.parquet", b"text,label\n", FileError, "cannot be read as parquet"),
+        ("a.txt", b"ok\n\xff\n", FileError, "not UTF-8: received byte 0xff in line 2"),
+        ("a.txt", b"", ArgumentError, "no rows"),
         ("a.json", b"[]", ArgumentError, "a name that ends in .csv"),
     ],
 )  # fmt: skip

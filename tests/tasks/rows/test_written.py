@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
@@ -72,3 +73,11 @@ def test_json_has_no_nan(tmp_path: Path) -> None:
     rows = [{"x": None, "y": [None]}, {"x": 1.0, "y": {"a": None}}]
     assert [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()] == rows
     assert json.loads((tmp_path / "a.json").read_text()) == rows
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_parts_of_vectors_are_joined_to_one_array(tmp_path: Path, rows: int) -> None:
+    vectors = np.arange(20, dtype=np.float32).reshape(5, 4)
+    in_parts(tmp_path / "joined.npy", {"vector": vectors}, rows)  # type: ignore[dict-item]
+    np.save(tmp_path / "whole.npy", vectors)
+    assert (tmp_path / "joined.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()

@@ -1,0 +1,38 @@
+"""`Pace`: whether more threads make a model faster on this machine, now."""
+
+from __future__ import annotations
+
+_NEW = 0.5  # the share of the newest time in the recent one
+_TRY = 200  # every so many rows the slower choice is tried: too few to be seen in the 99th percentile
+
+
+class Pace:
+    """The recent time of single rows, by the number of threads.
+
+    More threads halve the time of a row where cores are idle. Where other programs use them, the threads wait for one
+    another, and the row takes longer than with one.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}  # threads -> recent seconds for each character
+        self._warm: set[int] = set()
+        self._asked = 0
+
+    def choose(self, few: int, many: int) -> int:
+        """The number of threads for the next row: `few`, or `many` while other workers are idle."""
+        if few == many:
+            return few
+        self._asked += 1
+        for untried in (many, few):
+            if untried not in self._seconds:
+                return untried
+        fast, slow = sorted((few, many), key=self._seconds.__getitem__)
+        return fast if self._asked % _TRY else slow
+
+    def took(self, threads: int, size: int, seconds: float) -> None:
+        """Note the time of a row of so many characters."""
+        if threads not in self._warm:  # the first time threads are made, and memory is new to them
+            self._warm.add(threads)
+            return
+        each = seconds / size
+        self._seconds[threads] = (1 - _NEW) * self._seconds.get(threads, each) + _NEW * each
