@@ -61,12 +61,11 @@ class Joined:
     def step(self) -> None:
         """Go on with all rows."""
         for key, (_, running) in list(self._models.items()):
-            if not len(running):
-                del self._models[key]  # the model may be unloaded
-                continue
             for ticket, found in running.step():
                 answer = found if not isinstance(found, Exception) else self._refused(found)
                 self._end(self._numbers[key, ticket], answer)
+            if not len(running):
+                del self._models[key]  # the model may be unloaded
 
     def _refused(self, error: Exception) -> RequestRefused:
         return refusal(error) if isinstance(error, HeadwiseError) else refusal_of(error, self._log)
