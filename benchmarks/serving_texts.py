@@ -40,12 +40,13 @@ def main() -> None:
     expected = {text: task.predict([text])[0][task.writes] for text in texts}
     options = ["--port", "{port}", "--grpc-port", "off", "--tensorflow-port", "off"]
     command = [sys.executable, "-m", "headwise", "serve", str(chosen.run.resolve()), *options]
-    here = Path(__file__).parents[1]
-    checkouts = {"before": chosen.before, "after": here} if chosen.before else {"after": here}
+    here = Path(__file__).resolve().parents[1]
+    checkouts = {"before": chosen.before.resolve(), "after": here} if chosen.before else {"after": here}
     rates: dict[tuple[str, int], list[float]] = {}
     for _ in range(chosen.rounds):
         for name, folder in checkouts.items():
-            os.environ["PYTHONPATH"] = str(folder.resolve())
+            os.environ["PYTHONPATH"] = str(folder)
+            os.chdir(folder)  # which Python searches first
             with Server(command, path=f"/{task.name}") as server:
                 for clients in chosen.clients:
                     asyncio.run(load(server.url, expected, task.writes, clients, 1.0))  # warm

@@ -62,7 +62,8 @@ class TaskInterface(Answering[Any]):
         return self.task.answer_rows(asked)
 
     def running(self, most: int) -> Running:
-        return self.task.running(most) or super().running(most)
+        batch = self.task.running(most)
+        return super().running(most) if batch is None else batch
 
     def stream(self, asked: Any) -> Iterator[str]:
         return self.task.stream_row(asked)

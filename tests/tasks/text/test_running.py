@@ -104,7 +104,8 @@ def test_a_text_among_others_is_what_it_is_alone(case: str, seed: int) -> None:
     late = draw.sample(range(len(asked)), len(asked))
     while late or len(batch):
         while late and draw.random() < 0.4:
-            places[batch.add(asked[late[-1]])] = late.pop()
+            i = late.pop()
+            places[batch.add(asked[i])] = i
         for ticket, each in batch.step():
             found[places[ticket]] = each
     for i, each in enumerate(asked):
@@ -112,7 +113,7 @@ def test_a_text_among_others_is_what_it_is_alone(case: str, seed: int) -> None:
         assert found[i].ids == expected.ids
         assert found[i].is_finished == expected.is_finished
         assert found[i].score == pytest.approx(expected.score, rel=1e-4)
-    assert len({len(each.ids) for each in found.values()}) > 3  # they left at different steps
+    assert len({len(each.ids) for each in found.values()}) > 2  # they left at different steps
 
 
 def test_many_keys_take_the_native_kernel_and_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ class RunningBatch(Generic[Answer]):
 
     >>> batch = task.running(32)
     >>> ticket = batch.add(task.read_row({"text": "Two dogs play."}))
-    >>> while batch:
+    >>> while len(batch):
     ...     for ticket, answer in batch.step():
     ...         print(ticket, answer)
 
