@@ -155,11 +155,11 @@ async def explain(url: str, seconds: float) -> float:
 class Server:
     """A server in a process group of its own, from its first answer to its end."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], path: str = "/classify") -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}/classify"
+        self.url = f"http://127.0.0.1:{port}{path}"
         self._command = [part.format(port=port) for part in command]
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the server)
 

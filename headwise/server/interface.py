@@ -42,6 +42,7 @@ class Description(Columns):
         explains: whether `explain` and `page` are supported.
         embeds: the vectors that it makes of texts; None = it makes none.
         packs: whether rows of different lengths share a batch without padding.
+        joins: whether rows are answered side by side in `Interface.running`, instead of in batches.
 
     The worker sends it to the network process.
     """
@@ -52,11 +53,28 @@ class Description(Columns):
     explains: bool = False
     embeds: Embeds | None = None
     packs: bool = False
+    joins: bool = False
 
     @property
     def written(self) -> str:
         """The column that `stream` returns in pieces: the text of an answer."""
         return next(column.name for column in self.outputs if column.datatype == "BYTES")
+
+
+class Running(Protocol):
+    """Rows that are answered side by side, a step at a time; see `headwise.tasks.text.running.batch.RunningBatch`."""
+
+    def __len__(self) -> int:
+        """Rows that have no answer yet."""
+
+    def add(self, asked: Any) -> int:
+        """One more row, as `Interface.read` gives it: the ticket with which `step` returns its answer."""
+
+    def cancel(self, ticket: int) -> None:
+        """Forget a row."""
+
+    def step(self) -> Sequence[tuple[int, Row | Exception]]:
+        """Go on with all rows. Returns the tickets of those that have ended, each with its answer or its error."""
 
 
 class Interface(Protocol[Asked]):
@@ -73,6 +91,9 @@ class Interface(Protocol[Asked]):
 
     def answer(self, asked: Sequence[Asked]) -> Sequence[Row | HeadwiseError]:
         """The answers to some rows in one pass, in order. May raise if one of them cannot be answered."""
+
+    def running(self, most: int) -> Running:
+        """No rows yet, and at most so many at a time; of a model that joins rows."""
 
     def stream(self, asked: Asked) -> Iterator[str]:
         """The pieces of the generated text, each as soon as it is ready; joined they are the whole text."""

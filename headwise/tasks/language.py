@@ -23,6 +23,7 @@ from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text.causal_language import Causal
 from headwise.tasks.text.masked_language import Masked
+from headwise.tasks.text.running.batch import RunningBatch
 from headwise.text.tokenizer import Encoded
 
 OBJECTIVES: dict[str, type[Masked] | type[Causal]] = {"masked": Masked, "causal": Causal}
@@ -165,6 +166,12 @@ class Language(Task[LanguageOptions]):
             except HeadwiseError as error:  # noqa: PERF203 (each by itself)
                 found.append(error)
         return found
+
+    def running(self, most: int) -> RunningBatch[Row] | None:
+        if not isinstance(self.objective, Causal):
+            return None
+        self.eval()
+        return self.objective.running(cast(CausalLanguageModel, self.model), most)
 
     def stream_row(self, asked: Encoded) -> Iterator[str]:
         if not isinstance(self.objective, Causal):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headwise.graphs.graph import Graph
     from headwise.graphs.session import Sessions
     from headwise.records import Seen
+    from headwise.tasks.text.running.batch import RunningBatch
 
 Batch = dict[str, Any]  # names -> tensors, and other values that only the task reads
 OptionsT = TypeVar("OptionsT", bound=TrainOptions)
@@ -232,6 +233,17 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
     def stream_row(self, asked: Any) -> Iterator[str]:
         """The text of the answer in pieces, each as soon as it is final, if `columns` says that it streams."""
         raise ArgumentError(f"{self.name} does not generate text piece by piece")
+
+    def running(self, most: int) -> RunningBatch[Row] | None:
+        """An empty batch in which rows are answered side by side, each of which joins and leaves at any step.
+
+        Its answers are those of `answer_rows`. None = the task answers in one pass, or by a runtime that cannot: which
+        is the default.
+
+        Args:
+            most: rows at a time.
+        """
+        return None
 
     def look_at(self, asked: Any) -> tuple[Seen, Any]:
         """The attention for a row, and the image whose patches are tokens: uint8 [H, W] or [H, W, 3], or None."""

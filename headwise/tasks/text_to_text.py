@@ -30,9 +30,12 @@ from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
 from headwise.tasks.text.cuts import cut, limit
-from headwise.tasks.text.decoding import CachedSteps, MakeSteps, follow, write
+from headwise.tasks.text.decoding import CachedSteps, MakeSteps, draws_of, follow, write
 from headwise.tasks.text.padding import padded_with_real
 from headwise.tasks.text.pieces import pieces
+from headwise.tasks.text.running.batch import RunningBatch
+from headwise.tasks.text.running.passes import Translating
+from headwise.tasks.text.running.searches import Asked, Choosing, Searching
 from headwise.tasks.text.steps import Decoding, Written
 from headwise.tasks.text.vocabulary import Vocabulary
 from headwise.text.tokenizer import Encoded
@@ -190,9 +193,10 @@ class TextToText(Task[TextOptions]):
         return self._answers(self._encoded(self._inputs(inputs)))
 
     def _answers(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        return [
-            {self.writes: self.target_vocabulary.decode(each.ids), "score": each.score} for each in self.write(examples)
-        ]
+        return [self._answer(each) for each in self.write(examples)]
+
+    def _answer(self, written: Written) -> dict[str, Any]:
+        return {self.writes: self.target_vocabulary.decode(written.ids), "score": written.score}
 
     def stream(self, text: Any) -> Iterator[str]:
         """The text that `predict` returns for one input, piece by piece, each as soon as it is final.
@@ -278,6 +282,26 @@ class TextToText(Task[TextOptions]):
         if self.options.sample:  # one row at a time: a sample depends on the row's index in its batch
             return [row for example in examples for row in self._answers([example])]
         return self._answers(examples)
+
+    def running(self, most: int) -> RunningBatch[Row] | None:
+        if self.make_steps is not CachedSteps:  # another runtime computes the model
+            return None
+        self.eval()
+        decoding = _decoding(self.options, self.target_vocabulary)
+        search = Searching if decoding.beams > 1 else Choosing
+
+        def read(asked: Encoded) -> Asked:
+            source = self._example(asked).source
+            limit = self._limit(source)
+            draws = draws_of(decoding, [limit])
+            return Asked(source, limit, None if draws is None else draws[0])
+
+        return RunningBatch(
+            lambda: (Translating(self.model, decoding.beams, decoding.begin), search(decoding, self.device)),
+            read,
+            lambda _, written: self._answer(written),
+            most,
+        )
 
     def look_at(self, asked: Encoded) -> tuple[Seen, None]:
         (written,) = self.write([self._example(asked)])

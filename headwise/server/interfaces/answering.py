@@ -10,7 +10,7 @@ import torch
 
 from headwise.errors import ArgumentError, HeadwiseError
 from headwise.functional import listening
-from headwise.server.interface import Asked, Description
+from headwise.server.interface import Asked, Description, Running
 from headwise.server.interfaces import explaining
 from headwise.server.interfaces.precision import Precision, computing
 from headwise.tasks.columns import Row, check_names
@@ -71,6 +71,10 @@ class Answering(ABC, Generic[Asked]):
         """See `Interface`."""
         with torch.inference_mode(), computing(self.precision, self.device):
             return self.run(asked)
+
+    def running(self, most: int) -> Running:
+        """See `Interface`."""
+        raise ArgumentError(f"{self.description.task} answers its rows in batches")
 
     def stream(self, asked: Asked) -> Iterator[str]:
         """See `Interface`."""

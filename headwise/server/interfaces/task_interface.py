@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.server.interface import Description
+from headwise.server.interface import Description, Running
 from headwise.server.interfaces.answering import Answering
 from headwise.server.interfaces.precision import Precision
 from headwise.tasks.columns import Row
@@ -44,6 +44,7 @@ class TaskInterface(Answering[Any]):
             labels=tuple(task.labels),
             explains=task.on_torch,
             packs=task.packs,
+            joins=task.running(1) is not None,
         )
 
     @property
@@ -59,6 +60,10 @@ class TaskInterface(Answering[Any]):
 
     def run(self, asked: Sequence[Any]) -> Sequence[Row | HeadwiseError]:
         return self.task.answer_rows(asked)
+
+    def running(self, most: int) -> Running:
+        batch = self.task.running(most)
+        return super().running(most) if batch is None else batch
 
     def stream(self, asked: Any) -> Iterator[str]:
         return self.task.stream_row(asked)

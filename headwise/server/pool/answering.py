@@ -36,7 +36,7 @@ def value_of(
     try:
         return ask(asked)
     except Exception as error:
-        return _failed(error, log)
+        return refusal_of(error, log)
 
 
 def _read(model: Interface[Any], row: Row, max_tokens: int | None, log: Log) -> Any:
@@ -50,7 +50,7 @@ def _read(model: Interface[Any], row: Row, max_tokens: int | None, log: Log) -> 
         asked = model.read(row)
         tokens = 0 if max_tokens is None else model.tokens(asked)
     except Exception as error:
-        return _failed(error, log)
+        return refusal_of(error, log)
     if max_tokens is None or tokens <= max_tokens:
         return asked
     return RequestRefused("too_large", f"expected at most {max_tokens} tokens. Received: {tokens} tokens")
@@ -67,7 +67,7 @@ def _answers(model: Interface[Any], asked: Sequence[Any], log: Log) -> list[Row 
         return [refusal(each) if isinstance(each, HeadwiseError) else each for each in answers]
     except Exception as error:
         if len(asked) == 1:
-            return [_failed(error, log)]
+            return [refusal_of(error, log)]
     middle = len(asked) // 2
     return [*_answers(model, asked[:middle], log), *_answers(model, asked[middle:], log)]
 
@@ -77,7 +77,8 @@ def refusal(error: HeadwiseError) -> RequestRefused:
     return error if isinstance(error, RequestRefused) else RequestRefused("bad_input", str(error))
 
 
-def _failed(error: Exception, log: Log) -> RequestRefused:
+def refusal_of(error: Exception, log: Log) -> RequestRefused:
+    """The error for a row on which the model raised one, which is logged if it was not the row's."""
     if isinstance(error, HeadwiseError):
         return refusal(error)
     log("the model failed on a row", error)

@@ -50,6 +50,7 @@ class Crew:
                 "threads": settings.worker_threads,
             },
             settings.max_tokens,
+            settings.max_batch,
         )
         self._received, self._changed, self._died = received, changed, died
         self._tasks: list[asyncio.Task[None]] = []
@@ -142,7 +143,7 @@ class Crew:
             await asyncio.sleep(min(5.0, patience / 4))
             now = asyncio.get_running_loop().time()
             for worker in list(self.workers):
-                if (worker.batch or worker.streams) and now - worker.heard > patience:
+                if (worker.batch or worker.joined or worker.streams) and now - worker.heard > patience:
                     worker.kill(f"it did not respond for {patience:g} seconds while it had work")
 
     # Models

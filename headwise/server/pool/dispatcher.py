@@ -4,6 +4,9 @@ A worker gets its next batch as soon as it has answered the previous one: all ro
 grow with the load. Only an idle worker may wait a little for more rows, and only if more rows are expected: the recent
 number of simultaneous rows, less those that other workers have. If fewer are expected than there are workers, as with a
 single client, a worker computes with the threads of the idle ones too, as long as that is faster (`Pace`).
+
+A model that writes texts token by token has no batches: each of its rows is given to a worker at once, joins those that
+the worker is writing, and leaves when its own text has ended.
 """
 
 from __future__ import annotations
@@ -78,6 +81,10 @@ class Dispatcher:
         models = [model for model in self.crew.models.values() if model.queue]
         for model in sorted(models, key=_since) if len(models) > 1 else models:
             while model.queue:
+                if self._joins(model):
+                    if not self._give_joining(model, now):
+                        break
+                    continue
                 free = [worker for worker in self.crew.of(model) if worker.batch is None]
                 if not free:
                     break
@@ -89,6 +96,24 @@ class Dispatcher:
                 self._give_batch(worker, model, math.ceil(len(model.queue) / len(free)), now)
         if soonest < math.inf:
             self._timer = self._loop.call_at(soonest, self.wake)
+
+    @staticmethod
+    def _joins(model: Model) -> bool:
+        """Whether the oldest row of the model joins those that a worker has."""
+        return model.description.joins and next(iter(model.queue)).request.kind == "batch"
+
+    def _give_joining(self, model: Model, now: float) -> bool:
+        """Give the oldest row to the worker with the fewest; whether there is one with room."""
+        settings = self._settings
+        worker = min(self.crew.of(model), key=lambda worker: len(worker.joined), default=None)
+        if worker is None or len(worker.joined) >= settings.max_batch:
+            return False
+        oldest = next(iter(model.queue))
+        model.remove([oldest])
+        batch = Batch(self.number(), model, [oldest], settings.worker_threads)
+        if self._send(worker, batch, "join", oldest.row, now):
+            worker.joined[batch.number] = batch
+        return True
 
     def _due(self, model: Model, free: int) -> float:
         """The time at which the next batch of the model should start; now or earlier if it should not wait any more."""
@@ -107,17 +132,24 @@ class Dispatcher:
         batch = Batch(self.number(), model, rows, threads)
         request = rows[0].request
         kind = request.kind
+        given = [waiting.row for waiting in rows] if kind == "batch" else rows[0].row
+        if self._send(worker, batch, kind, given, now, *([request.places] if kind == "attend" else [])):
+            worker.batch = batch
+
+    def _send(self, worker: Worker, batch: Batch, kind: str, given: Any, now: float, *more: Any) -> bool:
+        """Send rows to a worker, and count them. Rows that cannot be sent are refused."""
+        model = batch.model
         try:
-            given = [waiting.row for waiting in rows] if kind == "batch" else rows[0].row
-            worker.send(kind, batch.number, model.key, given, threads, *([request.places] if kind == "attend" else []))
+            worker.send(kind, batch.number, model.key, given, batch.threads, *more)
         except Exception as error:
             told(logging.ERROR, "rows cannot be sent to a worker", error, model=model.name)
-            self._refuse(model, rows, RequestRefused("failed", _UNSENT))
-            return
-        worker.batch, worker.heard = batch, now
-        model.give(len(rows))
-        for waiting in rows:
+            self._refuse(model, batch.rows, RequestRefused("failed", _UNSENT))
+            return False
+        worker.heard = now
+        model.give(len(batch.rows))
+        for waiting in batch.rows:
             model.numbers.queue_seconds.observe(now - waiting.since)
+        return True
 
     def _expected(self, model: Model) -> int:
         """How many rows and streams compete for the cores: those of the model as of late, and those of others now."""
@@ -158,19 +190,27 @@ class Dispatcher:
         elif kind == "end":
             if (stream := worker.streams.pop(number, None)) is not None:
                 self._end_stream(stream, said[0])
+        elif (joined := worker.joined.pop(number, None)) is not None:
+            seconds, answers = said
+            self._dispatch()  # let another row take its place
+            self._take(joined, seconds, answers, beside=len(worker.joined))
         elif worker.batch is not None and worker.batch.number == number:
             batch, worker.batch = worker.batch, None
             seconds, answers = said
             self._dispatch()  # give the worker its next batch before anything else
             self._take(batch, seconds, answers if kind == "answers" else [answers])
 
-    def _take(self, batch: Batch, seconds: float, answers: list[Any]) -> None:
+    def _take(self, batch: Batch, seconds: float, answers: list[Any], *, beside: int = 0) -> None:
+        """`beside`: rows of other batches that the worker computes at the same time."""
         model, rows = batch.model, batch.rows
-        model.numbers.batch_rows.observe(len(rows))
+        together = len(rows) + beside
+        model.numbers.batch_rows.observe(together)
         model.numbers.model_seconds.observe(seconds)
-        if len(rows) == 1 and rows[0].request.kind == "batch":  # others have another time for each character
+        if (
+            together == 1 and rows[0].request.kind == "batch" and not model.description.joins
+        ):  # others have another time for each character
             model.pace.took(batch.threads, rows[0].size, seconds)
-        each = seconds / len(rows)
+        each = seconds / together
         model.row_seconds = 0.8 * model.row_seconds + 0.2 * each if model.row_seconds else each
         model.give(-len(rows))
         for waiting, answer in zip(rows, answers, strict=True):
@@ -196,8 +236,16 @@ class Dispatcher:
     # Refusals
 
     def forget(self, model: Model, request: Request) -> None:
-        """Drop a cancelled request: its rows leave the queue; rows that a worker has are computed anyway."""
+        """Drop a cancelled request: its rows leave the queue, and texts that a worker is writing.
+
+        Other rows that a worker has are computed anyway.
+        """
         model.remove(request.rows)
+        if model.description.joins:
+            for worker in self.crew.workers:
+                for number, batch in worker.joined.items():
+                    if batch.rows[0].request is request:
+                        worker.send("cancel", number)  # its "answers" follow
         self._check_settled(model)
 
     def forget_stream(self, stream: Stream) -> None:
@@ -228,6 +276,10 @@ class Dispatcher:
         if batch is not None:
             batch.model.give(-len(batch.rows))
             self._refuse(batch.model, batch.rows, refusal)
+        joined, worker.joined = worker.joined, {}
+        for each in joined.values():
+            each.model.give(-1)
+            self._refuse(each.model, each.rows, refusal)
         streams, worker.streams = worker.streams, {}
         for stream in streams.values():
             self._end_stream(stream, refusal)

@@ -43,6 +43,7 @@ class Worker(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._loads: dict[int, asyncio.Future[Description]] = {}
         self.batch: Batch | None = None  # the batch it is computing
+        self.joined: dict[int, Batch] = {}  # texts that it is writing side by side, each a batch of one row
         self.streams: dict[int, Stream] = {}
         self.loaded: set[int] = set()  # keys of models
         self.alive = False

@@ -2,7 +2,7 @@
 
 It has three threads. One reads the socket, and ends the process when the socket closes, so a worker never outlives its
 pool. One loads models, while the loaded ones keep answering. The main thread calls the models; between two batches it
-takes one step of each stream, so that long texts do not delay short answers.
+takes one step of each stream, and one of all rows that have joined, so that long texts do not delay short answers.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any, BinaryIO
 from headwise.errors import HeadwiseError, RequestRefused
 from headwise.server.interface import Interface
 from headwise.server.pool.answering import answers_of, failure, refusal, value_of
+from headwise.server.pool.joined import Joined
 from headwise.server.pool.messages import LENGTH, Message, pack
 from headwise.tasks.columns import Row
 
@@ -55,13 +56,16 @@ def main() -> None:
 
 
 class _Worker:
-    def __init__(self, pipe: socket.socket, opener: str, options: dict[str, Any], max_tokens: int | None) -> None:
+    def __init__(
+        self, pipe: socket.socket, opener: str, options: dict[str, Any], max_tokens: int | None, most: int
+    ) -> None:
         self._pipe, self._writing = pipe, threading.Lock()
         self._opener, self._options, self._max_tokens = opener, options, max_tokens
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._loads: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._models: dict[int, Interface[Any]] = {}
         self._streams: dict[int, Iterator[str]] = {}
+        self._joined = Joined(most, max_tokens, self._give_one, self.tell)
 
     def run(self, reading: BinaryIO) -> None:
         """Serve messages. Never returns: the reading thread ends the process."""
@@ -72,15 +76,23 @@ class _Worker:
         threading.Thread(target=self._receive, args=(reading,), name="receive", daemon=True).start()
         threading.Thread(target=self._load_all, name="load", daemon=True).start()
         while True:
-            try:
-                message = self._inbox.get(block=not self._streams)
-            except queue.Empty:
-                pass
-            else:
-                self._handle(message)
-                del message  # its rows may be large
+            self._handle_next()
             for number in list(self._streams):
                 self._step(number)
+            self._joined.step()
+
+    def _handle_next(self) -> None:
+        """Handle a message, if only by waiting there is something to do; and with it rows that join at once."""
+        joins = True
+        block = not (self._streams or len(self._joined))
+        while joins:
+            try:
+                message = self._inbox.get(block=block)
+            except queue.Empty:
+                return
+            self._handle(message)
+            joins, block = message[0] in ("join", "cancel"), False
+            del message  # its rows may be large
 
     def _receive(self, reading: BinaryIO) -> None:
         try:
@@ -147,7 +159,8 @@ class _Worker:
     def _handle(self, message: Message) -> None:
         kind, number, *rest = message
         if kind == "cancel":
-            self._end(number)
+            if not self._joined.cancel(number):
+                self._end(number)
             return
         key, given, *more = rest
         model, begun = self._models[key], time.perf_counter()
@@ -156,6 +169,8 @@ class _Worker:
         if kind == "batch":
             answers = answers_of(model, given, self._max_tokens, self.tell)
             self._give("answers", number, time.perf_counter() - begun, answers)
+        elif kind == "join":
+            self._joined.add(number, key, model, given)
         elif kind == "stream":
             self._begin(number, model, given)
         else:
@@ -176,6 +191,9 @@ class _Worker:
             self.tell("a model's answer cannot be sent", error)
             failed = RequestRefused("failed", "the model's answer cannot be sent; see the server's log")
             self._send(kind, number, seconds, [failed] * len(given) if kind == "answers" else failed)
+
+    def _give_one(self, number: int, seconds: float, answer: Row | RequestRefused) -> None:
+        self._give("answers", number, seconds, [answer])
 
     def _begin(self, number: int, model: Interface[Any], row: Row) -> None:
         begun = value_of(lambda asked: iter(model.stream(asked)), model, row, self._max_tokens, self.tell)

@@ -25,7 +25,10 @@ from headwise.tasks.text.cuts import cut, limit
 from headwise.tasks.text.decoding import choosing
 from headwise.tasks.text.padding import padded, padded_with_real
 from headwise.tasks.text.pieces import pieces
-from headwise.tasks.text.steps import Decoding, Search, Steps, finished, followed
+from headwise.tasks.text.running.batch import RunningBatch
+from headwise.tasks.text.running.passes import Continuing
+from headwise.tasks.text.running.searches import Asked, Choosing
+from headwise.tasks.text.steps import Decoding, Search, Steps, Written, finished, followed
 from headwise.tasks.text.vocabulary import Vocabulary
 from headwise.text.tokenizer import Encoded
 
@@ -114,7 +117,25 @@ class Causal:
     def answer(self, model: CausalLanguageModel, asked: Encoded, place: int = 0) -> dict[str, Any]:
         """What `predict` gives for a text at this place."""
         (written,) = finished(self._search(model, asked.ids, place))
+        return self._answer(asked, written)
+
+    def _answer(self, asked: Encoded, written: Written) -> dict[str, Any]:
         return {"continuation": self._text(asked.ids, written.ids), "log_probability": written.log_probability}
+
+    def running(self, model: CausalLanguageModel, most: int) -> RunningBatch[dict[str, Any]] | None:
+        """As of `Task.running`."""
+        if self.make_steps is not After:  # another runtime computes the model
+            return None
+        device = model.embedding.weight.device
+
+        def read(asked: Encoded) -> Asked:
+            draws = self._draws(0)
+            return Asked(self._begun(asked.ids), self.options.write, None if draws is None else draws[0])
+
+        def make() -> tuple[Continuing, Choosing]:
+            return Continuing(model), Choosing(self.decoding, device)
+
+        return RunningBatch(make, read, self._answer, most)
 
     def stream(self, model: CausalLanguageModel, asked: Encoded) -> Iterator[str]:
         """What `predict` gives for this text alone, piece by piece, as soon as each is chosen."""
@@ -122,12 +143,21 @@ class Causal:
 
     def _search(self, model: CausalLanguageModel, ids: Sequence[int], place: int) -> Search:
         """The draws, where there are some, are those of the text's place."""
-        device, draws = model.embedding.weight.device, None
-        if self.decoding.sample:
-            generator = torch.Generator().manual_seed(place)
-            draws = torch.rand(1, self.options.write, generator=generator, dtype=torch.float64).to(device)
-        steps = self.make_steps(model, ids[:-1][-self.options.block :])
-        return choosing(steps, torch.tensor([self.options.write], device=device), self.decoding, draws)
+        device, draws = model.embedding.weight.device, self._draws(place)
+        steps = self.make_steps(model, self._begun(ids))
+        limits = torch.tensor([self.options.write], device=device)
+        return choosing(steps, limits, self.decoding, None if draws is None else draws.to(device))
+
+    def _draws(self, place: int) -> Tensor | None:
+        """[1, write], each in [0, 1)."""
+        if not self.decoding.sample:
+            return None
+        generator = torch.Generator().manual_seed(place)
+        return torch.rand(1, self.options.write, generator=generator, dtype=torch.float64)
+
+    def _begun(self, ids: Sequence[int]) -> Sequence[int]:
+        """What the model reads of a text before it writes."""
+        return ids[:-1][-self.options.block :]
 
     def look(self, model: CausalLanguageModel, asked: Encoded) -> Seen:
         """What the heads do with what `predict` reads: [BOS] and the text, its last `block` tokens."""

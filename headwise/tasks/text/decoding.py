@@ -78,7 +78,7 @@ def write(
         ArgumentError: an empty source, a limit below 1.
     """
     device = _checked(model, sources, limits)
-    draws = _draws(decoding, limits)
+    draws = draws_of(decoding, limits)
     written: dict[int, Written] = {}
     for places in _batches([len(source) for source in sources], decoding.beams):
         read = padded_with_real([sources[i] for i in places], 0)
@@ -104,7 +104,7 @@ def follow(
     Arguments and errors as for `write`.
     """
     device = _checked(model, [source], [limit])
-    draws = _draws(decoding, [limit])
+    draws = draws_of(decoding, [limit])
     with torch.no_grad():
         run = steps(model, *(each.to(device) for each in padded_with_real([source], 0)))
     drawn = None if draws is None else draws.to(device)
@@ -124,7 +124,7 @@ def _checked(model: EncoderDecoder, sources: Sequence[Sequence[int]], limits: Se
     return next(model.parameters()).device
 
 
-def _draws(decoding: Decoding, limits: Sequence[int]) -> Tensor | None:
+def draws_of(decoding: Decoding, limits: Sequence[int]) -> Tensor | None:
     """[sources, steps], each in [0, 1)."""
     if not decoding.sample:
         return None
@@ -141,31 +141,32 @@ def likeliest(log_p_RV: Tensor, rows: Tensor, step: int) -> Tensor:
 
 
 def sampled(draws: Tensor, decoding: Decoding) -> Choose:
-    """Tokens drawn by their probability: softmax(log p / temperature), of which
-
-    - only the `top_k` likeliest stay, if it is not 0 (Fan et al. 2018);
-    - of these only the fewest that have `top_p` together (the nucleus; Holtzman et al. 2020, equation 2);
-    - the token is where the draw falls when those lie side by side, the likeliest first.
+    """Tokens drawn by their probability; see `drawn`.
 
     Args:
         draws: [sources, steps] in [0, 1).
         decoding: temperature, top_k, top_p.
     """
+    return lambda log_p_RV, rows, step: drawn(log_p_RV, draws[rows, step], decoding)
 
-    def choose(log_p_RV: Tensor, rows: Tensor, step: int) -> Tensor:
-        p, tokens = (log_p_RV.double() / decoding.temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
-        if decoding.top_k:
-            p[:, decoding.top_k :] = 0
-        p = p / p.sum(-1, keepdim=True)
-        before = p.cumsum(-1) - p
-        p = torch.where(before < decoding.top_p, p, 0)
-        up_to = p.cumsum(-1)
-        drawn = draws[rows, step, None] * up_to[:, -1:]
-        place = (up_to <= drawn).sum(-1, keepdim=True)
-        last = (p > 0).sum(-1, keepdim=True) - 1  # rounding must not lead past the last that may be drawn
-        return tokens.gather(1, place.minimum(last))[:, 0]
 
-    return choose
+def drawn(log_p_RV: Tensor, draws_R: Tensor, decoding: Decoding) -> Tensor:
+    """The token of each row that a number in [0, 1) draws: softmax(log p / temperature), of which
+
+    - only the `top_k` likeliest stay, if it is not 0 (Fan et al. 2018);
+    - of these only the fewest that have `top_p` together (the nucleus; Holtzman et al. 2020, equation 2);
+    - the token is where the draw falls when those lie side by side, the likeliest first.
+    """
+    p, tokens = (log_p_RV.double() / decoding.temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
+    if decoding.top_k:
+        p[:, decoding.top_k :] = 0
+    p = p / p.sum(-1, keepdim=True)
+    before = p.cumsum(-1) - p
+    p = torch.where(before < decoding.top_p, p, 0)
+    up_to = p.cumsum(-1)
+    place = (up_to <= draws_R[:, None] * up_to[:, -1:]).sum(-1, keepdim=True)
+    last = (p > 0).sum(-1, keepdim=True) - 1  # rounding must not lead past the last that may be drawn
+    return tokens.gather(1, place.minimum(last))[:, 0]
 
 
 @torch.no_grad()

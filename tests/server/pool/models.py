@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def open_model(path: Path, *, backend: str, precision: str, threads: int) -> Obe
     _do(text)
     if text == "surprising":
         raise KeyError("surprise")
-    return Obedient(text, threads)
+    return Joining(text, threads) if text == "joining" else Obedient(text, threads)
 
 
 class Obedient:
@@ -87,6 +88,49 @@ class Obedient:
 
     def page(self, row: Row) -> str:
         return f"<p>{row['text']}</p>"
+
+
+class Joining(Obedient):
+    """Answers rows side by side: one step for each word of a row."""
+
+    def __init__(self, word: str, threads: int) -> None:
+        super().__init__(word, threads)
+        self.description = replace(self.description, joins=True)
+
+    def running(self, most: int) -> SideBySide:
+        return SideBySide(self, most)
+
+
+class SideBySide:
+    def __init__(self, model: Joining, most: int) -> None:
+        self._model, self._most, self._given = model, most, 0
+        self._rows: dict[int, tuple[Row, list[str]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, row: Row) -> int:
+        self._given += 1
+        self._rows[self._given] = row, row["text"].split()
+        assert len(self._rows) <= self._most
+        return self._given
+
+    def cancel(self, ticket: int) -> None:
+        del self._rows[ticket]
+
+    def step(self) -> list[tuple[int, Row | Exception]]:
+        together, ended = [row["text"] for row, _ in self._rows.values()], []
+        for ticket, (row, words) in list(self._rows.items()):
+            error: Exception | None = None
+            try:
+                _do(row.get("do", ""))
+            except KeyError as raised:
+                error = raised
+            words.pop()
+            if error or not words:
+                del self._rows[ticket]
+                ended.append((ticket, error or self._model._answer(row, together)))
+        return ended
 
 
 def _do(what: str) -> None:

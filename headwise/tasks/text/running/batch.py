@@ -1,0 +1,157 @@
+"""`RunningBatch`: texts that are written side by side. A text joins and leaves at any step."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from headwise.tasks.text.running.passes import Pass
+from headwise.tasks.text.running.searches import Asked, Choosing, Searching
+from headwise.tasks.text.steps import Written
+
+MEMORY_TOKENS = 16384  # of the texts of a batch, each as long as the longest
+
+Answer = TypeVar("Answer")
+
+
+class RunningBatch(Generic[Answer]):
+    """What a model writes for several texts, each as `predict` writes it alone.
+
+    >>> batch = task.running(32)
+    >>> ticket = batch.add(task.read_row({"text": "Two dogs play."}))
+    >>> while len(batch):
+    ...     for ticket, answer in batch.step():
+    ...         print(ticket, answer)
+
+    Continuous batching (Yu et al. 2022, Orca, section 3.2): texts that are added wait for the next step only, and one
+    that ends makes room at once. The pass of a step holds all texts; no text changes what another one gets, beyond the
+    rounding of float32 in matrix products of other sizes.
+
+    Args:
+        run: the model. It keeps the order of `search`.
+        search: how tokens are chosen.
+        read: what is asked for, of what `add` is given.
+        answer: the answer, of what `add` was given and what was written for it.
+        most: texts at a time; more wait.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[], tuple[Pass, Choosing | Searching]],
+        read: Callable[[Any], Asked],
+        answer: Callable[[Any, Written], Answer],
+        most: int,
+    ) -> None:
+        self._make, self._read, self._answer, self._most = run, read, answer, most
+        self._waiting: OrderedDict[int, tuple[Any, Asked]] = OrderedDict()
+        self._given = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pass, self._search = self._make()
+        self._texts: list[tuple[int, Any, Asked]] = []
+        self._ids = torch.zeros(0, self._search.width, dtype=torch.int64, device=self._search.lengths.device)
+
+    def __len__(self) -> int:
+        """Texts that have no answer yet."""
+        return len(self._waiting) + len(self._texts)
+
+    def add(self, asked: Any) -> int:
+        """Write one more text, from the next step on.
+
+        Args:
+            asked: as `Task.read_row` gives it.
+
+        Returns:
+            The ticket that `step` returns with the answer.
+        """
+        self._given += 1
+        self._waiting[self._given] = asked, self._read(asked)
+        return self._given
+
+    @torch.inference_mode()
+    def cancel(self, ticket: int) -> None:
+        """Forget a text: `step` does not return its ticket any more. One that is not there is ignored."""
+        self._waiting.pop(ticket, None)
+        if any(ticket == each for each, *_ in self._texts):
+            self._leave([i for i, (each, *_) in enumerate(self._texts) if each == ticket])
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[int, Answer | Exception]]:
+        """Let texts that wait join, and write one more token in each.
+
+        Returns:
+            The tickets of the texts that have ended, each with its answer, or with the error that it ran into. An
+            error that belongs to no single text ends them all; those that wait are not touched.
+        """
+        done = self._join()
+        if not self._texts:
+            return done
+        try:
+            chosen = self._search.choose(self._pass(self._ids))
+            ended = [(self._texts[i], chosen.ended[i]) for i in chosen.ended]
+            if chosen.parents is not None and len(ended) < len(self._texts):
+                self._pass.follow(chosen.parents)
+            self._ids = chosen.ids
+            self._leave(chosen.ended)
+        except Exception as error:
+            done += [(ticket, error) for ticket, *_ in self._texts]
+            self._reset()
+            return done
+        return [*done, *((ticket, self._answered(given, found)) for (ticket, given, _), found in ended)]
+
+    def _answered(self, given: Any, found: Written | Exception) -> Answer | Exception:
+        try:
+            return found if isinstance(found, Exception) else self._answer(given, found)
+        except Exception as error:
+            return error
+
+    def _join(self) -> list[tuple[int, Answer | Exception]]:
+        """Let as many texts join as there is room for. Returns those that cannot be read, with their errors."""
+        longest = max((len(asked.source) for *_, asked in self._texts), default=0)
+        new: list[tuple[int, Any, Asked]] = []
+        while self._waiting and len(self._texts) + len(new) < self._most:
+            ticket, (given, asked) = next(iter(self._waiting.items()))
+            longest = max(longest, len(asked.source))
+            count = len(self._texts) + len(new) + 1
+            if count > 1 and count * longest > MEMORY_TOKENS:
+                break
+            del self._waiting[ticket]
+            new.append((ticket, given, asked))
+        return self._begin(new)
+
+    def _begin(self, new: list[tuple[int, Any, Asked]]) -> list[tuple[int, Answer | Exception]]:
+        if not new:
+            return []
+        try:
+            first = self._pass.join([asked.source for *_, asked in new])
+        except Exception as error:
+            if len(new) == 1:
+                return [(new[0][0], error)]
+            return [each for one in new for each in self._begin([one])]  # only the one that cannot be read fails
+        self._search.join([asked for *_, asked in new])
+        self._texts += new
+        self._ids = torch.cat([self._ids, first[:, None].expand(-1, self._search.width)])
+        return []
+
+    def _leave(self, leaving: Collection[int]) -> None:
+        if not leaving:
+            return
+        order = _closed(len(self._texts), leaving)
+        self._pass.keep(order)
+        self._search.keep(order)
+        self._texts = [self._texts[i] for i in order]
+        self._ids = self._ids[order]
+
+
+def _closed(count: int, leaving: Collection[int]) -> Sequence[int]:
+    """Those that stay, in such an order that few change their place: the last ones close the gaps."""
+    stay = count - len(leaving)
+    order = list(range(stay))
+    last = (i for i in range(stay, count) if i not in leaving)
+    for gap in sorted(i for i in leaving if i < stay):
+        order[gap] = next(last)
+    return order

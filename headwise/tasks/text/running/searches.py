@@ -1,0 +1,202 @@
+"""How texts of different lengths choose their next tokens: `decoding.choosing` and `beam_search.searching`, by steps.
+
+Those two begin and end with all their texts; here a text joins and leaves at any step. Dimension letters: N texts,
+w hypotheses of each, V vocabulary, t the longest that is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.errors import ArgumentError
+from headwise.tasks.text.decoding import drawn, likeliest
+from headwise.tasks.text.running import likeliest as tokens_of
+from headwise.tasks.text.steps import Decoding, Written, log_probabilities, without_repeats
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A text to write.
+
+    Args:
+        source: what the model reads first, at least one token.
+        limit: tokens at most, the end counted, at least 1.
+        draws: [limit] in [0, 1), to sample with; None = do not sample.
+    """
+
+    source: Sequence[int]
+    limit: int
+    draws: Tensor | None = None
+
+
+class Chosen(NamedTuple):
+    """What follows in each hypothesis, [N, w]; of which it is the continuation, None = of itself; and texts that ended."""
+
+    ids: Tensor
+    parents: Tensor | None
+    ended: dict[int, Written | ArgumentError]
+
+
+class _Search:
+    """The state of each text, in tensors whose first dimension is the text. All have `held` names."""
+
+    held: tuple[str, ...]
+    width: int
+
+    def __init__(self, decoding: Decoding, device: torch.device) -> None:
+        self.decoding = decoding
+        self.lengths = torch.zeros(0, dtype=torch.int64, device=device)
+        self.limits = torch.zeros(0, dtype=torch.int64, device=device)
+        self._never = torch.tensor(decoding.never, dtype=torch.int64, device=device)
+
+    def join(self, asked: Sequence[Asked]) -> None:
+        self.lengths = torch.cat([self.lengths, self.lengths.new_zeros(len(asked))])
+        self.limits = torch.cat([self.limits, self.limits.new_tensor([each.limit for each in asked])])
+
+    def keep(self, order: Sequence[int]) -> None:
+        """Text i becomes what text order[i] was; the others leave."""
+        places = self.lengths.new_tensor(list(order))
+        for name in ("lengths", "limits", *self.held):
+            setattr(self, name, getattr(self, name)[places])
+
+
+class Choosing(_Search):
+    """One hypothesis a text, each token chosen by itself: the likeliest, or one that is drawn."""
+
+    held = ("totals", "written", "draws")
+    width = 1
+
+    def __init__(self, decoding: Decoding, device: torch.device) -> None:
+        super().__init__(decoding, device)
+        self.totals = torch.zeros(0, dtype=torch.float64, device=device)
+        self.written = torch.zeros(0, 0, dtype=torch.int64, device=device)  # [N, room]
+        self.draws = torch.zeros(0, 0, dtype=torch.float64, device=device)  # [N, room]
+
+    def join(self, asked: Sequence[Asked]) -> None:
+        super().join(asked)
+        count, room = len(asked), max(each.limit for each in asked)
+        self.totals = torch.cat([self.totals, self.totals.new_zeros(count)])
+        self.written = _stacked(self.written, self.written.new_zeros(count, room))
+        if self.decoding.sample:
+            more = self.draws.new_zeros(count, room)
+            for row, each in zip(more, asked, strict=True):
+                assert each.draws is not None
+                row[: each.limit] = each.draws
+            self.draws = _stacked(self.draws, more)
+        else:
+            self.draws = self.draws.new_zeros(len(self.lengths), 0)
+
+    def choose(self, logits_N1V: Tensor) -> Chosen:
+        texts = torch.arange(len(self.lengths), device=self.lengths.device)
+        log_p = log_probabilities(logits_N1V[:, 0], self.decoding.never)
+        log_p = without_repeats(log_p, self.written, self.decoding.no_repeat, self.lengths)
+        if self.decoding.sample:
+            ids = drawn(log_p, self.draws[texts, self.lengths], self.decoding)
+        else:
+            ids = likeliest(log_p, texts, 0)
+        self.totals = self.totals + log_p.gather(1, ids[:, None])[:, 0].double()
+        self.written[texts, self.lengths] = ids
+        self.lengths = self.lengths + 1
+        ends = ids == self.decoding.end
+        ended: dict[int, Written | ArgumentError] = {}
+        for i in (ends | (self.lengths >= self.limits)).nonzero()[:, 0].tolist():
+            is_finished, total = bool(ends[i]), float(self.totals[i])
+            count = int(self.lengths[i]) - is_finished
+            ended[i] = Written(self.written[i, :count].tolist(), total, total, is_finished)
+        return Chosen(ids[:, None], None, ended)
+
+
+class Searching(_Search):
+    """Beam search; see `headwise.tasks.text.beam_search.searching`. A text has w hypotheses from its first step on: at
+    first all but one of them are impossible."""
+
+    held = ("totals", "written", "best", "at_limit")
+
+    def __init__(self, decoding: Decoding, device: torch.device) -> None:
+        super().__init__(decoding, device)
+        self.width = decoding.beams
+        self.totals = torch.zeros(0, self.width, dtype=torch.float64, device=device)
+        self.written = torch.zeros(0, self.width, 0, dtype=torch.int64, device=device)
+        self.best = torch.zeros(0, dtype=torch.float64, device=device)
+        self.at_limit = torch.zeros(0, dtype=torch.float64, device=device)  # the penalty at the limit
+        self._found: list[Written | None] = []
+
+    def join(self, asked: Sequence[Asked]) -> None:
+        super().join(asked)
+        count = len(asked)
+        totals = self.totals.new_full((count, self.width), -torch.inf)
+        totals[:, 0] = 0
+        self.totals = torch.cat([self.totals, totals])
+        room = max(each.limit for each in asked)
+        self.written = _stacked(self.written, self.written.new_zeros(count, self.width, room))
+        self.best = torch.cat([self.best, self.best.new_full((count,), -torch.inf)])
+        self.at_limit = torch.cat([self.at_limit, self._penalty(self.limits[-count:])])
+        self._found += [None] * count
+
+    def keep(self, order: Sequence[int]) -> None:
+        super().keep(order)
+        self._found = [self._found[i] for i in order]
+
+    def choose(self, logits_NwV: Tensor) -> Chosen:
+        beams, texts = self.width, len(self.lengths)
+        gains_NwC, tokens = self._continuations(logits_NwV)
+        every = (self.totals[..., None] + gains_NwC).flatten(1)
+        top, place = every.topk(min(2 * beams, every.shape[1]), -1)
+        parents, tokens = place // gains_NwC.shape[-1], tokens.flatten(1).gather(1, place)
+
+        before, self.lengths = self.lengths, self.lengths + 1
+        penalty = self._penalty(self.lengths)
+        ends = tokens == self.decoding.end
+        score, rank = (top / penalty[:, None]).masked_fill(~ends, -torch.inf)[:, :beams].max(1)
+        for i in (score > self.best).nonzero()[:, 0].tolist():
+            j = int(rank[i])
+            ids = self.written[i, parents[i, j], : int(before[i])].tolist()
+            self._found[i] = Written(ids, float(top[i, j]), float(score[i]), True)
+        self.best = self.best.maximum(score)
+
+        totals, rank = top.masked_fill(ends, -torch.inf).topk(beams, -1)
+        parents, tokens = parents.gather(1, rank), tokens.gather(1, rank)
+        longest = int(self.lengths.max())
+        rows = torch.arange(texts, device=before.device)
+        self.written[..., :longest] = self.written[..., :longest].gather(1, parents[..., None].expand(-1, -1, longest))
+        self.written[rows, :, before] = tokens
+        is_cut = self.lengths == self.limits
+        for i in (is_cut & (self.best == -torch.inf)).nonzero()[:, 0].tolist():
+            total = float(totals[i, 0])
+            ids = self.written[i, 0, : int(self.lengths[i])].tolist()
+            self._found[i] = Written(ids, total, total / float(penalty[i]), False)
+        can_win = totals / self.at_limit[:, None] > self.best[:, None]
+        self.totals = totals.masked_fill(~can_win, -torch.inf)
+        ended: dict[int, Written | ArgumentError] = {}
+        for i in (~can_win.any(1) | is_cut).nonzero()[:, 0].tolist():
+            ended[i] = self._found[i] or ArgumentError(
+                "the model's logits are not numbers: it was not trained, or its training diverged"
+            )
+        return Chosen(tokens, parents, ended)
+
+    def _continuations(self, logits_NwV: Tensor) -> tuple[Tensor, Tensor]:
+        """log p of the likeliest tokens of each hypothesis, and these tokens, [N, w, C] each."""
+        count = min(2 * self.width, logits_NwV.shape[-1])
+        logits_RV = logits_NwV.flatten(0, 1)
+        if len(self._never):
+            logits_RV = logits_RV.index_fill(-1, self._never, -torch.inf)
+        log_sums_R1 = logits_RV.logsumexp(-1, keepdim=True)
+        lengths_R = self.lengths.repeat_interleave(self.width)
+        logits_RV = without_repeats(logits_RV, self.written.flatten(0, 1), self.decoding.no_repeat, lengths_R)
+        values_RC, tokens_RC = tokens_of.likeliest(logits_RV, count)
+        shape = (-1, self.width)
+        return (values_RC - log_sums_R1).unflatten(0, shape), tokens_RC.unflatten(0, shape)
+
+    def _penalty(self, lengths: Tensor) -> Tensor:
+        return ((5.0 + lengths.double()) / 6.0) ** self.decoding.length_penalty
+
+
+def _stacked(above: Tensor, below: Tensor) -> Tensor:
+    """One below the other, the narrower one filled with 0 at the end of its last dimension."""
+    width = max(above.shape[-1], below.shape[-1])
+    return torch.cat([torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (above, below)])
