@@ -206,7 +206,9 @@ class Dispatcher:
         together = len(rows) + beside
         model.numbers.batch_rows.observe(together)
         model.numbers.model_seconds.observe(seconds)
-        if together == 1 and rows[0].request.kind == "batch" and not model.description.joins:  # others have another time for each character
+        if (
+            together == 1 and rows[0].request.kind == "batch" and not model.description.joins
+        ):  # others have another time for each character
             model.pace.took(batch.threads, rows[0].size, seconds)
         each = seconds / together
         model.row_seconds = 0.8 * model.row_seconds + 0.2 * each if model.row_seconds else each

@@ -56,7 +56,9 @@ def main() -> None:
 
 
 class _Worker:
-    def __init__(self, pipe: socket.socket, opener: str, options: dict[str, Any], max_tokens: int | None, most: int) -> None:
+    def __init__(
+        self, pipe: socket.socket, opener: str, options: dict[str, Any], max_tokens: int | None, most: int
+    ) -> None:
         self._pipe, self._writing = pipe, threading.Lock()
         self._opener, self._options, self._max_tokens = opener, options, max_tokens
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()

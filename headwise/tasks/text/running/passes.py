@@ -100,8 +100,9 @@ class _Decoder:
             x_NwM = x_NwM + own.out(self._read_itself(i, own, _own_norm(layer)(x_NwM), bias))
             if source is not None:
                 memory, memory_bias = source
-                assert isinstance(layer, DecoderLayer) and isinstance(layer.cross_attention, MultiHeadAttention)
+                assert isinstance(layer, DecoderLayer)
                 cross = layer.cross_attention
+                assert isinstance(cross, MultiHeadAttention)
                 (q_NHwD,) = cross.project(layer.cross_attention_norm(x_NwM), "q")
                 y_NHwD = _attend(q_NHwD, *memory.read(i, texts, memory_bias.shape[-1]), memory_bias, cross.scale)
                 x_NwM = x_NwM + cross.out(y_NHwD.transpose(1, 2).flatten(2))
@@ -207,7 +208,9 @@ class Continuing:
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
         """All but the last token of each is read at once, alone, so that a long one pads no others."""
         begun, device = self._decoder.texts, self._decoder.places_N.device
-        embedded = [self.model.embedding(torch.tensor([source[:-1]], dtype=torch.int64, device=device)) for source in sources]
+        embedded = [
+            self.model.embedding(torch.tensor([source[:-1]], dtype=torch.int64, device=device)) for source in sources
+        ]
         self._decoder.begin([len(source) - 1 for source in sources])
         try:
             for text, x_1SM in enumerate(embedded):

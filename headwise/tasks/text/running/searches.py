@@ -35,7 +35,7 @@ class Asked:
 
 
 class Chosen(NamedTuple):
-    """What follows in each hypothesis, [N, w]; of which it is the continuation, None = of itself; and texts that ended."""
+    """The next token of each hypothesis, [N, w]; which one it continues, None = its own; and the texts that ended."""
 
     ids: Tensor
     parents: Tensor | None
@@ -163,9 +163,7 @@ class Searching(_Search):
         parents, tokens = parents.gather(1, rank), tokens.gather(1, rank)
         longest = int(self.lengths.max())
         rows = torch.arange(texts, device=before.device)
-        self.written[..., :longest] = self.written[..., :longest].gather(
-            1, parents[..., None].expand(-1, -1, longest)
-        )
+        self.written[..., :longest] = self.written[..., :longest].gather(1, parents[..., None].expand(-1, -1, longest))
         self.written[rows, :, before] = tokens
         is_cut = self.lengths == self.limits
         for i in (is_cut & (self.best == -torch.inf)).nonzero()[:, 0].tolist():
