@@ -1,4 +1,4 @@
-"""Serving a model that writes texts: sentences a second of `headwise serve`, by clients, against another checkout of it.
+"""Serving a model that writes texts: texts a second of `headwise serve`, against another checkout of it.
 
     python benchmarks/serving_texts.py RUN texts.txt --before ../older-checkout
 

@@ -56,7 +56,7 @@ class KeyValues:
         return self.keys[layer, :texts, :, :slots], self.values[layer, :texts, :, :slots]
 
     def follow(self, parents_Nw: Tensor, slots: int) -> None:
-        """Hypothesis j of a text goes on from its hypothesis parents[j]; a text has w of them, with G / w heads each."""
+        """Hypothesis j of a text goes on from its hypothesis parents[j]; each of its w has G / w heads."""
         texts, width = parents_Nw.shape
         own = torch.arange(width, device=parents_Nw.device)
         text, to = (parents_Nw != own).nonzero(as_tuple=True)

@@ -100,8 +100,9 @@ class _Decoder:
             x_NwM = x_NwM + own.out(self._read_itself(i, own, _own_norm(layer)(x_NwM), bias))
             if source is not None:
                 memory, memory_bias = source
-                assert isinstance(layer, DecoderLayer) and isinstance(layer.cross_attention, MultiHeadAttention)
+                assert isinstance(layer, DecoderLayer)
                 cross = layer.cross_attention
+                assert isinstance(cross, MultiHeadAttention)
                 (q_NHwD,) = cross.project(layer.cross_attention_norm(x_NwM), "q")
                 y_NHwD = _attend(q_NHwD, *memory.read(i, texts, memory_bias.shape[-1]), memory_bias, cross.scale)
                 x_NwM = x_NwM + cross.out(y_NHwD.transpose(1, 2).flatten(2))

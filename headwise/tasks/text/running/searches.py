@@ -35,7 +35,7 @@ class Asked:
 
 
 class Chosen(NamedTuple):
-    """What follows in each hypothesis, [N, w]; of which it is the continuation, None = of itself; and texts that ended."""
+    """The next token of each hypothesis, [N, w]; which one it continues, None = its own; and the texts that ended."""
 
     ids: Tensor
     parents: Tensor | None
