@@ -59,7 +59,7 @@ GROUPS = (
         "Take a whole model",
         "Models of those modules: those that the tasks train, and BERT with the weights of Hugging Face.",
         ("headwise.Bert",),
-        ("headwise.models",),
+        ("headwise.models", "headwise.models.families"),
     ),
     Group(
         "see",

@@ -24,7 +24,7 @@ from headwise.models.families import FAMILIES, BertConfig, read_config
 from headwise.models.families.config import ACTIVATIONS, GATED
 from headwise.models.families.tensors import check_sizes, match
 from headwise.models.ids import check_ids
-from headwise.models.packed_encoder import encoder_of, hidden_states
+from headwise.models.packed_encoder import encoder_of, forget
 from headwise.native.linear import Dtype, Encoder
 from headwise.nn.multi_head import MultiHeadAttention
 from headwise.nn.norm import LayerNorm
@@ -33,6 +33,8 @@ from headwise.nn.real import as_real
 from headwise.nn.transformer_layer import EncoderLayer
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from headwise.models.sentence import SentenceEncoder
 
 __all__ = ["ACTIVATIONS", "Bert", "BertConfig", "known_types"]
@@ -131,8 +133,6 @@ class Bert(nn.Module):
             real = None
         counts = config.first_position and real is not None
         places = (real.long().cumsum(1) - 1).clamp(min=0) if counts and real is not None else None
-        if (encoder := self.encoder()) is not None:
-            return self._packed(encoder, input_ids, real, token_type_ids, places)
         mask = None if real is None else masks.padding(real)
         return self.through(self.embeddings(input_ids, token_type_ids, places), mask)
 
@@ -141,21 +141,11 @@ class Bert(nn.Module):
         plain = self.config.has_bert_layers and type(self).through is Bert.through
         return encoder_of(self, Embeddings, dtype) if plain else None
 
-    def _packed(
-        self, encoder: Encoder, ids_BS: Tensor, real: Tensor | None, types_BS: Tensor, places_BS: Tensor | None
-    ) -> Tensor:
-        """The hidden states [B, S, M] by the native kernels; 0 at padding, which is not computed."""
-        size, length = ids_BS.shape
-        if places_BS is None:
-            places_BS = torch.arange(length).expand(size, -1)
-        if real is None:
-            ids_T, types_T, places_T = (x.flatten() for x in (ids_BS, types_BS, places_BS))
-            lengths = torch.full((size,), length)
-            return hidden_states(self, encoder, ids_T, types_T, lengths, places_T).view(size, length, -1)
-        found_TM = hidden_states(self, encoder, ids_BS[real], types_BS[real], real.sum(1), places_BS[real])
-        hidden_BSM = found_TM.new_zeros(size, length, found_TM.shape[1])
-        hidden_BSM[real] = found_TM
-        return hidden_BSM
+    def train(self, mode: bool = True) -> Self:
+        """As of every module; fused optimizers write to parameters and change no version counter."""
+        if mode:
+            forget(self)
+        return super().train(mode)
 
     def through(self, x_BSM: Tensor, mask: masks.Mask | None, places_S: Tensor | None = None) -> Tensor:
         """The hidden states [B, S, M] after all layers, from those of the embeddings [B, S, M].

@@ -59,6 +59,11 @@ def encoder_of(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None = N
     return found.encoder
 
 
+def forget(bert: nn.Module) -> None:
+    """Pack the weights anew when they are next needed."""
+    _remembered.pop(bert, None)
+
+
 def hidden_states(
     bert: Any,
     encoder: Encoder,

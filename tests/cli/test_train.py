@@ -43,7 +43,7 @@ def test_every_option_of_a_task_is_one_of_the_command(word: str) -> None:
     assert command is not None
     flags = {name: each.opts[0] for each in command.params if (name := each.name)}
     options = [field.name for field in fields(options_of(word))]
-    assert set(flags) == {*options, "data", "out", "resume", "config", "print_config", "debug"}
+    assert set(flags) == {*options, "data", "out", "resume", "config", "print_config", "lang", "debug"}
     assert all(flags[name] == f"--{name.replace('_', '-')}" for name in options)
 
 
