@@ -215,7 +215,8 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def find_browser() -> str | None:
-    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    names = ("chromium-headless-shell", "chromium", "google-chrome")
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
 
 def columns(*names: str) -> Table:

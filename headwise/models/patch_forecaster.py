@@ -110,9 +110,10 @@ class PatchForecaster(nn.Module):
         self.direct = nn.Linear(config.context, outputs, bias=False)
         nn.init.zeros_(self.head.weight)  # it begins with the mean of the context, as DLinear does
         nn.init.constant_(self.direct.weight, 1 / config.context)
-        self.linear = nn.Linear(config.context, outputs, bias=False) if config.linear else None
+        self.linear = nn.Linear(config.context, outputs) if config.linear else None
         if self.linear is not None:
             nn.init.constant_(self.linear.weight, 1 / config.context)
+            nn.init.zeros_(self.linear.bias)  # by which its quantiles come apart
             self.share: Tensor
             self.register_buffer("share", torch.tensor(0.5))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, ShapeError
 from headwise.models.patch_forecaster import CausalPatchForecaster, PatchForecaster, PatchForecasterConfig, Scale
@@ -62,6 +62,14 @@ def test_every_channel_is_forecast_by_itself(kind: type, series: Tensor) -> None
 def test_a_constant_context_gives_a_finite_forecast_near_it(kind: type) -> None:
     forecast = kind(CONFIG).eval()(torch.full((1, 22), 5.0))
     assert forecast.sub(5.0).abs().max() < 0.1
+
+
+def test_the_linear_map_alone_can_tell_quantiles_of_a_context_without_change() -> None:
+    """That is 0 after normalisation: only a bias is left."""
+    model = PatchForecaster(PatchForecasterConfig(22, 10, 4, 4, centre="last", linear=True, **SMALL)).eval()  # type: ignore[arg-type]
+    nn.init.normal_(model.linear.bias)
+    _, linear = model.members(torch.full((1, 22), 5.0))[0]
+    assert linear[..., 1:].diff().abs().min() > 0
 
 
 def test_the_encoders_record_has_every_patch() -> None:
