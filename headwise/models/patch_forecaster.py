@@ -34,7 +34,7 @@ class PatchForecasterConfig:
         dim, num_layers, num_heads, ffn_dim, dropout: of the encoder.
         num_quantiles: how many there are beside the point forecast.
         centre: what is subtracted from a context, and added to its forecast: its mean, or its last value.
-        linear: of a `PatchForecaster`, whether a linear map alone forecasts too, and a mean of both is the point forecast.
+        linear: of a `PatchForecaster`, whether a linear map alone forecasts too; the point forecast is a mean of both.
 
     Raises:
         ArgumentError: a size below 1, a context shorter than a patch, a dim that is no multiple of num_heads.
@@ -82,7 +82,7 @@ class PatchForecaster(nn.Module):
     weights; a context is normalised, and its forecast is given back what was taken (Kim et al. 2022, equations 1, 2).
     A linear map of the context itself is added (Das et al. 2023, TiDE, arXiv:2304.08424, section 4): what a straight
     weighing of the past can tell, attention need not learn. With `config.linear` a second such map forecasts alone
-    (Zeng et al. 2023, DLinear, arXiv:2205.13504), and the point forecast is the mean of both: they err in different places.
+    (Zeng et al. 2023, DLinear, arXiv:2205.13504), and the point forecast is the mean: they err in different places.
     `share` is the weight of the linear one in it.
 
     >>> model = PatchForecaster(PatchForecasterConfig(context=336, horizon=96))
@@ -136,13 +136,13 @@ class PatchForecaster(nn.Module):
         each_NFO, seen = self.members(context_NS, record=record)
         y_NFO = each_NFO[0]
         if self.linear is not None:  # quantiles are those of the patches: a mean of two would be too narrow
-            point_NF1 = torch.lerp(y_NFO[..., :1], each_NFO[1][..., :1], self.share)
-            y_NFO = torch.cat([point_NF1, y_NFO[..., 1:]], dim=-1)
+            point_NFO = torch.lerp(y_NFO[..., :1], each_NFO[1][..., :1], self.share)
+            y_NFO = torch.cat([point_NFO, y_NFO[..., 1:]], dim=-1)
         return y_NFO if seen is None else (y_NFO, seen)
 
     def members(self, context_NS: Tensor, *, record: bool = False) -> tuple[list[Tensor], Seen | None]:
-        """The forecasts [N, F, O] whose mean has the point of `forward`: of the patches and, with `config.linear`, of the
-        linear map. Each is to learn by its own loss: by the loss of the mean both would be one model."""
+        """The forecasts [N, F, O] whose mean is the point forecast: of the patches and, with `config.linear`, of
+        the linear map. Each is to learn by its own loss: by the loss of the mean both would be one model."""
         _check("context", context_NS, self.config.context)
         scale = Scale.of(context_NS, self.config.centre)
         given_NS = scale.normalise(context_NS)
