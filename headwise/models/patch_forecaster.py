@@ -82,8 +82,8 @@ class PatchForecaster(nn.Module):
     weights; a context is normalised, and its forecast is given back what was taken (Kim et al. 2022, equations 1, 2).
     A linear map of the context itself is added (Das et al. 2023, TiDE, arXiv:2304.08424, section 4): what a straight
     weighing of the past can tell, attention need not learn. With `config.linear` a second such map forecasts alone
-    (Zeng et al. 2023, DLinear, arXiv:2205.13504), and the point forecast is the mean: they err in different places.
-    `share` is the weight of the linear one in it.
+    (Zeng et al. 2023, DLinear, arXiv:2205.13504). The point forecast is then the mean of both, in which the linear one
+    has the weight `share`; the quantiles are those of the patches.
 
     >>> model = PatchForecaster(PatchForecasterConfig(context=336, horizon=96))
     >>> forecast_NFO = model(torch.randn(7, 336))
@@ -110,7 +110,7 @@ class PatchForecaster(nn.Module):
         self.direct = nn.Linear(config.context, outputs, bias=False)
         nn.init.zeros_(self.head.weight)  # it begins with the mean of the context, as DLinear does
         nn.init.constant_(self.direct.weight, 1 / config.context)
-        self.linear = nn.Linear(config.context, outputs) if config.linear else None
+        self.linear = nn.Linear(config.context, config.horizon) if config.linear else None
         if self.linear is not None:
             nn.init.constant_(self.linear.weight, 1 / config.context)
             nn.init.zeros_(self.linear.bias)
@@ -133,16 +133,16 @@ class PatchForecaster(nn.Module):
         Raises:
             ShapeError: a context of another length.
         """
-        each_NFO, seen = self.members(context_NS, record=record)
-        y_NFO = each_NFO[0]
-        if self.linear is not None:  # quantiles are those of the patches: a mean of two would be too narrow
-            point_NFO = torch.lerp(y_NFO[..., :1], each_NFO[1][..., :1], self.share)
-            y_NFO = torch.cat([point_NFO, y_NFO[..., 1:]], dim=-1)
+        (y_NFO, *others), seen = self.members(context_NS, record=record)
+        for linear_NF1 in others:
+            point_NF1 = torch.lerp(y_NFO[..., :1], linear_NF1, self.share)
+            y_NFO = torch.cat([point_NF1, y_NFO[..., 1:]], dim=-1)
         return y_NFO if seen is None else (y_NFO, seen)
 
     def members(self, context_NS: Tensor, *, record: bool = False) -> tuple[list[Tensor], Seen | None]:
-        """The forecasts [N, F, O] whose mean is the point forecast: of the patches and, with `config.linear`, of
-        the linear map. Each is to learn by its own loss: by the loss of the mean both would be one model."""
+        """The forecasts that `forward` takes the mean of: that of the patches, [N, F, O], and with `config.linear` that
+        of the linear map, [N, F, 1]. Train each with its own loss: one loss of the mean would make them one model.
+        """
         _check("context", context_NS, self.config.context)
         scale = Scale.of(context_NS, self.config.centre)
         given_NS = scale.normalise(context_NS)

@@ -182,8 +182,9 @@ class Forecast(Task[ForecastOptions]):
         return {"context": values_NS[:, :context].contiguous(), "future": values_NS[:, context:].contiguous()}
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The error of the point forecast, and the pinball loss of the quantiles; in training of each of the forecasts
-        whose mean is the model's."""
+        """The error of the point forecast, and the pinball loss of the quantiles.
+
+        In training, the mean of the losses of the model's members."""
         context_NS, future_NF = batch["context"], batch["future"]
         if not self.training:
             each_NFO = [self.model(context_NS)]
@@ -201,7 +202,7 @@ class Forecast(Task[ForecastOptions]):
         else:
             error_NF = point_NF - future_NF
             loss = (error_NF.square() if self.options.loss == "mse" else error_NF.abs()).sum()
-        if self.quantiles:
+        if y_NFO.shape[-1] > 1:  # a linear map has no quantiles
             loss = loss + pinball(y_NFO[..., 1:], future_NF, y_NFO.new_tensor(self.quantiles)).mean(-1).sum()
         return loss
 

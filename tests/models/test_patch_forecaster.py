@@ -69,6 +69,7 @@ def test_the_linear_map_has_a_share_in_the_point_forecast_alone(series: Tensor) 
     model = PatchForecaster(PatchForecasterConfig(22, 10, 4, 4, linear=True, **SMALL)).eval()  # type: ignore[arg-type]
     nn.init.normal_(model.linear.weight)
     patches, linear = model.members(series)[0]
+    assert linear.shape == (3, 10, 1)
     torch.testing.assert_close(model(series)[..., 0], (patches[..., 0] + linear[..., 0]) / 2)
     assert torch.equal(model(series)[..., 1:], patches[..., 1:])
 
