@@ -23,7 +23,7 @@ from headwise.softmax import add_sinks
 
 OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks"})
 BLOCK = 128
-CALLS = 10  # that of a compiled function takes so many times that of an operator: its guards are checked in Python
+CALLS = 10  # calling a compiled function takes as long as calling 10 operators: Python checks its guards
 
 
 def refuse(call: AttentionCall) -> str | None:
@@ -85,8 +85,11 @@ def run(call: AttentionCall) -> Tensor:
 
 @contextlib.contextmanager
 def _compiled() -> Iterator[None]:
-    """Under watch() and edit() too, whose call this is: they make torch.compile run everything as it is, and it cannot
-    trace their function modes. FlexAttention as it is stores every score."""
+    """Keep FlexAttention compiled under watch() and edit(): uncompiled it stores every score.
+
+    Both make torch.compile run eagerly, so that they see the model, and torch.compile cannot trace their function
+    modes. This call is one that they have seen.
+    """
     if torch.compiler.is_compiling() or not _get_current_function_mode_stack():
         yield
         return

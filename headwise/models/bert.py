@@ -131,9 +131,11 @@ class Bert(nn.Module):
         # Without padding there is no mask, so that no layer has to look for it.
         if real is not None and not torch.compiler.is_compiling() and bool(real.all()):
             real = None
-        counts = config.first_position and real is not None
-        places = (real.long().cumsum(1) - 1).clamp(min=0) if counts and real is not None else None
-        mask = None if real is None else masks.padding(real)
+        mask, places = None, None
+        if real is not None:
+            mask = masks.padding(real)
+            if config.first_position:  # RoBERTa's kind
+                places = (real.long().cumsum(1) - 1).clamp(min=0)
         return self.through(self.embeddings(input_ids, token_type_ids, places), mask)
 
     def encoder(self, dtype: Dtype | None = None) -> Encoder | None:
@@ -142,7 +144,7 @@ class Bert(nn.Module):
         return encoder_of(self, Embeddings, dtype) if plain else None
 
     def train(self, mode: bool = True) -> Self:
-        """As of every module; fused optimizers write to parameters and change no version counter."""
+        """As of every module. Weights that were packed before a training are not used after it."""
         if mode:
             forget(self)
         return super().train(mode)
@@ -157,11 +159,11 @@ class Bert(nn.Module):
             places_S: the position of each token, for layers with relative or rotary positions; None = 0, 1, 2 …
         """
         modern = self.config.modern
-        local = set() if modern is None else set(modern.local_layers)
-        near = None
-        if modern is not None and local:
-            near = masks.window(modern.window, modern.window)
-            near = near if mask is None else mask & near
+        local = () if modern is None else modern.local_layers
+        near = mask
+        if modern is not None:
+            window = masks.window(modern.window, modern.window)
+            near = window if mask is None else mask & window
         given = {} if self.config.has_bert_layers else {"position_ids": places_S}
         for number, layer in enumerate(self.layers):
             x_BSM = layer(x_BSM, mask=near if number in local else mask, **given)
@@ -272,7 +274,7 @@ def _norm(config: BertConfig, width: int) -> LayerNorm:
 
 
 def _layers(config: BertConfig, relative: T5Buckets | None) -> Iterator[EncoderLayer]:
-    """As in 2018 norms come after each sum, not before each branch; in ModernBERT before, but before the first not."""
+    """BERT has its norms after each sum; ModernBERT before each branch, except the first attention."""
     modern = config.modern
     ropes: dict[bool, Positions] = {}
     if modern is not None:

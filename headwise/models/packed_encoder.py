@@ -33,8 +33,8 @@ _remembered: weakref.WeakKeyDictionary[nn.Module, dict[str, _Packed]] = weakref.
 def encoder_of(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None = None) -> Encoder | None:
     """The encoder of a Bert; None where the modules themselves must run, or are as fast.
 
-    It is packed at the first call, and again after parameters were changed in place or replaced. (Writes through
-    `.data` or NumPy change no version counter, and are not seen.)
+    It is packed at the first call, and again after parameters were changed in place or replaced. Writes that change no
+    version counter are not seen: through `.data`, through NumPy, and by fused optimizers, after which `forget` helps.
 
     Args:
         bert: a module with `embeddings` and `layers`.
@@ -60,7 +60,7 @@ def encoder_of(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None = N
 
 
 def forget(bert: nn.Module) -> None:
-    """Pack the weights anew when they are next needed."""
+    """Pack the weights of a model again at the next call."""
     _remembered.pop(bert, None)
 
 
@@ -70,25 +70,21 @@ def hidden_states(
     ids_T: Tensor,
     types_T: Tensor | None,
     lengths: Tensor,
-    places_T: Tensor | None = None,
 ) -> Tensor:
     """The hidden states [T, M] of texts behind one another, in the dtype of the parameters.
 
     Args:
         bert: the module that `encoder` is of.
         encoder: of `encoder_of`.
-        ids_T: [T], in the vocabulary.
-        types_T: [T]; None = all 0.
+        ids_T: int64 [T], in the vocabulary.
+        types_T: int64 [T]; None = all 0.
         lengths: [texts], int64, of sum T.
-        places_T: [T], the position of each token; None = 0, 1, 2 … in each text.
     """
     ends = lengths.cumsum(0)
-    if places_T is None:
-        places_T = torch.arange(len(ids_T)) - (ends - lengths).repeat_interleave(lengths)
+    places_T = torch.arange(len(ids_T)) - (ends - lengths).repeat_interleave(lengths)
     types_T = torch.zeros_like(ids_T) if types_T is None else types_T
     first = torch.cat([ends.new_zeros(1), ends])
     if encoder.embeddings is not None:
-        ids_T, types_T, places_T = (x.long().contiguous() for x in (ids_T, types_T, places_T))
         found = encoder.embed(ids_T, types_T, places_T, first)
     else:
         found = encoder(bert.embeddings(ids_T[None], types_T[None], places_T)[0].float().contiguous(), first)
@@ -112,10 +108,7 @@ def _is_alone() -> bool:
 
 
 def _collect(module: nn.Module, parameters: list[Tensor]) -> bool:
-    """Add the parameters of a module and its parts. False if it has hooks, is in training or has a forward of its own.
-
-    (`modules()` and `parameters()` take three times as long, which a short sentence would notice.)
-    """
+    """Collect the parameters of a module. False if a part has hooks, is in training or has a forward of its own."""
     state = module.__dict__
     if state["_forward_hooks"] or state["_forward_pre_hooks"] or state["training"] or "forward" in state:
         return False

@@ -31,10 +31,9 @@ class RunningBatch(Generic[Answer]):
     rounding of float32 in matrix products of other sizes.
 
     Args:
-        run: the model. It keeps the order of `search`.
-        search: how tokens are chosen.
-        read: what is asked for, of what `add` is given.
-        answer: the answer, of what `add` was given and what was written for it.
+        run: makes an empty pass of the model, and an empty search, which chooses the tokens.
+        read: turns what `add` is given into what is to be written.
+        answer: makes the answer, from what `add` was given and what was written for it.
         most: texts at a time; more wait.
     """
 
