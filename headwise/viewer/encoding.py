@@ -19,6 +19,7 @@ from torch import Tensor
 
 from headwise.errors import RecordError
 from headwise.records import AttentionRecord
+from headwise.softmax import attention_weights
 from headwise.viewer.planes import carried_bias, common_to_rows
 from headwise.viewer.threads import on_threads
 
@@ -122,7 +123,8 @@ class _Rounded:
             chosen = torch.tensor([g * size + i for g in groups[first : first + together] for i in range(size)])
             error = torch.zeros(batch, len(chosen), device=of.q.device)
             for some in rows.split(step):
-                away = _weights(self.record, some, chosen).sub_(_weights(of, some, chosen))
+                cols = _in_sight(of, some)
+                away = _weights(self.record, some, cols, chosen).sub_(_weights(of, some, cols, chosen))
                 error = torch.maximum(error, away.abs_().flatten(2).amax(2).float())
                 if bool((error > self.tolerance).all()):
                     break  # they need more bits, whatever the other rows say
@@ -130,10 +132,21 @@ class _Rounded:
         return torch.cat(errors, 1).unflatten(1, (len(groups), size)).amax(2)
 
 
-def _weights(record: AttentionRecord, rows: Tensor, heads: Tensor) -> Tensor:
-    """Those of `record.weights`; this asks for so few at a time that checking the choice would take longer."""
+def _in_sight(record: AttentionRecord, rows: Tensor) -> slice:
+    """The keys that a band around the diagonal leaves these rows, at least one; the others weigh 0."""
+    band, k_len = None if record.mask is None else record.mask.band(), record.shape[3]
+    if band is None:
+        return slice(0, k_len)
+    low, high = (int(min(max(end, -record.shape[2]), k_len)) for end in band)
+    first = min(max(int(rows[0]) + low, 0), k_len - 1)
+    return slice(first, min(max(int(rows[-1]) + high + 1, first + 1), k_len))
+
+
+def _weights(record: AttentionRecord, rows: Tensor, cols: slice, heads: Tensor) -> Tensor:
+    """Those of `record.weights`, of rows that see no keys but these; it would check the choice for longer."""
     rows, heads = rows.to(record.q.device), heads.to(record.q.device)
-    return record.call.weights(rows, heads, overwrite=True)
+    sinks = None if record.sinks is None else record.sinks[heads]
+    return attention_weights(record.call.scores(rows, cols, heads), sinks, overwrite=True)
 
 
 def _round_as_far_as_possible(record: AttentionRecord, name: str) -> _Rounded:

@@ -75,9 +75,12 @@ class Bias:
 
 def runs_of(matrix: Array) -> NDArray[np.uint32]:
     """The allowed keys of each query, as Q + 1 places into a list of runs, then (first, past the last) of each run."""
-    edges = np.diff(matrix.view(np.int8), axis=1, prepend=0, append=0)
-    rows, first = np.nonzero(edges == 1)
-    past = np.nonzero(edges == -1)[1]
+    # A forbidden key before each row, and one after the last: so a run ends in its row, or at the start of the next.
+    padded = np.zeros(len(matrix) * (matrix.shape[1] + 1) + 1, bool)
+    padded[:-1].reshape(len(matrix), -1)[:, 1:] = matrix
+    turns = np.flatnonzero(padded[1:] != padded[:-1])
+    rows = turns[::2] // (matrix.shape[1] + 1)
+    first, past = turns.reshape(-1, 2).T - rows * (matrix.shape[1] + 1)
     places = np.searchsorted(rows, np.arange(len(matrix) + 1))
     return np.concatenate([places, np.stack([first, past], axis=1).ravel()]).astype("<u4")
 

@@ -108,9 +108,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     found: Asked = []
     weights = encoding._weights
 
-    def listening(record: AttentionRecord, rows: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
+    def listening(record: AttentionRecord, rows: torch.Tensor, cols: slice, heads: torch.Tensor) -> torch.Tensor:
         found.append((rows.tolist(), heads.tolist()))
-        return weights(record, rows, heads)
+        return weights(record, rows, cols, heads)
 
     monkeypatch.setattr(encoding, "_weights", listening)
     return found
