@@ -29,6 +29,7 @@ Editor = Callable[[AttentionCall], "Tensor | None"]  # the output of a call that
 
 _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("headwise_listeners", default=())
 _traced: ContextVar[tuple[Listener, ...]] = ContextVar("headwise_traced", default=())
+_of_calls: ContextVar[tuple[Listener, ...]] = ContextVar("headwise_listeners_of_calls", default=())
 _editors: ContextVar[tuple[Editor, ...]] = ContextVar("headwise_editors", default=())
 _running: ContextVar[bool] = ContextVar("headwise_running", default=False)
 
@@ -166,24 +167,29 @@ def plan(
 
 
 @contextlib.contextmanager
-def listening(listener: Listener, *, traced: bool = False) -> Iterator[None]:
+def listening(listener: Listener, *, traced: bool = False, outputs: bool = True) -> Iterator[None]:
     """Inside this context every `attention` call of this thread or task hands itself and its output to `listener`.
 
     With `traced` also a call that `torch.export` traces: what the listener computes of it becomes part of the program.
+    Without `outputs` the output may be None: that of a native encoder, which keeps none. Else its modules run instead.
     """
-    token = _listeners.set((*_listeners.get(), listener))
-    traced_token = _traced.set((*_traced.get(), listener)) if traced else None
+    given = {_listeners: True, _traced: traced, _of_calls: not outputs}
+    tokens = [(heard, heard.set((*heard.get(), listener))) for heard, wanted in given.items() if wanted]
     try:
         yield
     finally:
-        if traced_token is not None:
-            _traced.reset(traced_token)
-        _listeners.reset(token)
+        for heard, token in tokens:
+            heard.reset(token)
 
 
 def is_followed() -> bool:
-    """Whether somebody hears of the calls of this thread or task, or may change them."""
-    return bool(_listeners.get() or _traced.get() or _editors.get())
+    """Whether somebody hears of the calls of this thread or task and of their outputs, or may change them."""
+    return bool(len(_listeners.get()) > len(_of_calls.get()) or _traced.get() or _editors.get())
+
+
+def listeners_of_calls() -> tuple[Listener, ...]:
+    """Those that hear of calls and need no outputs."""
+    return _of_calls.get()
 
 
 def tell(call: AttentionCall, out: Tensor, used: Callable[[], Tensor]) -> None:

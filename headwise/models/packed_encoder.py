@@ -7,12 +7,15 @@ Dimension letters: T tokens of all texts, M model.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from headwise.functional import is_followed
+from headwise import masks
+from headwise.call import AttentionCall, make_call
+from headwise.functional import is_followed, listeners_of_calls
 from headwise.native.library import instruction_set
 from headwise.native.linear import ACTIVATIONS, Dtype, Embeddings, Encoder, Layer, Norm, Weights, norm_of, pack
 from headwise.nn import EncoderLayer, FeedForward, MultiHeadAttention
@@ -84,11 +87,28 @@ def hidden_states(
     places_T = torch.arange(len(ids_T)) - (ends - lengths).repeat_interleave(lengths)
     types_T = torch.zeros_like(ids_T) if types_T is None else types_T
     first = torch.cat([ends.new_zeros(1), ends])
+    listeners = listeners_of_calls()
+    qkv = encoder.room_for_qkv(len(ids_T)) if listeners else None
     if encoder.embeddings is not None:
-        found = encoder.embed(ids_T, types_T, places_T, first)
+        found = encoder.embed(ids_T, types_T, places_T, first, qkv)
     else:
-        found = encoder(bert.embeddings(ids_T[None], types_T[None], places_T)[0].float().contiguous(), first)
+        x_TM = bert.embeddings(ids_T[None], types_T[None], places_T)[0].float().contiguous()
+        found = encoder(x_TM, first, qkv)
+    if qkv is not None:
+        for call in _calls(qkv, encoder.scale, lengths):
+            for listener in listeners:
+                listener(call, None)
     return found.to(next(bert.parameters()).dtype)
+
+
+def _calls(qkv: Tensor, scale: float, lengths: Tensor) -> Iterator[AttentionCall]:
+    """The attention of each layer: of all texts, each a document, as the modules call it."""
+    mask = None
+    if len(lengths) > 1:
+        mask = masks.documents(torch.arange(len(lengths)).repeat_interleave(lengths))
+    for of_layer in qkv.permute(0, 2, 3, 1, 4):
+        q, k, v = of_layer[:, None]  # [1, H, T, D]
+        yield make_call(q, k, v, mask=mask, scale=scale)
 
 
 def _is_alone() -> bool:

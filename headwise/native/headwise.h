@@ -127,6 +127,7 @@ typedef struct {
     const int64_t *first;          /* [texts + 1]: where each begins, from 0 to T */
     hw_embeddings embeddings;
     float *x;                      /* [T, M], read if there are no ids, and written */
+    void *qkv;                     /* [layers, T, 3 M], written: float32, or bfloat16 where dtype is less; null: not kept */
 } hw_encoder;
 
 /* The instruction sets that were compiled, from the plainest; null past the last. */

@@ -27,7 +27,7 @@ Dtype = Literal["float32", "bfloat16", "int8"]
 # Every field has 8 bytes.
 _LINEAR = struct.Struct("=7qQ4QQ2QdQ")
 _LAYER = struct.Struct("=" + 4 * "4Q" + 2 * "2Qd")
-_ENCODER = struct.Struct("=10qd2Q8QdQ")
+_ENCODER = struct.Struct("=10qd2Q8Qd2Q")
 _NO_EMBEDDINGS = (0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 
 
@@ -194,25 +194,35 @@ class Encoder:
         packed = b"".join(layer.packed() for layer in layers)
         self.array = ctypes.create_string_buffer(packed, len(packed))
 
-    def __call__(self, x_TM: Tensor, first: Tensor) -> Tensor:
+    def __call__(self, x_TM: Tensor, first: Tensor, qkv: Tensor | None = None) -> Tensor:
         """The hidden states [T, M] of texts that stand behind one another, in place.
 
         Args:
             x_TM: [T, M], float32 and contiguous: what the first layer reads.
             first: [texts + 1], int64: where each text begins; the last number is T.
+            qkv: of `room_for_qkv`, to be filled with the queries, keys and values of each layer.
         """
-        return self._run(x_TM, first, _NO_EMBEDDINGS)
+        return self._run(x_TM, first, _NO_EMBEDDINGS, qkv)
 
-    def embed(self, ids_T: Tensor, types_T: Tensor, places_T: Tensor, first: Tensor) -> Tensor:
+    def embed(
+        self, ids_T: Tensor, types_T: Tensor, places_T: Tensor, first: Tensor, qkv: Tensor | None = None
+    ) -> Tensor:
         """The hidden states [T, M] from numbers of words, types and positions, int64, that are in the tables."""
         assert self.embeddings is not None
         fields = self.embeddings.fields(ids_T, types_T, places_T)
-        return self._run(torch.empty(len(ids_T), self.dim), first, fields)
+        return self._run(torch.empty(len(ids_T), self.dim), first, fields, qkv)
 
-    def _run(self, x_TM: Tensor, first: Tensor, embeddings: tuple[Any, ...]) -> Tensor:
+    def room_for_qkv(self, tokens: int) -> Tensor:
+        """[layers, T, 3, H, D], not filled yet, in the dtype in which attention reads them."""
+        dtype = torch.float32 if self.dtype == DTYPES["float32"] else torch.bfloat16
+        heads = self.sizes[1]
+        return torch.empty(len(self.layers), tokens, 3, heads, self.dim // heads, dtype=dtype)
+
+    def _run(self, x_TM: Tensor, first: Tensor, embeddings: tuple[Any, ...], qkv: Tensor | None) -> Tensor:
         given = _ENCODER.pack(
             *(_ENCODER.size, self.dtype, torch.get_num_threads(), len(x_TM), *self.sizes, len(first) - 1, self.scale),
             *(ctypes.addressof(self.array), first.data_ptr(), *embeddings, x_TM.data_ptr()),
+            0 if qkv is None else qkv.data_ptr(),
         )
         _called("hw_encoder_forward", given)
         return x_TM

@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 import headwise
 from headwise import edits
+from headwise.call import AttentionCall
 from headwise.errors import ArgumentError
+from headwise.functional import listening
 from headwise.models import Bert, BertConfig, packed_encoder, unpadded
 from headwise.native.library import instruction_set
+from headwise.native.linear import Dtype
 
 pytestmark = pytest.mark.skipif(instruction_set() in (None, "portable"), reason="the modules are as fast")
 
@@ -35,6 +38,16 @@ def bert() -> Bert:
 def ids() -> list[list[int]]:
     draws = torch.Generator().manual_seed(1)
     return [torch.randint(50, (length,), generator=draws).tolist() for length in LENGTHS]
+
+
+class Kept:
+    """Listens, and keeps the calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[AttentionCall] = []
+
+    def __call__(self, call: AttentionCall, out: Tensor | None, used: Tensor | None = None) -> None:
+        self.calls.append(call)
 
 
 def plain(bert: Bert, ids: list[list[int]], types: list[list[int]] | None = None) -> list[Tensor]:
@@ -111,6 +124,27 @@ def test_whoever_looks_sees_the_modules(bert: Bert, ids: list[list[int]]) -> Non
     with headwise.edit(bert, [edits.ablate("layers.0", heads=[0])]):
         edited = bert(first)
     assert (edited - watched).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-5), ("bfloat16", 0.02), ("int8", 0.05)])
+@pytest.mark.parametrize("count", [1, len(LENGTHS)])
+def test_calls_of_attention_are_told_to_whoever_needs_no_outputs(
+    bert: Bert, ids: list[list[int]], count: int, dtype: Dtype, atol: float
+) -> None:
+    expected, found = Kept(), Kept()
+    with torch.no_grad():
+        with listening(expected):
+            assert bert.encoder() is None
+            plainly = unpadded.read(bert, ids[:count])
+        with listening(found, outputs=False):
+            assert bert.encoder() is not None
+            natively = unpadded.read(bert, ids[:count], dtype=dtype)
+    assert len(found.calls) == len(expected.calls) == len(bert.layers)
+    for one, other in zip(found.calls, expected.calls, strict=True):
+        torch.testing.assert_close(one.weights().float(), other.weights(), atol=atol, rtol=0.0)
+        torch.testing.assert_close(one.v.float(), other.v, atol=20 * atol, rtol=0.0)
+    for one_SM, other_SM in zip(natively, plainly, strict=True):
+        torch.testing.assert_close(one_SM, other_SM, atol=20 * atol, rtol=0.0)
 
 
 def test_what_is_left_to_the_modules(bert: Bert) -> None:

@@ -46,7 +46,7 @@ int64_t check(const hw_encoder& call) {
     if (call.layers < 0 || call.layers > 1 << 20 || call.texts < 0 || call.texts > LARGE) return SIZES;
     if (call.M % call.H) return HEADS;
     if (!call.first || (call.layers && !call.layer) || (call.T && !call.x)) return MISSING;
-    if ((uintptr_t)call.x % 4 || (uintptr_t)call.first % 8 || (uintptr_t)call.layer % 8) return ALIGNMENT;
+    if ((uintptr_t)call.x % 4 || (uintptr_t)call.qkv % 4 || (uintptr_t)call.first % 8 || (uintptr_t)call.layer % 8) return ALIGNMENT;
     if (call.first[0] || call.first[call.texts] != call.T) return TEXTS;
     for (int64_t i = 0; i < call.texts; i++)
         if (call.first[i + 1] < call.first[i]) return TEXTS;

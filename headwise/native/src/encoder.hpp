@@ -56,7 +56,7 @@ struct Group {
             begin_row(begin + r, x + r * M);
             left.take(r, x + r * M, M);
         }
-        for (int64_t i = 0; i < call.layers; i++) layer(call.layer[i]);
+        for (int64_t i = 0; i < call.layers; i++) layer(i);
         for (int64_t r = 0; r < rows; r++) std::memcpy(call.x + (begin + r) * call.M, x + r * M, 4 * call.M);
         return !failed;
     }
@@ -72,9 +72,12 @@ struct Group {
         add_norm(tables.norm, call.M, y, to);
     }
 
-    void layer(const hw_encoder_layer& layer) {
+    void layer(int64_t number) {
+        const hw_encoder_layer& layer = call.layer[number];
         for (int64_t b = 0; b < rows; b += block)
             product<T>(threads, layer.qkv, call.M, 3 * call.M, left.from(b), least(block, rows - b), [&](int64_t r, int64_t j, vf z) { write_vector(KIND, qkv + (b + r) * SIZE * Q, j, z); });
+        if (call.qkv)
+            for (int64_t r = 0; r < rows; r++) std::memcpy((char*)call.qkv + (number * call.T + begin + r) * SIZE * 3 * call.M, qkv + r * SIZE * Q, SIZE * 3 * call.M);
         over(threads, (past_text - first_text) * call.H, [&](int64_t i) { attend(first_text + i / call.H, i % call.H); });
         for (int64_t b = 0; b < rows; b += block) {
             const int64_t some = least(block, rows - b);

@@ -87,7 +87,7 @@ class Answering(ABC, Generic[Asked]):
     def attend(self, asked: Asked, places: Sequence[int]) -> dict[str, Any]:
         """See `Interface`."""
         names, calls = self.names(asked), []
-        with listening(lambda call, *_: calls.append(call)):
+        with listening(lambda call, *_: calls.append(call), outputs=False):
             (answered,) = self.answer([asked])
         if isinstance(answered, HeadwiseError):
             raise answered
