@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         masks,
         models,
         nn,
+        parallel,
         plot,
         tasks,
         testing,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from headwise.edits.context import edit
     from headwise.functional import attention, plan
     from headwise.models.bert import Bert
+    from headwise.parallel import context_parallel, gather, shard
     from headwise.quantized import Int8
     from headwise.records.record import AttentionRecord
     from headwise.records.seen import Seen
@@ -69,6 +71,7 @@ _MODULES = {
     "headwise.masks",
     "headwise.models",
     "headwise.nn",
+    "headwise.parallel",
     "headwise.plot",
     "headwise.tasks",
     "headwise.testing",
@@ -87,6 +90,9 @@ _WHERE = {
     "Seen": "headwise.records.seen",
     "load": "headwise.records.storage",
     "Bert": "headwise.models.bert",
+    "context_parallel": "headwise.parallel.context",
+    "gather": "headwise.parallel.context",
+    "shard": "headwise.parallel.context",
     "show": "headwise.viewer.show",
     "view": "headwise.viewer.view",
 }
@@ -100,20 +106,24 @@ __all__ = [
     "analyses",
     "attention",
     "capture",
+    "context_parallel",
     "diagnose",
     "doctor",
     "edit",
     "edits",
     "errors",
     "experiments",
+    "gather",
     "keras",
     "language",
     "load",
     "masks",
     "models",
     "nn",
+    "parallel",
     "plan",
     "plot",
+    "shard",
     "show",
     "tasks",
     "testing",

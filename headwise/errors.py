@@ -13,6 +13,7 @@
     ├── CheckpointError (ValueError)        a checkpoint is missing, damaged or of another architecture
     ├── TrainingError   (RuntimeError)      a training cannot continue
     │   └── TrainingInterrupted             a training was stopped, and its state is saved
+    ├── ParallelError   (RuntimeError)      processes that share a sequence do not agree, or one of them is gone
     ├── DoctorError     (RuntimeError)      the doctor cannot find out how to call a module
     ├── WorksheetError  (ValueError)        a worksheet cannot show this computation
     ├── ExportError     (RuntimeError)      an export failed, or its outputs differ from those of the model
@@ -88,6 +89,10 @@ class TrainingError(HeadwiseError, RuntimeError):
 
 class TrainingInterrupted(TrainingError):  # noqa: N818 (told to stop, not a failure)
     """A training was stopped with Ctrl-C or a signal; the message says how to resume it."""
+
+
+class ParallelError(HeadwiseError, RuntimeError):
+    """Processes that share a sequence do not agree, or one of them is gone."""
 
 
 class DoctorError(HeadwiseError, RuntimeError):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
 
+from headwise import parallel
 from headwise.call import AttentionCall, as_written, make_call
 from headwise.errors import RecordError
 from headwise.kernels import Plan, make_plan, run_at_once, run_call
@@ -110,6 +111,11 @@ def attention(
         if found is not None:
             return found
     adds = {"bias": bias, "slopes": slopes}
+    here = parallel.current()
+    if here is not None:
+        given = {**adds, "scale": scale, "softcap": softcap, "sinks": sinks, "dropout": dropout, "kernel": kernel}
+        followed = record or bool(_listeners.get() or _editors.get())
+        return here.attend(_alone, q, k, v, mask=mask, followed=followed, record=record, **given)
     call = make_call(q, k, v, mask=mask, **adds, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
     if torch.compiler.is_compiling():  # compiled code has no records
         if record:
@@ -140,9 +146,14 @@ def attention(
     return (out, AttentionRecord(call)) if record else out
 
 
+def _alone(*given: Any, **options: Any) -> Any:
+    with parallel.alone():
+        return attention(*given, **options)
+
+
 def _small(q: Tensor, k: Tensor | Int8, v: Tensor | Int8, scale: float | None) -> Tensor | None:
     """The output of a small call without options, of which nobody is to hear; None for any other."""
-    if torch.compiler.is_compiling() or _listeners.get() or _editors.get():
+    if torch.compiler.is_compiling() or _listeners.get() or _editors.get() or parallel.current() is not None:
         return None
     if isinstance(k, Int8) or isinstance(v, Int8):
         return None

@@ -1,0 +1,90 @@
+"""Some queries and some keys of a longer sequence, in their order: what one of several processes sees of a mask."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from headwise.errors import MaskError
+from headwise.masks.extent import Rectangles
+from headwise.masks.fields import INTEGERS, parts, table
+from headwise.masks.mask import Allowed, Combined, Index, Mask
+from headwise.masks.tables import integer_table, look_up
+
+
+def picked(mask: Mask, rows: Tensor, cols: Tensor) -> Mask:
+    """Query q of a call is query rows[q] of `mask`, and key k is key cols[k]: rows [Q] and cols [K] rise.
+
+    `mask` must know where its queries stand: `mask.aligned(q_len, k_len)`.
+
+    >>> print(picked(causal(offset=0), torch.tensor([0, 1, 6, 7]), torch.arange(8)).draw(4, 8))
+    ■ · · · · · · ·
+    ■ ■ · · · · · ·
+    ■ ■ ■ ■ ■ ■ ■ ·
+    ■ ■ ■ ■ ■ ■ ■ ■
+    """
+    made = {name: integer_table(f"picked: {name}", x, (1,), least=0) for name, x in (("rows", rows), ("cols", cols))}
+    for name, x in made.items():
+        if bool((x.diff() <= 0).any()):
+            raise MaskError(f"picked: {name}: expected positions that rise. Received: {name}={x.tolist()[:16]}")
+    return Picked(mask, **made)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Picked(Combined, kind="picked"):
+    """allows(rows[q], cols[k]) of its part. A rectangle is SOME where the one around its rows and columns is."""
+
+    part: Mask = parts(several=False)
+    rows: Tensor = table("q", *INTEGERS)
+    cols: Tensor = table("k", *INTEGERS)
+
+    @property
+    def parts(self) -> tuple[Mask, ...]:  # type: ignore[override]
+        return (self.part,)
+
+    def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
+        return self.part.allows(b, h, look_up(self.rows, q), look_up(self.cols, k))
+
+    def extents(self, r: Rectangles) -> Tensor:
+        rows, cols = self.rows.cpu(), self.cols.cpu()
+        of_rows = (rows[r.q_lo.long()], rows[r.q_hi.long() - 1] + 1)
+        of_cols = (cols[r.k_lo.long()], cols[r.k_hi.long() - 1] + 1)
+        return self.part.extents(Rectangles(*of_rows, *of_cols, r.wanted))
+
+    def align(self, q_len: int, k_len: int) -> Mask:
+        self.check(q_len, k_len)
+        return self
+
+    def natural_lengths(self) -> tuple[int, int]:
+        return len(self.rows), len(self.cols)
+
+    @property
+    def key_only(self) -> bool:
+        return self.part.key_only
+
+    def band(self) -> tuple[float, float] | None:
+        band = self.part.band()
+        if band is None or not _follow(self.rows) or not _follow(self.cols):
+            return None
+        shift = int(self.rows[0] - self.cols[0])
+        return band[0] + shift, band[1] + shift
+
+    def __repr__(self) -> str:
+        rows, cols = (_written(x) for x in (self.rows, self.cols))
+        return f"picked({self.part!r}, <rows {rows}>, <cols {cols}>)"
+
+
+def _follow(places: Tensor) -> bool:
+    """Whether there is no gap."""
+    return len(places) > 0 and int(places[-1] - places[0]) == len(places) - 1
+
+
+def _written(places: Tensor) -> str:
+    if not len(places):
+        return "none"
+    ends = torch.cat([(places.diff() > 1).nonzero()[:, 0], torch.tensor([len(places) - 1])]).tolist()
+    begins = [0, *(end + 1 for end in ends[:-1])]
+    shown = [f"{int(places[i])}-{int(places[j])}" for i, j in zip(begins[:4], ends[:4], strict=True)]
+    return ", ".join([*shown, *(["…"] if len(ends) > 4 else [])])

@@ -1,0 +1,236 @@
+"""Which rows of a sequence each process holds, dealt by what the mask allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headwise.errors import ArgumentError, ShapeError
+from headwise.masks import Extent, Mask
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+EVEN = 1.05  # the most cells of a process, over the mean, that count as shared evenly
+BLOCK = 64  # rows that stay together, of a sequence that is long enough
+MOST_BLOCKS = 2048  # in a row of the grid that is looked at, or as many as the processes need
+PIECES = 16  # blocks that each process gets at least, where there are as many rows
+
+Ints = NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layout:
+    """The rows of each process. Every process finds the same one, from the mask and the length alone.
+
+    >>> layout = headwise.parallel.deal(mask, length, mesh)
+    >>> ids, labels = (layout.shard(x, rank, dim=1) for x in (ids, labels))
+
+    Rows stay together in blocks, in the order of the sequence.
+    """
+
+    edges: Ints  # [blocks + 1]: where each block begins, and the length
+    owner: Ints  # [blocks]: the process of each block
+    processes: int
+    way: str  # how they were dealt, a name of `WAYS`
+
+    @property
+    def length(self) -> int:
+        """Rows of the whole sequence."""
+        return int(self.edges[-1])
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What is the same for equal layouts alone."""
+        return hashlib.blake2b(self.edges.tobytes() + self.owner.tobytes(), digest_size=8).digest()
+
+    @cached_property
+    def owner_of_rows(self) -> Ints:
+        """[length]: the process of each row."""
+        return self.owner.repeat(np.diff(self.edges))
+
+    @cached_property
+    def positions(self) -> tuple[Tensor, ...]:
+        """The rows of each process, int64, rising."""
+        return tuple(torch.from_numpy(np.flatnonzero(self.owner_of_rows == p)) for p in range(self.processes))
+
+    def shard(self, x: Tensor, process: int, dim: int = 1) -> Tensor:
+        """The part of a process, of a tensor of the whole sequence. ShapeError if it has another length."""
+        if x.shape[dim] != self.length:
+            raise ShapeError(
+                f"x: expected {self.length} positions, the length that was dealt. Received: x={list(x.shape)}, "
+                f"dim={dim}"
+            )
+        return x.index_select(dim, self.positions[process].to(x.device))
+
+    def joined(self, parts: list[Tensor], dim: int = 1) -> Tensor:
+        """The whole sequence, from the parts of all processes."""
+        order = torch.cat(self.positions).argsort()
+        return torch.cat(parts, dim).index_select(dim, order.to(parts[0].device))
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """What a mask asks of the blocks of a sequence."""
+
+    edges: Ints  # [blocks + 1]
+    cells: NDArray[np.float64]  # [blocks]: allowed pairs of the rows, mean over examples and heads, about
+    needed: NDArray[np.bool_]  # [blocks, blocks]: whether some row of the one may see some key of the other
+
+    @cached_property
+    def rows(self) -> Ints:
+        """[blocks]: rows in each."""
+        return np.diff(self.edges)
+
+    def per_process(self, owner: Ints, processes: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """The cells of each process [P], and the blocks of keys that some row of it may see [P, blocks].
+
+        A process whose rows see nothing needs its own keys: it still has a call to make.
+        """
+        cells = np.bincount(owner, self.cells, processes).astype(np.float64)
+        needed: NDArray[np.bool_] = np.stack([self.needed[owner == p].any(0) for p in range(processes)])
+        empty = ~needed.any(1)
+        needed[empty] = owner[None] == np.flatnonzero(empty)[:, None]
+        return cells, needed
+
+    def keys_from_others(self, owner: Ints, needed: NDArray[np.bool_]) -> Ints:
+        """[P]: how many keys each process gets."""
+        others = owner[None] != np.arange(len(needed))[:, None]
+        keys: Ints = (needed & others) @ self.rows
+        return keys
+
+
+def grid_of(mask: Mask | None, edges: Ints) -> Grid:
+    """What a mask, aligned to the whole sequence, asks of these blocks. It remembers that."""
+    if mask is None:
+        count, length = len(edges) - 1, float(edges[-1])
+        return Grid(edges, np.diff(edges) * length, np.ones((count, count), bool))
+    digest = hashlib.blake2b(edges.tobytes(), digest_size=8).digest()
+    return mask.remember(("grid of", digest), lambda: Grid(edges, *_cells(mask, edges[:-1], edges[1:], edges)))
+
+
+def fine_grid(mask: Mask | None, length: int, processes: int) -> Grid:
+    """The grid of a mask over a sequence that reads itself. Blocks are as small as the processes need."""
+    block = BLOCK
+    while block > 1 and length // block < PIECES * processes:
+        block //= 2
+    while -(-length // block) > max(MOST_BLOCKS, 4 * processes):
+        block *= 2
+    edges = np.append(np.arange(0, length, block), length)
+    grid = grid_of(mask, edges)
+    if mask is None:
+        return grid
+    # Rows that see far more than others, such as global tokens, are cut finer, until none has many cells.
+    most = max(grid.cells.sum() / (2 * PIECES * processes), 3 * grid.cells.mean(), 1.0)
+    found, low, high, cells = edges, edges[:-1], edges[1:], grid.cells
+    while (heavy := (cells > most) & (high - low > 1)).any():
+        cut = zip(low[heavy], high[heavy], np.ceil(2 * cells[heavy] / most), strict=True)
+        pieces = [np.linspace(a, b, int(min(n, b - a)) + 1, dtype=np.int64) for a, b, n in cut]
+        low, high = (np.concatenate([each[part] for each in pieces]) for part in (slice(-1), slice(1, None)))
+        found, cells = np.union1d(found, low), _cells(mask, low, high, edges)[0]
+    return grid if found is edges else grid_of(mask, found)
+
+
+def _cells(mask: Mask, low: Ints, high: Ints, edges: Ints) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The cells of some blocks of rows, and which blocks of keys they need."""
+    row_low, row_high, key_low, key_high = (torch.from_numpy(x).int() for x in (low, high, edges[:-1], edges[1:]))
+    cells: list[NDArray[np.float64]] = []
+    needed: list[NDArray[np.bool_]] = []
+    strip = max(1, 2**22 // (len(key_low) * (mask.batch or 1) * (mask.heads or 1)))
+    for i in range(0, len(low), strip):
+        some = slice(i, i + strip)
+        codes = mask.rectangles(row_low[some, None], row_high[some, None], key_low[None], key_high[None])
+        seen = (codes.float().mean((0, 1)) / 2).double().numpy()  # a block of which some is allowed is half of it
+        cells.append((high - low)[some].astype(np.float64) * (seen @ np.diff(edges)))
+        needed.append((codes != Extent.NONE).flatten(0, 1).any(0).numpy())
+    return np.concatenate(cells), np.concatenate(needed)
+
+
+def in_order(grid: Grid, processes: int) -> Ints:
+    """Rows in their order: neighbours stay together, for windows."""
+    return _middles(grid) * processes // grid.edges[-1]
+
+
+def in_pairs(grid: Grid, processes: int) -> Ints:
+    """Each process a piece from the front and one from the back, for causal masks (the zigzag of ring attention)."""
+    piece = _middles(grid) * 2 * processes // grid.edges[-1]
+    return np.minimum(piece, 2 * processes - 1 - piece)
+
+
+def in_turns(grid: Grid, processes: int) -> Ints:
+    """One block after another (striped attention; Brandon et al. 2023)."""
+    return np.arange(len(grid.cells)) % processes
+
+
+def by_cells(grid: Grid, processes: int) -> Ints:
+    """The block with the most cells first, to the process with the fewest, of those that lack rows; for any mask."""
+    room = np.full(processes, grid.edges[-1] / processes)
+    cells, owner = np.zeros(processes), np.zeros(len(grid.cells), np.int64)
+    for i in np.argsort(-grid.cells, kind="stable"):
+        lacks = room >= grid.rows[i] / 2
+        owner[i] = p = int(np.where(lacks, cells, np.inf).argmin()) if lacks.any() else int(room.argmax())
+        cells[p] += grid.cells[i]
+        room[p] -= grid.rows[i]
+    return owner
+
+
+def _middles(grid: Grid) -> Ints:
+    return (grid.edges[:-1] + grid.edges[1:] - 1) // 2
+
+
+WAYS: dict[str, Callable[[Grid, int], Ints]] = {
+    "in order": in_order,
+    "in pairs": in_pairs,
+    "in turns": in_turns,
+    "by cells": by_cells,
+}
+
+
+def deal(mask: Mask | None, length: int, processes: int | DeviceMesh) -> Layout:
+    """Give each process its rows of a sequence that reads itself: equally many, within a block, and as many cells.
+
+    Of the ways that share the cells within 5 % it takes the one that moves the fewest keys; where there is none, the
+    most even one.
+
+    Args:
+        mask: of the whole sequence; None = every query sees every key.
+        length: of the whole sequence.
+        processes: how many, or a mesh of one dimension.
+
+    Raises:
+        ArgumentError: fewer rows than processes.
+        MaskError: a mask that does not fit the length.
+    """
+    count = processes if isinstance(processes, int) else processes.size()
+    if not 1 <= count <= length:
+        raise ArgumentError(f"expected at least one row for each process. Received: length={length}, {count} processes")
+    if mask is None:
+        return _deal(None, length, count)
+    aligned = mask.aligned(length, length)
+    return aligned.remember(("dealt", length, count), lambda: _deal(aligned, length, count))
+
+
+def _deal(mask: Mask | None, length: int, processes: int) -> Layout:
+    grid = fine_grid(mask, length, processes)
+    found = list(_dealt(grid, processes))
+    most = max(EVEN, min(uneven for uneven, *_ in found))
+    _, _, way, owner = min((each for each in found if each[0] <= most), key=lambda each: each[1])
+    return Layout(grid.edges, owner, processes, way)
+
+
+def _dealt(grid: Grid, processes: int) -> Iterator[tuple[float, int, str, Ints]]:
+    """(the most cells over the mean, the most keys that a process gets, the way, the owners)"""
+    mean = max(grid.cells.sum() / processes, 1e-9)
+    for name, way in WAYS.items():
+        owner = way(grid, processes)
+        cells, needed = grid.per_process(owner, processes)
+        keys = int(grid.keys_from_others(owner, needed).max())
+        yield float(cells.max() / mean) if grid.cells.any() else 1.0, keys, name, owner

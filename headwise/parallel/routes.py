@@ -1,0 +1,43 @@
+"""Which keys travel from which process to which: those that some row of the receiver may see, and no others."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.masks import Mask
+from headwise.parallel.layout import Layout, grid_of
+
+
+class Routes(NamedTuple):
+    """What one process sends and receives."""
+
+    keys: Tensor  # [K]: the positions that its rows need, rising
+    sends: tuple[Tensor, ...]  # for each process: which of this process's rows it needs, counted here
+    receives: tuple[Tensor, ...]  # for each process: the places in `keys` that its rows fill
+
+    @property
+    def send_counts(self) -> list[int]:
+        """Rows for each process."""
+        return [len(each) for each in self.sends]
+
+    @property
+    def receive_counts(self) -> list[int]:
+        """Rows from each process."""
+        return [len(each) for each in self.receives]
+
+
+def routes_of(mask: Mask | None, layout: Layout, process: int) -> Routes:
+    """The routes of a process; `mask` is aligned to the whole sequence."""
+    grid = grid_of(mask, layout.edges)
+    needed = grid.per_process(layout.owner, layout.processes)[1]
+    wanted = needed.repeat(grid.rows, axis=1)  # [P, N]
+    owner = layout.owner_of_rows
+    mine = np.flatnonzero(owner == process)
+    keys = np.flatnonzero(wanted[process])
+    sends = tuple(torch.from_numpy(np.flatnonzero(wanted[p, mine])) for p in range(layout.processes))
+    receives = tuple(torch.from_numpy(np.flatnonzero(owner[keys] == p)) for p in range(layout.processes))
+    return Routes(torch.from_numpy(keys), sends, receives)

@@ -1,0 +1,24 @@
+"""How processes that share a sequence attend to it. Each strategy says why it refuses and what it would cost."""
+
+from __future__ import annotations
+
+from headwise.errors import KernelRefused
+from headwise.parallel.strategies import gather, heads, ring
+from headwise.parallel.strategies.part import Part, Sizes, Strategy
+
+# Of two that cost the same, the first is taken.
+STRATEGIES: dict[str, Strategy] = {"gather": gather, "ring": ring, "heads": heads}
+
+__all__ = ["STRATEGIES", "Part", "Sizes", "Strategy", "choose"]
+
+
+def choose(part: Part, strategy: str, *, followed: bool) -> Strategy:
+    """The strategy of this name, or the cheapest that does not refuse. KernelRefused if the named one refuses."""
+    if strategy != "auto":
+        asked = STRATEGIES[strategy]
+        why = asked.refuse(part, followed=followed)
+        if why is not None:
+            raise KernelRefused(f"strategy {strategy!r} cannot run this call: {why}. Use strategy='auto'")
+        return asked
+    ready = [each for each in STRATEGIES.values() if each.refuse(part, followed=followed) is None]
+    return min(ready, key=lambda each: each.cost(part.sizes).time)

@@ -1,0 +1,86 @@
+"""Each process gets all rows of some heads, and gives the rows of the output back (DeepSpeed Ulysses).
+
+Jacobs et al. 2023, arXiv 2309.14509, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from headwise.parallel.exchange import Turned, all_to_all
+from headwise.parallel.strategies.part import Cost, Part, Sizes
+
+
+def refuse(part: Part, *, followed: bool) -> str | None:
+    """Heads that cannot be dealt."""
+    count = part.layout.processes
+    heads, key_heads = part.q.shape[1], part.k.shape[1]
+    if heads % count or key_heads % count:
+        return f"{heads} heads and {key_heads} key heads cannot be dealt to {count} processes"
+    if followed:
+        return "records, listeners and edits expect all heads of a row in one call"
+    if part.mask is not None and part.mask.heads is not None:
+        return "the mask differs between heads"
+    return None
+
+
+def cost(sizes: Sizes) -> Cost:
+    """All of q, k and v travel, and the output back; every process computes as many cells."""
+    if sizes.heads % len(sizes.rows) or sizes.key_heads % len(sizes.rows):
+        return Cost(0, float("inf"))
+    others = 1 - 1 / len(sizes.rows)
+    numbers = (sizes.heads + sizes.key_heads) * (sizes.dim + sizes.value_dim)
+    sent = int(sizes.rows.max() * others * sizes.batch * numbers * sizes.itemsize)
+    computing = sizes.computing * sizes.cells.mean() / max(sizes.cells.max(), 1.0)
+    return Cost(sent, computing + sent / sizes.bandwidth)
+
+
+def attend(part: Part, local: Callable[..., Any]) -> Any:
+    """By one call of `local`, over the whole sequence and this process's heads."""
+    count, rank = part.layout.processes, part.rank
+
+    def own(x: Tensor | None, dim: int = 0) -> Tensor | None:
+        """Of something with a number for each head, that of this process's."""
+        return x if x is None or x.shape[dim] == 1 else x.chunk(count, dim)[rank]
+
+    q, k, v = (_to_heads(x, part) for x in (part.q, part.k, part.v))
+    options = dict(part.options)
+    options |= {name: own(options.get(name)) for name in ("slopes", "sinks")}
+    bias = options.get("bias")
+    options["bias"] = bias if bias is None else own(bias[(None,) * (4 - bias.ndim)], 1)
+    return _to_rows(local(q, k, v, mask=part.mask, **options), part)
+
+
+def _to_heads(x: Tensor, part: Part) -> Tensor:
+    """[B, H, S, D] of these rows as [B, H / P, N, D] of these heads."""
+    return Turned.apply(x, lambda x: _there(x, part), lambda x: _back(x, part))
+
+
+def _to_rows(x: Tensor, part: Part) -> Tensor:
+    return Turned.apply(x, lambda x: _back(x, part), lambda x: _there(x, part))
+
+
+def _there(x: Tensor, part: Part) -> Tensor:
+    count = part.layout.processes
+    rows = [len(each) for each in part.layout.positions]
+    mine, own = rows[part.rank], x.shape[1] // count
+    sent = x.unflatten(1, (count, own)).permute(1, 3, 0, 2, 4)  # [P, S, B, H / P, D]
+    found = all_to_all(sent.reshape(count * mine, -1), [mine] * count, rows, part.group)
+    joined = part.layout.joined(list(found.split(rows)), 0)
+    return joined.unflatten(1, (x.shape[0], own, x.shape[3])).permute(1, 2, 0, 3)
+
+
+def _back(x: Tensor, part: Part) -> Tensor:
+    count = dist.get_world_size(part.group)
+    rows = [len(each) for each in part.layout.positions]
+    mine = rows[part.rank]
+    order = torch.cat(part.layout.positions).to(x.device)
+    sent = x.permute(2, 0, 1, 3).reshape(len(order), -1)[order]  # the rows of process 0 first
+    found = all_to_all(sent, rows, [mine] * count, part.group)
+    heads = found.unflatten(0, (count, mine)).unflatten(2, (x.shape[0], x.shape[1], x.shape[3]))
+    return heads.permute(2, 0, 3, 1, 4).flatten(1, 2)  # [B, H, S, D]

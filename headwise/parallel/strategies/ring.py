@@ -1,0 +1,190 @@
+"""Keys and values travel from process to process while those that are here are computed (ring attention).
+
+Liu et al. 2023, arXiv 2310.01889. Partial results are merged by their log-sum-exps. Only the keys that a process may
+see come to it, those of one other process at a time: that is all the memory they take. Backward sends them again, and
+their gradients back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from headwise.call import AttentionCall, make_call
+from headwise.kernels import reference
+from headwise.kernels.once import once_differentiable
+from headwise.native import attend as native
+from headwise.parallel.exchange import talking
+from headwise.parallel.strategies.part import Cost, Part, Sizes
+from headwise.softmax import Normaliser, sinks_gradient
+
+FEWEST = 257  # keys of a part: for fewer, the native backward needs those of the whole row at once
+STEP = 5e-4  # seconds, nominal: of one more transfer and one more call
+
+
+def refuse(part: Part, *, followed: bool) -> str | None:
+    """What needs whole rows of weights at once, or another kernel than the native ones."""
+    if followed:
+        return "records, listeners and edits expect all keys of a row in one call"
+    if part.options.get("kernel", "auto") not in ("auto", "native"):
+        return "it merges parts of the kernel 'native' alone"
+    if part.options.get("dropout"):
+        return "it has no dropout"
+    learned = [x for name in ("bias", "slopes") if (x := part.options.get(name)) is not None and x.requires_grad]
+    if learned and torch.is_grad_enabled():
+        return "a bias or slopes that train get no gradient"
+    parts = part.sizes.traffic
+    if ((parts > 0) & (parts < FEWEST)).any():
+        return f"a process gets only {int(parts[parts > 0].min())} keys of another, fewer than {FEWEST}"
+    return native.refuse(make_call(part.q, part.k, part.v))
+
+
+def cost(sizes: Sizes) -> Cost:
+    """What takes longer, the computation or the transfers."""
+    sent = int(sizes.keys.max()) * sizes.key_bytes
+    return Cost(sent, max(sizes.computing, sent / sizes.bandwidth) + STEP * len(sizes.rows))
+
+
+def attend(part: Part, local: Callable[..., Any]) -> Any:
+    """By the native kernels, once for the keys of each process."""
+    sinks = part.options.get("sinks")
+    return _Ring.apply(part.q, part.k, part.v, sinks, part)
+
+
+class _Ring(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, part: Part) -> Tensor:
+        total = Normaliser.empty(q[..., 0].float())
+        out = q.new_zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32)
+        for _, call in _calls(part, q, k, v):
+            found, normaliser = _computed(call)
+            merged = total.merged(normaliser)
+            out = out * total.share(merged)[..., None] + found.float() * normaliser.share(merged)[..., None]
+            total = merged
+        if sinks is not None:
+            merged = total.with_sinks(sinks[None, :, None])
+            out, total = out * total.share(merged)[..., None], merged
+        written = out.to(q.dtype)
+        ctx.save_for_backward(q, k, v, sinks, written, *total)
+        ctx.part = part
+        return written
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, sinks, out, highest, log_sum = ctx.saved_tensors
+        part, total = ctx.part, Normaliser(highest, log_sum)
+        dq = torch.zeros_like(q, dtype=torch.float32)
+        d_rows = k.new_zeros(k.shape[2], k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3]), dtype=torch.float32)
+        back = _Back(part, d_rows)
+        for source, call in _calls(part, q, k, v):
+            d_part, dk, dv, *_ = native.backward(call, out, total.highest, total.log_sum, d_out.contiguous())
+            dq += d_part
+            back.send(source, _rows_of(dk.float(), dv.float()))
+        back.finish()
+        dk, dv = _split(d_rows.to(k.dtype), k, v)
+        d_sinks = None
+        if sinks is not None:
+            share = torch.exp(sinks[None, :, None].float() - total.highest - total.log_sum)
+            d_sinks = sinks_gradient(share, out.float(), d_out).to(sinks.dtype)
+        return dq.to(q.dtype), dk, dv, d_sinks, None
+
+
+def _calls(part: Part, q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[int, AttentionCall]]:
+    """(the process, the call of this process's rows over its keys), this one first; the next keys come meanwhile."""
+    rows, routes = _rows_of(k, v), part.routes
+    count = part.layout.processes
+    # In step s each process sends to the one s places on, and receives from the one s places back.
+    coming = _exchanged(part, rows, part.rank, part.rank)
+    for step in range(1, count + 1):
+        process, received, works = coming
+        if step < count:
+            coming = _exchanged(part, rows, (part.rank + step) % count, (part.rank - step) % count)
+        _wait(part, works)
+        if len(received):
+            keys = routes.keys[routes.receives[process]]
+            yield process, _call(part, q, *_split(received, k, v), keys=keys, process=process)
+
+
+def _exchanged(part: Part, rows: Tensor, to: int, source: int) -> tuple[int, Tensor, list[Any]]:
+    """Begin to send what `to` needs, and to receive what is needed of `source`."""
+    sent = rows[part.routes.sends[to]]
+    if source == part.rank:
+        return source, sent, []
+    received = rows.new_empty(part.routes.receive_counts[source], rows.shape[1])
+    works: list[Any] = [sent]  # held until it is sent
+    with talking(part.group):
+        if len(sent):
+            works.append(dist.isend(sent.view(torch.uint8), group=part.group, group_dst=to))
+        if len(received):
+            works.append(dist.irecv(received.view(torch.uint8), group=part.group, group_src=source))
+    return source, received, works
+
+
+def _wait(part: Part, works: list[Any]) -> None:
+    with talking(part.group):
+        for each in works[1:]:
+            each.wait()
+
+
+class _Back:
+    """Gradients of keys and values on their way to the processes that hold these; they are added there."""
+
+    def __init__(self, part: Part, into: Tensor) -> None:
+        self.part, self.into = part, into
+        self.works: list[list[Any]] = []
+
+    def send(self, process: int, rows: Tensor) -> None:
+        """Those of the keys of a process."""
+        if process == self.part.rank:
+            self.into.index_add_(0, self.part.routes.sends[process], rows)
+            return
+        rows = rows.contiguous()
+        with talking(self.part.group):
+            self.works.append(
+                [rows, dist.isend(rows.view(torch.uint8), group=self.part.group, group_dst=process, tag=1)]
+            )
+
+    def finish(self) -> None:
+        """Add what the others have sent, in the order of processes, so that sums come out alike."""
+        part = self.part
+        for source, sends in enumerate(part.routes.sends):
+            if source == part.rank or not len(sends):
+                continue
+            received = self.into.new_empty(len(sends), self.into.shape[1])
+            with talking(part.group):
+                coming: Any = dist.irecv(received.view(torch.uint8), group=part.group, group_src=source, tag=1)
+            coming.wait()
+            self.into.index_add_(0, sends, received)
+        for each in self.works:
+            _wait(part, each)
+
+
+def _call(part: Part, q: Tensor, k: Tensor, v: Tensor, *, keys: Tensor, process: int) -> AttentionCall:
+    options: dict[str, Any] = {name: part.options.get(name) for name in ("scale", "softcap")}
+    return make_call(q, k, v, mask=part.masked(keys, process), bias=part.bias_of(keys), **options)
+
+
+def _computed(call: AttentionCall) -> tuple[Tensor, Normaliser]:
+    """The output over some keys, and its normaliser."""
+    out = call.q.new_empty((*call.q.shape[:3], call.v.shape[3]))
+    highest, log_sum = (call.q.new_empty(call.q.shape[:3], dtype=torch.float32) for _ in range(2))
+    if native.forward(call, out, highest=highest, log_sum=log_sum):
+        return out, Normaliser(highest, log_sum)
+    # NaN or infinity: by the definition, so that it reaches only the rows that may see it.
+    return reference.run(call), Normaliser.of(call.scores())
+
+
+def _rows_of(k: Tensor, v: Tensor) -> Tensor:
+    """[B, G, S, D] and [B, G, S, E] as rows [S, B G (D + E)]."""
+    return torch.cat([k, v], -1).permute(2, 0, 1, 3).reshape(k.shape[2], -1)
+
+
+def _split(rows: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+    """The opposite, with the sizes of k and v."""
+    heads = rows.unflatten(1, (k.shape[0], k.shape[1], -1)).permute(1, 2, 0, 3)
+    return list(heads.split([k.shape[3], v.shape[3]], -1))
