@@ -203,8 +203,8 @@ class Wrong(AttentionCall):
 
     factor = 0.9
 
-    def weights(self, *choice: Any, **more: Any) -> torch.Tensor:
-        return super().weights(*choice, **more) * self.factor
+    def scores(self, *choice: Any, **more: Any) -> torch.Tensor:
+        return super().scores(*choice, **more) * self.factor
 
 
 class Unknown(Wrong):
