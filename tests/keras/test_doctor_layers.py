@@ -40,8 +40,14 @@ CASES = [case for i, case in enumerate(TUTORIAL) if not case[2] or i % 2]  # the
 CASES += [case for case in each() if case in FEW and (BACKEND != "torch" or case != UNSEEN)]
 
 
+def in_time(cases: list[tuple[str, str, str]]) -> list[Any]:
+    """All healthy forms, and every other mistake; the others are slow."""
+    wrong = [case for case in cases if case[2]][1::2]
+    return [pytest.param(*case, marks=pytest.mark.slow if case in wrong else ()) for case in cases]
+
+
 @pytest.mark.every_backend
-@pytest.mark.parametrize(("file", "name", "wrong"), CASES)
+@pytest.mark.parametrize(("file", "name", "wrong"), in_time(CASES))
 def test_each_mistake_is_named_and_the_healthy_form_has_none(file: str, name: str, wrong: str) -> None:
     diagnosis = examined(file, name, wrong)
     bugs = {x.name for x in diagnosis.bugs}
@@ -68,7 +74,14 @@ QUICK = {"jax": ("Attention",), "tensorflow": ("MultiHeadAttention", "Attention"
 
 
 @pytest.mark.every_backend
-@pytest.mark.parametrize("name", [x for x in LIBRARY if BACKEND == "torch" or x in QUICK])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(x, marks=pytest.mark.slow if x in ("DecoderLayer", "GroupQueryAttention") else ())
+        for x in LIBRARY
+        if BACKEND == "torch" or x in QUICK
+    ],
+)
 def test_the_layers_of_the_libraries_are_healthy(name: str) -> None:
     """Their masks (query_mask, value_mask, attention_mask, use_causal_mask) are arguments like any other."""
     diagnosis = headwise.diagnose(LIBRARY[name](), make=LIBRARY[name], timeout=None)

@@ -42,6 +42,7 @@ def test_by_clang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[-1] == f"{here[-1]}: done, chosen by itself"
 
 
+@pytest.mark.slow
 def test_aarch64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor with bf16 takes it, and one without takes NEON."""
     if shutil.which("qemu-aarch64") is None:

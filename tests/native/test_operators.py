@@ -87,6 +87,7 @@ def test_an_exported_program_has_it_by_name_alone() -> None:
         torch.testing.assert_close(program.module()(*given), Layer(kernel)(*given), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of torch itself
 def test_a_package_of_aotinductor_calls_it(tmp_path: Path) -> None:
     given = tuple(x.detach() for x in inputs())

@@ -99,9 +99,17 @@ def test_reset_parameters_starts_anew(called: Called) -> None:
 
 # The encoder is made of the layers that are left out, and the decoder of those that are not.
 LEFT_OUT = (*PLAIN, "encoder layer", "decoder")
+QUICK = ("decoder layer", "latent, absorb", "multi-head, everything", "multi-head, window")
 
 
-@pytest.mark.parametrize("name", sorted(name for name, case in CASES.items() if case.decodes and name not in LEFT_OUT))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name, case in sorted(CASES.items())
+        if case.decodes and name not in LEFT_OUT
+    ],
+)
 def test_a_compiled_step_on_a_cache_gives_what_the_whole_does(name: str) -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()

@@ -1,6 +1,6 @@
 """Random calls that several processes share, and the same call by one process.
 
-    torchrun --nproc-per-node 4 tests/parallel/cases.py --first 0 --count 100
+torchrun --nproc-per-node 4 tests/parallel/cases.py --first 0 --count 100
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def mask_for(draw: random.Random, length: int, batch: int) -> Mask | None:
         masks.lengths(torch.tensor([draw.randrange(1, length + 1) for _ in range(batch)])),
         masks.prefix(draw.randrange(1, length)),
         masks.global_tokens(draw.randrange(length)) | masks.window(3, 3),
-        masks.from_tensor(torch.rand(length, length, generator=torch.Generator().manual_seed(draw.randrange(99))) < 0.3),
+        masks.from_tensor(
+            torch.rand(length, length, generator=torch.Generator().manual_seed(draw.randrange(99))) < 0.3
+        ),
         masks.dilated(draw.randrange(1, 4), draw.randrange(1, 4)),
     ]
     mask = draw.choice(kinds)

@@ -230,6 +230,7 @@ def test_what_cannot_be_done_leaves_nothing(tmp_path: Path, name: str, out: str,
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
 
 
+@pytest.mark.slow
 def test_two_workers_of_ray_write_what_one_process_writes(tmp_path: Path, encoder: SentenceEncoder) -> None:
     """In a process of its own: Ray starts others, and warns."""
     pytest.importorskip("ray.data", reason="ray is not installed: pip install headwise[ray]")
