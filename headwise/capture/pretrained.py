@@ -153,7 +153,7 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
             trust_remote_code=False,
             output_loading_info=True,
         )
-        missing = tuple(sorted(info["missing_keys"]))
+        missing = _missing(info)
         _check_weights(name, config, model, missing)
         if generates and missing:
             raise CheckpointError(f"{name} cannot generate: the checkpoint has no {', '.join(missing[:3])}")
@@ -221,7 +221,7 @@ def load_pictured(name: str) -> Pictured:
         model, info = transformers.AutoModel.from_pretrained(
             name, config=config, dtype="auto", trust_remote_code=False, output_loading_info=True
         )
-    missing = tuple(sorted(info["missing_keys"]))
+    missing = _missing(info)
     _check_weights(name, config, model, missing)
     return Pictured(name, getattr(model, "vision_model", model).eval(), processor, missing)
 
@@ -299,6 +299,11 @@ def _continued(prompt: Tokens, whole: Tokens) -> Tokens:
 
 
 # --- Loading ----------------------------------------------------------------------------------------------------------
+
+
+def _missing(info: Any) -> tuple[str, ...]:
+    """The parameters that the checkpoint lacks, but for a pooler: it reads what attention has computed."""
+    return tuple(sorted(key for key in info["missing_keys"] if not key.startswith("pooler.")))
 
 
 def _check_weights(name: str, config: Any, model: nn.Module, missing: Sequence[str]) -> None:

@@ -509,10 +509,10 @@ class Watcher:
             unmatched = {each: select(self._seen_names, [each])[1] for each in only}
             notes += [f"only={each!r}: {messages[0]}" for each, messages in unmatched.items() if messages][:8]
         elif not sites:
-            notes.append(
-                f"no attention was seen: looked for {self._looked_for()} of the {type(self._model).__name__} that ran "
-                "inside the context"
-            )
+            name = type(self._model).__name__
+            ran = any(self._runs.values()) or not self._runs
+            looked = f"looked for {self._looked_for()} of the {name} that ran inside the context"
+            notes.append("no attention was seen: " + (looked if ran else f"the {name} did not run inside the context"))
         return Coverage(tuple(sites), tuple(notes))
 
 

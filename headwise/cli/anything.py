@@ -14,7 +14,7 @@ from headwise.cli.layers import LayerRange, choose_layers
 from headwise.cli.loading import tell_missing
 from headwise.cli.output import Say
 from headwise.cli.unknown import tell_unknown
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, FileError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,6 +81,10 @@ def view_images(
     from headwise.capture.pretrained import load_pictured
     from headwise.models.checkpoint import located
 
+    for path in paths:
+        if not path.is_file():
+            received = "a folder" if path.is_dir() else "no such file"
+            raise FileError(f"--image {path}: expected an image file. Received: {received}")
     pictured = load_pictured(located(model))
     tell_missing(pictured)
     seen = []

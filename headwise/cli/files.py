@@ -79,9 +79,18 @@ def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
             name = "TEXT" if len(texts) == 1 else f"TEXT {number}"
             # Python turns bytes of the command line that are not UTF-8 into lone surrogates.
             text = _decode(text.encode("utf-8", "surrogateescape"), name)
+            if _is_file(text):
+                click.echo(f"headwise: {name}: " + said(f"read as a text. To read the file: --file {text}"), err=True)
             yield NamedText(name, _beginning(text), text)
     for path in files:
         yield _read_stdin() if str(path) == STDIN else _read_file(path)
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return len(text) < 256 and Path(text).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _beginning(text: str) -> str:

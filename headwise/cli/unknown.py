@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 def tell_unknown(name: str, tokens: Tokens) -> None:
     """Print how many tokens of a text the model does not know, if any."""
+    from headwise.language import said
     from headwise.records.summary import unknown_said
 
-    if said := unknown_said(tokens.unknown_count, len(tokens.labels)):
-        click.echo(f"headwise: {name}: {said}, which reads [UNK] instead", err=True)
+    if told := unknown_said(tokens.unknown_count, len(tokens.labels)):
+        click.echo(f"headwise: {name}: {told}" + said(", which reads [UNK] instead"), err=True)

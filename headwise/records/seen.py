@@ -289,7 +289,9 @@ class Seen:
         received = ", ".join(
             f"{side} tokens={_counts(tokens)}" for side, tokens in (("target", target), ("source", source)) if tokens
         )
-        hint = '. An encoder-decoder needs both: seen.tokens = {"source": ..., "target": ...}' if source is None else ""
+        hint = ""
+        if source is None and any(each.site is not None and each.site.kind == "cross" for each in self.records):
+            hint = '. An encoder-decoder needs both: seen.tokens = {"source": ..., "target": ...}'
         if any(len(each.labels) == q_len + 1 == k_len + 1 for each in target or ()):
             hint = ". The last token that generate() returns was never read: leave it out"
         if len({record.shape[2:] for record in self.records}) > 1 and len(self.records) > len(self.layers):

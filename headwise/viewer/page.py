@@ -43,6 +43,8 @@ def write_page(
         FileError: the file cannot be written. No partial file is left behind.
     """
     path, parts = Path(path), whole_page(inputs, title=title, made=made, language=language)
+    if path.is_dir():
+        raise FileError(f"cannot write the page to {path}: expected a file. Received: a folder. Choose a file in it")
     try:
         with replacing(path) as part, part.open("w", encoding="utf-8", newline="\n") as out:
             out.writelines(parts)

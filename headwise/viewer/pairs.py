@@ -133,12 +133,13 @@ class _Readable:
 
 
 def _are_readable(tokens: Tokens) -> Tensor:
-    """Letters or digits, but not one Latin letter alone: that is a piece of a word, or says little."""
+    """Letters or digits, but not one Latin letter alone (a piece of a word, or says little), and known to the model."""
     readable = [
         any(map(str.isalnum, label)) and not (len(label.strip()) == 1 and label.strip().isascii())
         for label in tokens.labels
     ]
-    return torch.tensor([is_name and not special for is_name, special in zip(readable, tokens.special, strict=True)])
+    unknown = tokens.unknown or [False] * len(readable)
+    return torch.tensor(readable) & ~(torch.tensor(tokens.special) | torch.tensor(unknown)).bool()
 
 
 def _distinct(found: Iterable[tuple[float, Pair]]) -> list[Pair]:
