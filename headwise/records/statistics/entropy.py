@@ -16,7 +16,7 @@ class Entropy(Statistic):
 
     name = "entropy"
     unit = "nats"
-    sentence = "How widely a query spreads its attention: 0 looks at one key only. The learned sink counts as a key."
+    sentence = "How widely a query spreads its attention: 0 looks at one key only. A learned sink counts as a key."
     column = Column("entropy")
     overwrites = "scores"
     native = ("entropy",)
