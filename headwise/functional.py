@@ -21,6 +21,7 @@ from headwise.records.record import AttentionRecord
 from headwise.shapes import check_qkv
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
     from typing_extensions import Unpack
 
     from headwise.options import OptionArguments
@@ -161,6 +162,7 @@ def _small(q: Tensor, k: Tensor | Int8, v: Tensor | Int8, scale: float | None) -
     return run_at_once(q, k, v, check_scale(scale))
 
 
+@overload
 def plan(
     q: Tensor,
     k: Tensor | Int8,
@@ -168,12 +170,42 @@ def plan(
     *,
     mask: Mask | Tensor | None = None,
     kernel: str = "auto",
+    mesh: None = None,
     **options: Unpack[OptionArguments],
-) -> Plan:
+) -> Plan: ...
+
+
+@overload
+def plan(
+    q: Tensor,
+    k: Tensor | Int8,
+    v: Tensor | Int8,
+    *,
+    mask: Mask | Tensor | None = None,
+    kernel: str = "auto",
+    mesh: DeviceMesh,
+    **options: Unpack[OptionArguments],
+) -> parallel.ParallelPlan: ...
+
+
+def plan(
+    q: Tensor,
+    k: Tensor | Int8,
+    v: Tensor | Int8,
+    *,
+    mask: Mask | Tensor | None = None,
+    kernel: str = "auto",
+    mesh: DeviceMesh | None = None,
+    **options: Unpack[OptionArguments],
+) -> Plan | parallel.ParallelPlan:
     """How `attention` with the same arguments would run: the kernel, its cost, and why not the others. Runs nothing.
 
     What the tensors hold does not matter (`torch.empty` will do), their shapes, dtype, device and requires_grad do.
+    With a `mesh`, of one dimension, they are those of the whole sequence, and the plan is that of `context_parallel`:
+    rows, cells, keys and bytes of each process, and how long it waits.
     """
+    if mesh is not None:
+        return parallel.planned(make_call(q, k, v, mask=mask, **options), mesh)
     return make_plan(make_call(q, k, v, mask=mask, **options), kernel)
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headwise import masks
+from headwise import masks, parallel
 from headwise.errors import CheckpointError, ShapeError
 from headwise.models import checkpoint
 from headwise.models.families import FAMILIES, BertConfig, read_config
@@ -113,7 +113,7 @@ class Bert(nn.Module):
         """
         config = self.config
         check_ids("input_ids", input_ids, config.vocab_size)
-        if input_ids.shape[1] > config.max_positions:
+        if parallel.length_of(input_ids.shape[1]) > config.max_positions:
             raise ShapeError(
                 f"input_ids: expected at most {config.max_positions} tokens, the model's limit. Received: "
                 f"input_ids={list(input_ids.shape)}. Cut or split the text"
@@ -128,6 +128,7 @@ class Bert(nn.Module):
         check_ids("token_type_ids", token_type_ids, max(config.num_token_types, 1))
 
         real = as_real(real, *input_ids.shape)
+        real = None if real is None else parallel.whole(real)
         # Without padding there is no mask, so that no layer has to look for it.
         if real is not None and not torch.compiler.is_compiling() and bool(real.all()):
             real = None
@@ -136,6 +137,9 @@ class Bert(nn.Module):
             mask = masks.padding(real)
             if config.first_position:  # RoBERTa's kind
                 places = (real.long().cumsum(1) - 1).clamp(min=0)
+        if parallel.current() is not None:
+            places = parallel.positions_here(input_ids.shape[1], input_ids.device) if places is None else places
+            places = places if places.ndim == 1 else parallel.rows_here(places)
         return self.through(self.embeddings(input_ids, token_type_ids, places), mask)
 
     def encoder(self, dtype: Dtype | None = None) -> Encoder | None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from headwise import masks
+from headwise import masks, parallel
 from headwise.call import fit_mask
 from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.masks import Mask
@@ -74,6 +74,7 @@ def check_mask(mask: Mask | Tensor | None, query: Tensor, heads: int | None, k_l
 def with_real(mask: Mask | Tensor | None, real: Tensor | None) -> Mask | None:
     """The pairs that `mask` allows, of those whose key is a real token; `real` is bool [B, K]."""
     mask = None if mask is None else as_mask("mask", mask)
+    real = None if real is None else parallel.whole(real)
     # On the CPU the check costs nothing, and the kernels need not look for padding that is not there.
     if real is None or (not torch.compiler.is_compiling() and real.device.type == "cpu" and bool(real.all())):
         return mask
@@ -85,6 +86,7 @@ def follows(real: Tensor | None, *, cached: bool) -> bool:
     """Whether no padding is known to stand between the real tokens of a row, bool [B, K]. A cache sees to it."""
     if real is None or cached:
         return True
+    real = parallel.whole(real)
     if torch.compiler.is_compiling() or real.device.type != "cpu":
         return False
     begins = real & ~pad(real, (1, 0))[:, :-1]
@@ -97,6 +99,6 @@ def positions_of(x: Tensor, cache: Cache | None, real: Tensor | None, given: Ten
         return given  # the scheme checks their shape: of patches they are (row, column)
     if cache is not None:
         return cache.next_positions(x.shape[1], real, device=x.device)
-    if real is not None:
-        return (real.long().cumsum(1) - 1).clamp(min=0)
-    return torch.arange(x.shape[1], device=x.device)
+    if real is None:
+        return parallel.positions_here(x.shape[1], x.device)
+    return parallel.rows_here((parallel.whole(real).long().cumsum(1) - 1).clamp(min=0))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from headwise import parallel
 from headwise.call import make_call
 from headwise.errors import ArgumentError, ShapeError
 from headwise.kernels import KERNELS
@@ -192,6 +193,11 @@ class MultiHeadAttention(HeadSizes, nn.Module):
                 check_mask(mask, query, self.num_heads, cache.size + query.shape[1])
             q, k, v, places, real = self._read_itself(query, key, value, cache, real, position_ids)
         else:
+            if parallel.current() is not None:
+                raise ArgumentError(
+                    "context_parallel: expected a module that reads its own sequence. Received: keys of another one. "
+                    "Compute cross-attention outside of it"
+                )
             q, k, v, places = self._read_other(query, key, value, cache, real, position_ids)
 
         mask = with_real(mask, real)
@@ -202,13 +208,18 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         if self.positions is not None and places is not None and slopes is None:
             # A scheme that knows the mask may leave out what a row has in common, and take positions to rise and to
             # end alike: a sink sees the one; positions that are not counted need not do the other.
-            known = mask if self.sinks is None and counted else None
+            known = mask if self.sinks is None and counted and parallel.current() is None else None
             bias = self.positions.bias(q, *places, mask=known, scale=self.scale)
         given: dict[str, Any] = {"mask": mask, "bias": bias, "slopes": slopes, "scale": self.scale}
         given |= {"softcap": self.softcap, "sinks": self.sinks}
         run: dict[str, Any] = {"dropout": self.dropout if self.training else 0.0, "kernel": self.kernel}
         y_BHQE, found = attend("self" if reads_itself else "cross", q, k, v, record=record, **given, **run)
         if self.positions is not None and places is not None and self.positions.uses_values:
+            if parallel.current() is not None:
+                raise ArgumentError(
+                    f"context_parallel: {type(self.positions).__name__} adds to the values what it computes from all "
+                    "weights of a row. Take positions that do not"
+                )
             call = make_call(q, k, v, **given).dequantized()
             extra = self.positions.values(call.weights(), *places)
             y_BHQE = y_BHQE if extra is None else y_BHQE + extra.to(y_BHQE.dtype)
@@ -235,9 +246,9 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             return q, held_k, held_v, None, cache.key_real
         query_ids = positions_of(query, cache, real, ids)
         if cache is None:
-            length = query.shape[1]
+            length = parallel.length_of(query.shape[1])
             rotated = scheme.rotate(q, query_ids, length), scheme.rotate(k, query_ids, length)
-            return *rotated, v, (query_ids, query_ids), real
+            return *rotated, v, (query_ids, parallel.keys_of(query_ids)), real
         length = query.shape[1] + cache.length
         if ids is not None and (scheme.depends_on_length or type(scheme).bias is not Positions.bias):
             raise ArgumentError(

@@ -12,11 +12,12 @@ from headwise.parallel.context import (
     keys_of,
     length_of,
     positions_here,
+    rows_here,
     shard,
     whole,
 )
 from headwise.parallel.layout import WAYS, Layout, deal
-from headwise.parallel.paper import ParallelPlan, on_paper
+from headwise.parallel.paper import ParallelPlan, on_paper, planned
 
 __all__ = [
     "WAYS",
@@ -30,7 +31,9 @@ __all__ = [
     "keys_of",
     "length_of",
     "on_paper",
+    "planned",
     "positions_here",
+    "rows_here",
     "shard",
     "whole",
 ]

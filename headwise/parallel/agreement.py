@@ -26,9 +26,14 @@ def digest_of(mask: Mask | None) -> int:
 
 
 def digest_of_options(options: dict[str, Any]) -> int:
-    """The same of numbers, and of the shapes of tensors."""
-    told = {name: tuple(x.shape) if isinstance(x, Tensor) else x for name, x in sorted(options.items())}
+    """The same of numbers, and of the shapes of tensors; a bias may have each process's own rows."""
+    told = {name: _shape(name, x) if isinstance(x, Tensor) else x for name, x in sorted(options.items())}
     return _number(repr(told).encode())
+
+
+def _shape(name: str, x: Tensor) -> tuple[object, ...]:
+    rows = x.ndim - 2 if name == "bias" else None
+    return tuple("rows" if dim == rows and size > 1 else size for dim, size in enumerate(x.shape))
 
 
 def _number(written: bytes) -> int:

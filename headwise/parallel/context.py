@@ -208,10 +208,21 @@ def positions_here(count: int, device: torch.device) -> Tensor:
     return positions
 
 
-def keys_of(positions: Tensor) -> Tensor:
-    """The positions of the keys that rows at `positions` may see: those of the whole sequence; outside the same."""
+def rows_here(x: Tensor, dim: int = 1) -> Tensor:
+    """This process's rows of something of the whole sequence; x outside."""
     here = current()
-    return positions if here is None else torch.arange(_layout(here, "positions").length, device=positions.device)
+    return x if here is None else _layout(here, "positions").shard(x, here.rank, dim)
+
+
+def keys_of(positions: Tensor) -> Tensor:
+    """The positions, [S] or [B, S], of the keys that rows at `positions` may see: of all; outside the same."""
+    here = current()
+    if here is None:
+        return positions
+    layout = _layout(here, "positions")
+    if positions.ndim == 1 and torch.equal(positions, layout.positions[here.rank].to(positions.device)):
+        return torch.arange(layout.length, device=positions.device)
+    return gather(positions, layout, here.mesh, dim=positions.ndim - 1)
 
 
 def length_of(count: int) -> int:

@@ -231,6 +231,8 @@ def _dealt(grid: Grid, processes: int) -> Iterator[tuple[float, int, str, Ints]]
     mean = max(grid.cells.sum() / processes, 1e-9)
     for name, way in WAYS.items():
         owner = way(grid, processes)
+        if len(np.unique(owner)) < processes:  # of a sequence of few rows
+            continue
         cells, needed = grid.per_process(owner, processes)
         keys = int(grid.keys_from_others(owner, needed).max())
         yield float(cells.max() / mean) if grid.cells.any() else 1.0, keys, name, owner

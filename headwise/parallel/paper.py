@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from headwise.call import AttentionCall
 from headwise.errors import ArgumentError
 from headwise.language import said
 from headwise.masks import Mask
 from headwise.parallel.layout import Layout, deal
 from headwise.parallel.strategies import STRATEGIES
-from headwise.parallel.strategies.part import GLOO, Cost, Sizes
+from headwise.parallel.strategies.part import GLOO, NCCL, Cost, Sizes
 from headwise.tables import Printed, padded
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 SHOWN = 16  # processes in the table
 
@@ -57,6 +62,16 @@ class ParallelPlan(Printed):
         if self.layout.processes > SHOWN:
             lines.append(f"     ... and {self.layout.processes - SHOWN} more")
         return "\n".join(lines)
+
+
+def planned(call: AttentionCall, mesh: DeviceMesh) -> ParallelPlan:
+    """The plan of a call on the processes of a mesh. ArgumentError for keys of another sequence than the queries."""
+    batch, heads, q_len, k_len = call.shape
+    if q_len != k_len:
+        raise ArgumentError(f"mesh: expected queries and keys of one sequence. Received: Q={q_len}, K={k_len}")
+    sizes: dict[str, Any] = {"batch": batch, "heads": heads, "key_heads": call.k.shape[1], "dim": call.q.shape[3]}
+    bandwidth = NCCL if call.q.is_cuda else GLOO
+    return on_paper(call.mask, q_len, mesh.size(), **sizes, dtype=call.q.dtype, bandwidth=bandwidth)
 
 
 def on_paper(

@@ -1,0 +1,271 @@
+"""One of several processes that share a sequence: runs the checks of a set, and writes what each came to.
+
+python tests/parallel/worker.py FOLDER RANK COUNT SET
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+import headwise
+from headwise import edits, masks, parallel
+from headwise.errors import HeadwiseError
+from headwise.masks import Mask
+from headwise.models import Bert, BertConfig
+from headwise.models.language_model import CausalConfig, CausalLanguageModel
+from headwise.nn import Encoder, MultiHeadAttention, MultiHeadLatentAttention, positions
+from tests.parallel.cases import check_case
+
+LENGTH = 37
+IDS = torch.arange(LENGTH) // 9
+
+
+def fuzz(mesh: DeviceMesh, strategy: str, first: int, count: int, length: int | None = None) -> None:
+    agree = sum(check_case(seed, mesh, strategy, length) for seed in range(first, first + count))
+    assert agree >= count / 2, f"{agree} of {count} were not refused"
+
+
+# --- Modules ----------------------------------------------------------------------------------------------------------
+
+
+def same_module(mesh: DeviceMesh, module: nn.Module, mask: Mask | None) -> None:
+    """A module over a sequence that is shared: its output and all gradients are those of one process."""
+    module = module.double()
+    x = torch.randn(2, LENGTH, 16, dtype=torch.float64)
+    expected = module(x, mask=mask)
+    d_out = torch.randn_like(expected)
+    wanted = torch.autograd.grad(expected, list(module.parameters()), d_out)
+    layout = parallel.deal(mask, LENGTH, mesh)
+    with headwise.context_parallel(mesh, layout):
+        out = module(headwise.shard(x, layout, mesh), mask=mask)
+    found = torch.autograd.grad(out, list(module.parameters()), headwise.shard(d_out, layout, mesh))
+    torch.testing.assert_close(headwise.gather(out, layout, mesh), expected.detach(), atol=1e-10, rtol=1e-10)
+    for mine, full in zip(found, wanted, strict=True):
+        total = mine.clone()
+        dist.all_reduce(total)
+        torch.testing.assert_close(total, full, atol=1e-9, rtol=1e-9)
+
+
+def modules() -> dict[str, tuple[Callable[[], nn.Module], Mask | None]]:
+    causal = masks.causal()
+    sizes: dict[str, Any] = {"q_rank": None, "kv_rank": 8, "nope_dim": 4, "rope_dim": 4, "value_head_dim": 4}
+    return {
+        "multi-head": (lambda: MultiHeadAttention(16, 4), masks.documents(IDS) & causal),
+        "rope, grouped": (lambda: MultiHeadAttention(16, 4, num_kv_heads=2, positions=positions.Rope(4)), causal),
+        "ALiBi": (lambda: MultiHeadAttention(16, 4, positions=positions.Alibi(4)), causal),
+        "T5": (lambda: MultiHeadAttention(16, 4, positions=positions.T5Buckets(4)), None),
+        "sinks, softcap": (lambda: MultiHeadAttention(16, 4, sinks=True, softcap=4.0), masks.window(5, 5)),
+        "latent": (
+            lambda: MultiHeadLatentAttention(16, 4, **sizes),
+            causal,
+        ),
+        "encoder": (lambda: Encoder(16, num_layers=2, num_heads=4), masks.documents(IDS)),
+    }
+
+
+def padded(mesh: DeviceMesh) -> None:
+    """Which tokens are real is each process's own; positions count those of the whole sequence."""
+    real = torch.ones(2, LENGTH, dtype=torch.bool)
+    real[0, :5], real[1, -9:] = False, False
+    made = Encoder(16, num_layers=2, attention=lambda: MultiHeadAttention(16, 4, positions=positions.Rope(4)))
+    x = torch.randn(2, LENGTH, 16, dtype=torch.float64)
+    made = made.double()
+    expected = made(x, real=real)
+    layout = parallel.deal(None, LENGTH, mesh)
+    with headwise.context_parallel(mesh, layout):
+        out = made(headwise.shard(x, layout, mesh), real=headwise.shard(real, layout, mesh))
+    found = headwise.gather(out, layout, mesh)
+    torch.testing.assert_close(found[real], expected.detach()[real], atol=1e-10, rtol=1e-10)
+
+
+def bert(mesh: DeviceMesh) -> None:
+    model = Bert(BertConfig(50, 16, 2, 2, 32, 64)).double().eval()
+    ids = torch.randint(50, (2, LENGTH))
+    real = torch.ones(2, LENGTH, dtype=torch.bool)
+    real[1, 30:] = False
+    layout = parallel.deal(None, LENGTH, mesh)
+    part = headwise.shard(ids, layout, mesh)
+    for given in (None, real):
+        expected = model(ids, given).detach()
+        with headwise.context_parallel(mesh, layout):
+            out = model(part, None if given is None else headwise.shard(given, layout, mesh))
+        found, keep = headwise.gather(out, layout, mesh), real if given is not None else torch.ones_like(real)
+        torch.testing.assert_close(found[keep], expected[keep], atol=1e-10, rtol=1e-10)
+
+
+def language_model(mesh: DeviceMesh) -> None:
+    """Ten steps of training: the losses of one process."""
+
+    def make() -> CausalLanguageModel:
+        torch.manual_seed(3)
+        return CausalLanguageModel(CausalConfig(30, 16, 2, 2, 0.0)).double()
+
+    ids = torch.randint(30, (2, LENGTH + 1))
+    inputs, labels = ids[:, :-1], ids[:, 1:]
+    layout = parallel.deal(masks.causal(), LENGTH, mesh)
+    losses: dict[str, list[float]] = {"one": [], "shared": []}
+    for how, into in losses.items():
+        model = make()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(10):
+            if how == "one":
+                loss = nn.functional.cross_entropy(model(inputs).flatten(0, 1), labels.flatten())
+                loss.backward()
+            else:
+                here, wanted = (headwise.shard(x, layout, mesh) for x in (inputs, labels))
+                with headwise.context_parallel(mesh, layout):
+                    logits = model(here)
+                loss = nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum")
+                loss = loss / labels.numel()
+                loss.backward()
+                loss = loss.detach().clone()
+                dist.all_reduce(loss)
+                for each in model.parameters():
+                    dist.all_reduce(each.grad)
+            optimizer.step()
+            optimizer.zero_grad()
+            into.append(float(loss.detach()))
+    torch.testing.assert_close(losses["shared"], losses["one"], atol=1e-9, rtol=1e-9)
+
+
+# --- Watching and editing ---------------------------------------------------------------------------------------------
+
+
+def watched(mesh: DeviceMesh) -> None:
+    """Each process's record has its rows over the keys that it got; together they are the weights."""
+    model = MultiHeadAttention(16, 4, positions=positions.Rope(4)).double()
+    x, mask = torch.randn(1, LENGTH, 16, dtype=torch.float64), masks.causal()
+    with headwise.watch(model) as whole:
+        model(x, mask=mask)
+    layout = parallel.deal(mask, LENGTH, mesh)
+    with headwise.context_parallel(mesh, layout), headwise.watch(model) as seen:
+        model(headwise.shard(x, layout, mesh), mask=mask)
+    rows = layout.positions[dist.get_rank()]
+    keys = seen[0].mask.cols
+    expected = whole[0].weights()[0][:, rows]
+    torch.testing.assert_close(seen[0].weights()[0], expected[..., keys], atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(seen[0].entropy(), whole[0].entropy()[:, :, rows], atol=1e-8, rtol=1e-8)
+
+
+def edited(mesh: DeviceMesh) -> None:
+    model, mask = Encoder(16, num_layers=2, num_heads=4).double(), masks.causal()
+    x = torch.randn(1, LENGTH, 16, dtype=torch.float64)
+    layout = parallel.deal(mask, LENGTH, mesh)
+    with headwise.edit(model, [edits.ablate("layers.0", heads=[1])]):
+        expected = model(x, mask=mask)
+        with headwise.context_parallel(mesh, layout):
+            out = model(headwise.shard(x, layout, mesh), mask=mask)
+    torch.testing.assert_close(headwise.gather(out, layout, mesh), expected.detach(), atol=1e-10, rtol=1e-10)
+    assert (expected - model(x, mask=mask)).abs().max() > 1e-3
+
+
+# --- What cannot be ---------------------------------------------------------------------------------------------------
+
+
+def refused(mesh: DeviceMesh, run: Callable[[int], object], said: str) -> None:
+    """One error on every process."""
+    try:
+        with headwise.context_parallel(mesh):
+            run(dist.get_rank())
+        received = "nothing was raised"
+    except HeadwiseError as error:
+        received = str(error)
+    assert said in received, received
+
+
+def qkv(rows: int, heads: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+    return tuple(torch.randn(1, heads, rows, 4) for _ in range(3))  # type: ignore[return-value]
+
+
+def mistakes() -> dict[str, tuple[Callable[[int], object], str]]:
+    attention = headwise.attention
+    return {
+        "another mask": (lambda rank: attention(*qkv(8), mask=masks.window(rank, 0)), "expected the same mask"),
+        "another mask's ids": (
+            lambda rank: attention(*qkv(8), mask=masks.documents([0] * 15 + [rank])),
+            "expected the same mask",
+        ),
+        "other heads": (lambda rank: attention(*qkv(8, heads=2 + rank)), "expected the same H"),
+        "another option": (lambda rank: attention(*qkv(8), softcap=1.0 + rank), "expected the same options"),
+        "other rows": (lambda rank: attention(*qkv(8 + 4 * rank)), "expected the rows that were dealt"),
+        "a mask of one's own rows": (
+            lambda rank: attention(*qkv(8), mask=masks.documents([0] * 8)),
+            "the mask was made for K = 8",
+        ),
+        "a cache": (lambda rank: attention(qkv(1)[0], *qkv(8)[1:]), "expected queries and keys of the same rows"),
+        "positions that nobody knows": (
+            lambda rank: MultiHeadAttention(8, 2, positions=positions.Rope(4))(torch.randn(1, 8, 8)),
+            "must know which rows this process holds",
+        ),
+        "cross-attention": (
+            lambda rank: MultiHeadAttention(8, 2)(torch.randn(1, 8, 8), torch.randn(1, 8, 8)),
+            "expected a module that reads its own sequence",
+        ),
+    }
+
+
+def gone(mesh: DeviceMesh) -> None:
+    """The last process ends before its call; the others hear of it."""
+    if dist.get_rank() == dist.get_world_size() - 1:
+        sys.exit(0)
+    refused(mesh, lambda rank: headwise.attention(*qkv(8)), "lost the others")
+
+
+def sets() -> dict[str, dict[str, Callable[[DeviceMesh], object]]]:
+    masked = {
+        f"module: {name}": (lambda mesh, make=make, mask=mask: same_module(mesh, make(), mask))
+        for name, (make, mask) in modules().items()
+    }
+    wrong = {f"mistake: {name}": partial(refused, run=run, said=said) for name, (run, said) in mistakes().items()}
+    return {
+        "calls": {
+            "auto": lambda mesh: fuzz(mesh, "auto", 0, 40),
+            "heads": lambda mesh: fuzz(mesh, "heads", 300, 12),
+            "ring": lambda mesh: fuzz(mesh, "ring", 400, 14, 1300),
+        },
+        "few calls": {"auto": lambda mesh: fuzz(mesh, "auto", 500, 30)},
+        "modules": {
+            **masked,
+            "padding": padded,
+            "bert": bert,
+            "language model": language_model,
+            "watch": watched,
+            "edit": edited,
+            **wrong,
+        },
+        "gone": {"gone": gone},
+    }
+
+
+def main() -> None:
+    folder, rank, count, name = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=count, timeout=timedelta(seconds=60)
+    )
+    mesh = init_device_mesh("cpu", (count,))
+    found: dict[str, str] = {}
+    for check, run in sets()[name].items():
+        torch.manual_seed(0)
+        try:
+            run(mesh)
+            found[check] = ""
+        except Exception:
+            found[check] = traceback.format_exc()
+    (folder / f"found-{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
