@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 from torch import Tensor
 
-from headwise import parallel
 from headwise.call import AttentionCall, as_written, make_call
 from headwise.errors import RecordError
 from headwise.kernels import Plan, make_plan, run_at_once, run_call
 from headwise.masks import Mask
 from headwise.options import check_scale
+from headwise.parallel import context as parallel
+from headwise.parallel.paper import ParallelPlan, planned
 from headwise.quantized import Int8
 from headwise.records.record import AttentionRecord
 from headwise.shapes import check_qkv
@@ -185,7 +186,7 @@ def plan(
     kernel: str = "auto",
     mesh: DeviceMesh,
     **options: Unpack[OptionArguments],
-) -> parallel.ParallelPlan: ...
+) -> ParallelPlan: ...
 
 
 def plan(
@@ -197,7 +198,7 @@ def plan(
     kernel: str = "auto",
     mesh: DeviceMesh | None = None,
     **options: Unpack[OptionArguments],
-) -> Plan | parallel.ParallelPlan:
+) -> Plan | ParallelPlan:
     """How `attention` with the same arguments would run: the kernel, its cost, and why not the others. Runs nothing.
 
     What the tensors hold does not matter (`torch.empty` will do), their shapes, dtype, device and requires_grad do.
@@ -205,7 +206,7 @@ def plan(
     rows, cells, keys and bytes of each process, and how long it waits.
     """
     if mesh is not None:
-        return parallel.planned(make_call(q, k, v, mask=mask, **options), mesh)
+        return planned(make_call(q, k, v, mask=mask, **options), mesh)
     return make_plan(make_call(q, k, v, mask=mask, **options), kernel)
 
 

@@ -25,12 +25,13 @@ ROOT = Path(__file__).parents[1]
 # The public names of each package.
 PINNED = {
     "headwise": (
-        "AttentionRecord Bert Int8 Seen __version__ analyses attention capture diagnose doctor edit edits errors "
-        "experiments keras language load masks models nn plan plot show tasks testing view watch worksheet"
+        "AttentionRecord Bert Int8 Seen __version__ analyses attention capture context_parallel diagnose doctor edit "
+        "edits errors experiments gather keras language load masks models nn parallel plan plot shard show tasks "
+        "testing view watch worksheet"
     ),
     "headwise.masks": (
         "Extent Mask big_bird bits block_sparse causal dilated documents from_predicate from_tensor global_tokens "
-        "knockout lengths padding prefix recognise recognise_additive runs strided window"
+        "knockout lengths padding picked prefix recognise recognise_additive runs strided window"
     ),
     "headwise.nn": (
         "Cache Decoder DecoderLayer DropPath Encoder EncoderLayer FeedForward LatentAttention MultiHeadAttention "
@@ -52,6 +53,7 @@ PINNED = {
     ),
     "headwise.doctor": ("Comparison Diagnosis Finding Gradients Spec Where compare diagnose diagnose_model gradcheck"),
     "headwise.profiles": "CLASSES KINDS MEASURES Corpus Example Head Pair Profile load profile",
+    "headwise.parallel": "Layout ParallelPlan context_parallel deal gather on_paper positions_here shard",
     "headwise.worksheet": ("Axis Matrix Step Worksheet make of_weight write"),
     "headwise.testing": ("assert_healthy"),
 }

@@ -127,6 +127,14 @@ GROUPS = (
         ("headwise.tasks",),
     ),
     Group(
+        "parallel",
+        "Share a sequence",
+        "Attention over a sequence that several processes hold, with every mask. "
+        "[The guide](../distributed.md#a-sequence-that-several-processes-share).",
+        ("headwise.context_parallel", "headwise.shard", "headwise.gather"),
+        ("headwise.parallel",),
+    ),
+    Group(
         "ship",
         "Export and serve",
         "What `headwise export` and `headwise serve` call. "

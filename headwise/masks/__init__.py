@@ -16,6 +16,7 @@ from headwise.masks.global_tokens import global_tokens
 from headwise.masks.knockout import knockout
 from headwise.masks.mask import Mask
 from headwise.masks.padding import lengths, padding
+from headwise.masks.picked import picked
 from headwise.masks.prefix import prefix
 from headwise.masks.recognise import recognise
 from headwise.masks.runs import runs
@@ -35,6 +36,7 @@ __all__ = [
     "knockout",
     "lengths",
     "padding",
+    "picked",
     "prefix",
     "recognise",
     "recognise_additive",

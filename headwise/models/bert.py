@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headwise import masks, parallel
+from headwise import masks
 from headwise.errors import CheckpointError, ShapeError
 from headwise.models import checkpoint
 from headwise.models.families import FAMILIES, BertConfig, read_config
@@ -31,6 +31,7 @@ from headwise.nn.norm import LayerNorm
 from headwise.nn.positions import Positions, Rope, T5Buckets
 from headwise.nn.real import as_real
 from headwise.nn.transformer_layer import EncoderLayer
+from headwise.parallel import context as parallel
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from headwise import masks, parallel
+from headwise import masks
 from headwise.call import fit_mask
 from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.masks import Mask
 from headwise.masks.cellwise import as_mask
 from headwise.nn.cache import Cache
+from headwise.parallel import context as parallel
 
 
 def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None, linear: nn.Module | None = None) -> None:

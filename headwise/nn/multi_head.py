@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from headwise import parallel
 from headwise.call import make_call
 from headwise.errors import ArgumentError, ShapeError
 from headwise.kernels import KERNELS
@@ -23,6 +22,7 @@ from headwise.nn.positions import Positions
 from headwise.nn.real import as_real
 from headwise.nn.state_dict import load_other_names
 from headwise.nn.trace import attend
+from headwise.parallel import context as parallel
 from headwise.quantized import Int8
 from headwise.records import AttentionRecord
 

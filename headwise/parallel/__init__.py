@@ -4,36 +4,8 @@ Dimension letters: P processes, N positions of the whole sequence, S those of th
 `headwise.shapes`.
 """
 
-from headwise.parallel.context import (
-    alone,
-    context_parallel,
-    current,
-    gather,
-    keys_of,
-    length_of,
-    positions_here,
-    rows_here,
-    shard,
-    whole,
-)
-from headwise.parallel.layout import WAYS, Layout, deal
-from headwise.parallel.paper import ParallelPlan, on_paper, planned
+from headwise.parallel.context import context_parallel, gather, positions_here, shard
+from headwise.parallel.layout import Layout, deal
+from headwise.parallel.paper import ParallelPlan, on_paper
 
-__all__ = [
-    "WAYS",
-    "Layout",
-    "ParallelPlan",
-    "alone",
-    "context_parallel",
-    "current",
-    "deal",
-    "gather",
-    "keys_of",
-    "length_of",
-    "on_paper",
-    "planned",
-    "positions_here",
-    "rows_here",
-    "shard",
-    "whole",
-]
+__all__ = ["Layout", "ParallelPlan", "context_parallel", "deal", "gather", "on_paper", "positions_here", "shard"]

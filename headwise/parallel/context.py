@@ -19,7 +19,8 @@ from headwise.masks.cellwise import as_mask
 from headwise.parallel import exchange
 from headwise.parallel.agreement import DTYPES, agreed_rows, digest_of, digest_of_options
 from headwise.parallel.layout import Layout, deal
-from headwise.parallel.strategies import STRATEGIES, Part, choose
+from headwise.parallel.strategies import STRATEGIES, choose
+from headwise.parallel.strategies.part import Part
 from headwise.quantized import Int8
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 EVEN = 1.05  # the most cells of a process, over the mean, that count as shared evenly
 BLOCK = 64  # rows that stay together, of a sequence that is long enough
-MOST_BLOCKS = 2048  # in a row of the grid that is looked at, or as many as the processes need
+LEAST_BLOCKS, MOST_BLOCKS = 2048, 8192  # in a row of the grid that is looked at, of a long sequence
 PIECES = 16  # blocks that each process gets at least, where there are as many rows
 
 Ints = NDArray[np.int64]
@@ -122,7 +122,7 @@ def fine_grid(mask: Mask | None, length: int, processes: int) -> Grid:
     block = BLOCK
     while block > 1 and length // block < PIECES * processes:
         block //= 2
-    while -(-length // block) > max(MOST_BLOCKS, 4 * processes):
+    while -(-length // block) > min(max(LEAST_BLOCKS, PIECES * processes), MOST_BLOCKS):
         block *= 2
     edges = np.append(np.arange(0, length, block), length)
     grid = grid_of(mask, edges)
@@ -171,12 +171,15 @@ def in_turns(grid: Grid, processes: int) -> Ints:
 
 
 def by_cells(grid: Grid, processes: int) -> Ints:
-    """The block with the most cells first, to the process with the fewest, of those that lack rows; for any mask."""
-    room = np.full(processes, grid.edges[-1] / processes)
+    """The block with the most cells first, to the process with the fewest that has room for its rows; for any mask.
+
+    Processes with long rows get fewer of the others.
+    """
+    room = np.full(processes, EVEN * grid.edges[-1] / processes)
     cells, owner = np.zeros(processes), np.zeros(len(grid.cells), np.int64)
     for i in np.argsort(-grid.cells, kind="stable"):
-        lacks = room >= grid.rows[i] / 2
-        owner[i] = p = int(np.where(lacks, cells, np.inf).argmin()) if lacks.any() else int(room.argmax())
+        fits = room >= grid.rows[i]
+        owner[i] = p = int(np.where(fits, cells, np.inf).argmin()) if fits.any() else int(room.argmax())
         cells[p] += grid.cells[i]
         room[p] -= grid.rows[i]
     return owner

@@ -170,7 +170,7 @@ REFUSED = {
     "a text for a model of sound": (whisper, False, (SENTENCE,), "it reads sound, not texts"),
     "an image for a model of texts": (gpt2, False, ("--image", "cat.png"), "a gpt2 model reads no images"),
     "a text beside an image": (vit, True, ("--image", "cat.png", "a text"), "expected images alone"),
-    "no image": (vit, True, ("--image", "nowhere.png"), "--image nowhere.png: expected an image file. Received: no such file"),
+    "no image": (vit, True, ("--image", "nowhere.png"), "nowhere.png: expected an image file. Received: no such file"),
 }
 
 

@@ -78,7 +78,7 @@ def test_a_plan_is_read_and_printed() -> None:
 
 
 def test_what_cannot_be_dealt() -> None:
-    with pytest.raises(ArgumentError, match="expected at least one row for each process. Received: length=3"):
+    with pytest.raises(ArgumentError, match=r"expected at least one row for each process\. Received: length=3"):
         parallel.deal(None, 3, 4)
     with pytest.raises(ArgumentError, match="layout: expected one of 8 rows and 2 processes"):
         parallel.on_paper(None, 8, 2, layout=parallel.deal(None, 9, 2))

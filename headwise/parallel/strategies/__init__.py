@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from headwise.errors import KernelRefused
 from headwise.parallel.strategies import gather, heads, ring
-from headwise.parallel.strategies.part import Part, Sizes, Strategy
+from headwise.parallel.strategies.part import Part, Strategy
 
 # Of two that cost the same, the first is taken.
 STRATEGIES: dict[str, Strategy] = {"gather": gather, "ring": ring, "heads": heads}
-
-__all__ = ["STRATEGIES", "Part", "Sizes", "Strategy", "choose"]
 
 
 def choose(part: Part, strategy: str, *, followed: bool) -> Strategy:
