@@ -80,9 +80,13 @@ class Processes:
                 "sequence. Compute steps on a cache and cross-attention outside of it"
             )
         whole = None if mask is None else as_mask("mask", mask)
-        told = (q.shape[2], q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3], DTYPES.index(q.dtype))
+        dtype = DTYPES.index(q.dtype) if q.dtype in DTYPES else len(DTYPES)
+        told = (q.shape[2], q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3], dtype)
+        # Whatever a strategy is chosen by: processes that chose differently would wait for one another.
+        trains = [name for name, x in options.items() if isinstance(x, Tensor) and x.requires_grad]
+        decides = {**options, "": (followed, self.strategy, torch.is_grad_enabled(), trains)}
         layout_told = 0 if self.layout is None else int.from_bytes(self.layout.digest[:7], "little")
-        rows = agreed_rows((*told, digest_of(whole), digest_of_options(options), layout_told), self.group)
+        rows = agreed_rows((*told, digest_of(whole), digest_of_options(decides), layout_told), self.group)
         length = sum(rows)
         layout = self.layout or deal(whole, length, self.count)
         if rows != [len(each) for each in layout.positions]:
