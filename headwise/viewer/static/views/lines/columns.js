@@ -17,6 +17,7 @@ const CROSS = 5; // half the size of the cross on a blocked edge
 const NEAR = 5; // pixels from a line within which a click means it
 const LEAST = 0.02; // below this place on the scale no line is drawn
 const MOST = 5000; // lines that are drawn, the strongest
+const FULL = 4; // even shares of the keys: only a line of so many is drawn in full, so that a head near uniform is pale
 
 export class Columns {
   // on: { point(side, token), pin(side, token), leave() }, with side "rows" or "cols"; edge(row, col, head) with the tokens
@@ -86,7 +87,7 @@ export class Columns {
         }
       }
     };
-    let top = 0;
+    let top = Math.min(1, FULL / across);
     each((weight) => (top = Math.max(top, weight)));
     const found = [];
     each((weight, head, row, col) => {
