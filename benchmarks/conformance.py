@@ -138,11 +138,20 @@ MAKERS: dict[str, Callable[[Draw, int, int, int, int], Mask | None]] = {
     "from_tensor": lambda draw, B, H, Q, K: masks.from_tensor(_cells(draw, B, H, Q, K)),
     "bits": lambda draw, B, H, Q, K: masks.bits(_cells(draw, B, H, Q, K)),
     "runs": lambda draw, B, H, Q, K: masks.runs(*draw.integers(K, 2, draw.choice([1, B]), 1, Q).sort(0).values),
+    "picked": lambda draw, B, H, Q, K: _picked(draw, Q, K),
     "recognise": lambda draw, B, H, Q, K: masks.recognise(_cells(draw, B, H, Q, K)),  # None: everything is allowed
     "recognise_additive": lambda draw, B, H, Q, K: masks.recognise_additive(
         torch.zeros(Q, K).masked_fill(~_cells(draw, 1, 1, Q, K)[0, 0], torch.finfo().min)
     )[0],
 }
+
+
+def _picked(draw: Draw, Q: int, K: int) -> Mask:
+    """Some rows and keys of a longer sequence."""
+    length = 2 * max(Q, K) + 1
+    part = draw.choice([masks.causal(0), masks.window(5, 9, 0), masks.documents(torch.arange(length) // 7, 0)])
+    rows, cols = (draw.normal(length).argsort()[:count].sort().values for count in (Q, K))
+    return masks.picked(part, rows, cols)
 
 
 def _reach(draw: Draw) -> int | None:

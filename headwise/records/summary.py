@@ -15,11 +15,9 @@ from torch import Tensor
 from headwise.errors import ArgumentError
 from headwise.language import said
 from headwise.records import names as paths
-from headwise.records.computed import ComputedRecord
 from headwise.records.names import name_of
 from headwise.records.record import AttentionRecord, positions
 from headwise.records.statistics import Column, Statistics, columns
-from headwise.records.statistics.top import Largest
 from headwise.tables import Cell, Heading, Table
 from headwise.text.places import Place, place_of
 
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 SHOWN = 48  # rows of a table in a terminal
 SHOWN_IN_A_NOTEBOOK = 480  # where the table scrolls
 BEGUN = 8  # rows of a `repr`
-BLOCK_CELLS = 2**22  # of a mask that are looked at together
 
 
 @dataclass(frozen=True, repr=False)
@@ -207,13 +204,13 @@ def rows_of(seen: Seen, record: AttentionRecord, row: Place | None = None, *, ca
     if row is not None:
         found.lse = found.lse.where(_only_row(seen, record, row, called), math.nan)
     empty = not (q_len and k_len)
-    alone = torch.zeros(1, 1, q_len, dtype=torch.bool) if empty or row is not None else _alone(record, found.top)
+    alone = None if empty or row is not None else _alone(found)
     means = {} if empty else {name: mean.tolist() for name, mean in numbers(found, kind, (0, 2)).items()}
     rows = []
     for head in range(heads):
         # The strongest pair, among the queries of all examples.
         weights = found.top.weights[:, head, :, 0].where(~found.lse[:, head].isnan(), -1.0)
-        weights = weights.where(~alone[:, head % alone.shape[1]], weights.clamp(max=0)).flatten()
+        weights = (weights if alone is None else weights.masked_fill(alone[:, head], -1.0)).flatten()
         weight, place = (math.nan, 0) if empty else (float(weights.max()), int(weights.argmax()))
         b, q = divmod(place, q_len or 1)
         k = 0 if empty else int(found.top.keys[b, head, q, 0])
@@ -236,20 +233,13 @@ def rows_of(seen: Seen, record: AttentionRecord, row: Place | None = None, *, ca
     return rows
 
 
-def _alone(record: AttentionRecord, top: Largest) -> Tensor:
-    """The queries whose only key has all their weight, as that of a causal model's first token: bool [B|1, H|1, Q].
+def _alone(found: Statistics) -> Tensor:
+    """The queries that have one key, as a causal model's first token: bool [B, H, Q]. Their weight says nothing.
 
-    Their weight says nothing. Where the call was not kept, or where all queries are like that, none is named.
+    None is named where all queries of a head are like that.
     """
-    alone = torch.zeros(1, 1, record.shape[2], dtype=torch.bool, device=top.weights.device)
-    sure = (top.weights[..., 0] == 1).flatten(0, 1).any(0).nonzero()[:, 0]
-    if isinstance(record, ComputedRecord) or not len(sure) or (record.mask is None and record.bias is None):
-        return alone
-    parts = [record.call.allowed(rows).sum(-1) == 1 for rows in sure.split(max(1, BLOCK_CELLS // record.shape[3]))]
-    found = torch.cat(parts, -1)
-    alone = alone.repeat(*found.shape[:2], 1)
-    alone[..., sure] = found
-    return alone & ~alone.all(-1, keepdim=True)
+    alone = (found.top.weights[..., 0] == 1) & (found.entropy == 0)
+    return alone & ~alone.flatten(2).all(-1)[..., None]
 
 
 def _only_row(seen: Seen, record: AttentionRecord, row: Place, called: str) -> Tensor:
