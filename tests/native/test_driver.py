@@ -34,6 +34,7 @@ def said(driver: Path, emulator: str = "") -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_by_clang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler of macOS, whose vectors are written otherwise."""
     here = [name for name in ("portable", "avx2") if name in instruction_sets()]
