@@ -80,12 +80,14 @@ async def soak(address: str, pid: int, seconds: float, connections: int, every: 
     async def disturb(what: str, session: aiohttp.ClientSession) -> None:
         while every[what] and time.monotonic() + every[what] < end:
             await asyncio.sleep(every[what])
+            came = what
             if what == "kill":
                 random.choice(psutil.Process(pid).children()).kill()
             else:
                 async with session.post("/v2/repository/models/model/load") as reply:
-                    what = what if reply.status == 200 else f"reload failed: {reply.status}"
-            done[what] += 1
+                    if reply.status != 200:  # a worker was killed while it loaded
+                        came = f"reload refused: {reply.status}"
+            done[came] += 1
 
     def is_wrong(row: dict[str, Any], text: str) -> bool:
         if "error" in row:
@@ -139,6 +141,7 @@ async def soak(address: str, pid: int, seconds: float, connections: int, every: 
         "refused while a worker was replaced": codes.pop("503", 0) if every["kill"] else 0,
         "workers killed": done.pop("kill", 0),
         "reloads": done.pop("reload", 0),
+        "reloads refused while a worker was replaced": done.pop("reload refused: 503", 0) if every["kill"] else 0,
         "errors": {**done, **{code: count for code, count in codes.items() if code != "200"}},
         "requests a second": round(len(latencies) / seconds, 1),
         "p50 ms": round(cuts[49] * 1000, 1),
