@@ -56,6 +56,17 @@ def all_gather(x: Tensor, counts: list[int], group: Any) -> list[Tensor]:
     return out
 
 
+def rows_of(k: Tensor, v: Tensor) -> Tensor:
+    """Keys [B, G, S, D] and values [B, G, S, E] as the rows that travel, [S, B G (D + E)]."""
+    return torch.cat([k, v], -1).permute(2, 0, 1, 3).reshape(k.shape[2], k[:, :, :1].numel() + v[:, :, :1].numel())
+
+
+def split(rows: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+    """Rows as keys and values again, with the sizes of k and v."""
+    heads = rows.unflatten(1, (k.shape[0], k.shape[1], -1)).permute(1, 2, 0, 3)
+    return list(heads.split([k.shape[3], v.shape[3]], -1))
+
+
 def needed_rows(x_SX: Tensor, routes: Routes, group: Any) -> Tensor:
     """The rows of the whole sequence that this process needs, [K, ...], from those of each process, [S, ...]."""
     found: Tensor = _Needed.apply(x_SX, routes, group)

@@ -107,11 +107,10 @@ class Part:
     @cached_property
     def routes(self) -> Routes:
         """What travels."""
-
-        def find() -> Routes:
-            return routes_of(self.mask, self.layout, self.rank)
-
-        return find() if self.mask is None else self.mask.remember(("routes", self.layout.digest, self.rank), find)
+        given = self.mask, self.layout, self.rank
+        if self.mask is None:
+            return routes_of(*given)
+        return self.mask.remember(("routes", self.layout.digest, self.rank), lambda: routes_of(*given))
 
     def masked(self, keys: Tensor, purpose: object) -> Mask | None:
         """The mask of this process's rows over some keys; remembered for this purpose."""

@@ -18,7 +18,7 @@ from headwise.call import AttentionCall, make_call
 from headwise.kernels import reference
 from headwise.kernels.once import once_differentiable
 from headwise.native import attend as native
-from headwise.parallel.exchange import talking
+from headwise.parallel.exchange import rows_of, split, talking
 from headwise.parallel.strategies.part import Cost, Part, Sizes
 from headwise.softmax import Normaliser, sinks_gradient
 
@@ -84,9 +84,9 @@ class _Ring(torch.autograd.Function):
         for source, call in _calls(part, q, k, v):
             d_part, dk, dv, *_ = native.backward(call, out, total.highest, total.log_sum, d_out.contiguous())
             dq += d_part
-            back.send(source, _rows_of(dk.float(), dv.float()))
+            back.send(source, rows_of(dk.float(), dv.float()))
         back.finish()
-        dk, dv = _split(d_rows.to(k.dtype), k, v)
+        dk, dv = split(d_rows.to(k.dtype), k, v)
         d_sinks = None
         if sinks is not None:
             share = torch.exp(sinks[None, :, None].float() - total.highest - total.log_sum)
@@ -96,7 +96,7 @@ class _Ring(torch.autograd.Function):
 
 def _calls(part: Part, q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[int, AttentionCall]]:
     """(the process, the call of this process's rows over its keys), this one first; the next keys come meanwhile."""
-    rows, routes = _rows_of(k, v), part.routes
+    rows, routes = rows_of(k, v), part.routes
     count = part.layout.processes
     # In step s each process sends to the one s places on, and receives from the one s places back.
     coming = _exchanged(part, rows, part.rank, part.rank)
@@ -107,7 +107,7 @@ def _calls(part: Part, q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[int, A
         _wait(part, works)
         if len(received):
             keys = routes.keys[routes.receives[process]]
-            yield process, _call(part, q, *_split(received, k, v), keys=keys, process=process)
+            yield process, _call(part, q, *split(received, k, v), keys=keys, process=process)
 
 
 def _exchanged(part: Part, rows: Tensor, to: int, source: int) -> tuple[int, Tensor, list[Any]]:
@@ -158,7 +158,7 @@ class _Back:
             received = self.into.new_empty(len(sends), self.into.shape[1])
             with talking(part.group):
                 coming: Any = dist.irecv(received.view(torch.uint8), group=part.group, group_src=source, tag=1)
-            coming.wait()
+                coming.wait()
             self.into.index_add_(0, sends, received)
         for each in self.works:
             _wait(part, each)
@@ -177,14 +177,3 @@ def _computed(call: AttentionCall) -> tuple[Tensor, Normaliser]:
         return out, Normaliser(highest, log_sum)
     # NaN or infinity: by the definition, so that it reaches only the rows that may see it.
     return reference.run(call), Normaliser.of(call.scores())
-
-
-def _rows_of(k: Tensor, v: Tensor) -> Tensor:
-    """[B, G, S, D] and [B, G, S, E] as rows [S, B G (D + E)]."""
-    return torch.cat([k, v], -1).permute(2, 0, 1, 3).reshape(k.shape[2], -1)
-
-
-def _split(rows: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-    """The opposite, with the sizes of k and v."""
-    heads = rows.unflatten(1, (k.shape[0], k.shape[1], -1)).permute(1, 2, 0, 3)
-    return list(heads.split([k.shape[3], v.shape[3]], -1))
