@@ -1,15 +1,18 @@
 """Sequences that several processes share: measured against one process, and on paper.
 
     python benchmarks/parallel.py                      # two processes of one thread against one process of two
+    python benchmarks/parallel.py --train              # a language model of 16,384 tokens a sequence, step by step
     python benchmarks/parallel.py --paper              # 8 to 1,024 processes, 1M to 100M tokens: nothing is run
 
 Measured: forward and backward of 8 heads of 64 in float32, 32,768 tokens, in turns. A process's own computation is
-timed too, so that the imbalance that the plan predicted stands beside the one that was measured.
+timed too, so that the imbalance that the plan predicted stands beside the one that was measured. The model that is
+trained reads the bytes of Python's manual in float64; each process has half of the positions.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
@@ -17,17 +20,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn.functional import cross_entropy
 
 import headwise
 from headwise import masks, parallel
 from headwise.masks import Mask
+from headwise.models.language_model import CausalConfig, CausalLanguageModel
 
 HEADS, DIM = 8, 64
 MASKS = ("causal", "window", "packed")
@@ -50,9 +58,11 @@ def mask_of(name: str, length: int) -> Mask:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--tokens", type=int, default=32768)
+    arguments.add_argument("--tokens", type=int, help="default: 32,768; with --train 16,384")
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--strategy", default="auto")
+    arguments.add_argument("--steps", type=int, default=8, help="with --train")
+    arguments.add_argument("--train", action="store_true")
     arguments.add_argument("--paper", action="store_true")
     arguments.add_argument("--as", dest="rank", type=int, help=argparse.SUPPRESS)
     arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -60,25 +70,47 @@ def main() -> None:
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
     if chosen.paper:
         print_paper()
-    elif chosen.rank is not None:
-        work(chosen.rank, chosen.folder, chosen.tokens, chosen.rounds, chosen.strategy)
+        return
+    tokens = chosen.tokens or (16384 if chosen.train else 32768)
+    work = Work(chosen.train, tokens, chosen.rounds, chosen.strategy, chosen.steps)
+    if chosen.rank is not None:
+        dist.init_process_group("gloo", init_method=f"file://{chosen.folder / 'store'}", rank=chosen.rank, world_size=2)
+        mesh = init_device_mesh("cpu", (2,))
+        found = trained(work, mesh) if work.train else timed(work, mesh)
+        (chosen.folder / f"{chosen.rank}.json").write_text(json.dumps(found))
+        dist.destroy_process_group()
     else:
-        measure(console, chosen.tokens, chosen.rounds, chosen.strategy)
+        first, second = in_two_processes()
+        console.print(table_of_losses(first) if work.train else table_of_times(first, second))
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What both processes do."""
+
+    train: bool
+    tokens: int
+    rounds: int
+    strategy: str
+    steps: int
+
+
+def in_two_processes() -> list[dict[str, Any]]:
+    """This script again, as process 0 and as process 1: what each found."""
+    with tempfile.TemporaryDirectory() as folder:
+        started = [
+            subprocess.Popen([sys.executable, *sys.argv, "--as", str(rank), "--folder", folder], env=os.environ)
+            for rank in (0, 1)
+        ]
+        if any(each.wait() for each in started):
+            raise SystemExit("a process failed")
+        return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
 # --- Measured ---------------------------------------------------------------------------------------------------------
 
 
-def measure(console: Console, tokens: int, rounds: int, strategy: str) -> None:
-    """Start two processes, the first of which also computes alone while the other one waits."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "--tokens", str(tokens), "--rounds", str(rounds), "--strategy", strategy]
-        started = [
-            subprocess.Popen([*command, "--as", str(rank), "--folder", folder], env=os.environ) for rank in (0, 1)
-        ]
-        if any(each.wait() for each in started):
-            raise SystemExit("a process failed")
-        found = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in (0, 1)]
+def table_of_times(*found: dict[str, Any]) -> Table:
     table = Table(
         "mask", "dealt", "strategy", "one, 2 threads", "two, 1 thread", "throughput", "imbalance: plan", "measured"
     )
@@ -96,13 +128,12 @@ def measure(console: Console, tokens: int, rounds: int, strategy: str) -> None:
             f"{first['planned']:.3f}",
             f"{max(own) / statistics.mean(own):.3f}",
         )
-    console.print(table)
+    return table
 
 
-def work(rank: int, folder: Path, tokens: int, rounds: int, strategy: str) -> None:
-    """One of the two processes."""
-    dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2)
-    mesh = init_device_mesh("cpu", (2,))
+def timed(work: Work, mesh: DeviceMesh) -> dict[str, Any]:
+    """One of the two processes; the first also computes alone, while the other one waits."""
+    rank, tokens, strategy = mesh.get_local_rank(), work.tokens, work.strategy
     found = {}
     for name in MASKS:
         mask = mask_of(name, tokens)
@@ -131,8 +162,10 @@ def work(rank: int, folder: Path, tokens: int, rounds: int, strategy: str) -> No
             headwise.attention(q, k, v, mask=masks.picked(aligned, rows, every)).sum().backward()
 
         times: dict[str, list[float]] = {"one": [], "two": [], "own": []}
-        for turn in range(rounds + 1):  # the first is not counted
+        for turn in range(work.rounds + 1):  # the first is not counted
             for how, run, threads in (("one", one, 2), ("two", two, 1), ("own", own, 1)):
+                if how == "own" and turn not in (1, 2):
+                    continue  # what it is for needs no more of them
                 torch.set_num_threads(threads)
                 dist.barrier()
                 begun = time.perf_counter()
@@ -147,8 +180,62 @@ def work(rank: int, folder: Path, tokens: int, rounds: int, strategy: str) -> No
             "strategy": plan.strategy if strategy == "auto" else strategy,
             "planned": float(cells.max() / cells.mean()),
         }
-    (folder / f"{rank}.json").write_text(json.dumps(found))
-    dist.destroy_process_group()
+    return found
+
+
+# --- Trained ----------------------------------------------------------------------------------------------------------
+
+
+def trained(work: Work, mesh: DeviceMesh) -> dict[str, list[float]]:
+    """The losses of every step: of two processes that share each sequence, and of the first alone."""
+    torch.set_num_threads(1)
+    found = {"two": losses_of(work, mesh)}
+    torch.set_num_threads(2)
+    if mesh.get_local_rank() == 0:
+        found["one"] = losses_of(work, None)
+    dist.barrier()
+    return found
+
+
+def losses_of(work: Work, mesh: DeviceMesh | None) -> list[float]:
+    """A small language model, trained by Adam from the same weights on the same sequences."""
+    torch.manual_seed(0)
+    model = CausalLanguageModel(CausalConfig(256, dim=64, num_layers=2, num_heads=2, dropout=0.0)).double()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    losses = []
+    for ids in sequences(work.tokens, work.steps):
+        inputs, labels = ids[:, :-1], ids[:, 1:]
+        if mesh is None:
+            total = cross_entropy(model(inputs)[0], labels[0], reduction="sum")
+        else:
+            layout = parallel.deal(masks.causal(), work.tokens, mesh)
+            inputs, labels = (headwise.shard(x, layout, mesh) for x in (inputs, labels))
+            with headwise.context_parallel(mesh, layout, strategy=work.strategy):
+                total = cross_entropy(model(inputs)[0], labels[0], reduction="sum")
+        optimizer.zero_grad()
+        (total / work.tokens).backward()
+        summed = [total.detach(), *(x.grad for x in model.parameters() if x.grad is not None)]
+        if mesh is not None:
+            for each in summed:
+                dist.all_reduce(each)
+        optimizer.step()
+        losses.append(float(summed[0]) / work.tokens)
+    return losses
+
+
+def sequences(tokens: int, count: int) -> Iterator[torch.Tensor]:
+    """[1, tokens + 1] at a time: the bytes of Python's manual, its topics in alphabetical order."""
+    text = "".join(topics[name] for name in sorted(topics)).encode()
+    for place in range(count):
+        start = place * tokens % (len(text) - tokens)
+        yield torch.tensor([list(text[start : start + tokens + 1])])
+
+
+def table_of_losses(first: dict[str, list[float]]) -> Table:
+    table = Table("step", "one process", "two processes", "difference")
+    for step, (one, two) in enumerate(zip(first["one"], first["two"], strict=True), 1):
+        table.add_row(str(step), f"{one:.9f}", f"{two:.9f}", f"{abs(one - two):.1e}")
+    return table
 
 
 # --- On paper ---------------------------------------------------------------------------------------------------------

@@ -39,8 +39,10 @@ def all_to_all(x: Tensor, sends: list[int], receives: list[int], group: Any) -> 
 
 
 def _bytes(x: Tensor) -> Tensor:
-    """The same memory [rows, bytes], which every backend can send."""
-    return x.detach().flatten(1).view(torch.uint8)
+    """The memory of a contiguous tensor, [rows, bytes], which every backend can send."""
+    flat = x.detach().flatten(1)
+    # torch calls [n, 1] contiguous whatever its last stride is, and `view` does not.
+    return flat.as_strided(flat.shape, (flat.shape[1], 1)).view(torch.uint8)
 
 
 def all_gather(x: Tensor, counts: list[int], group: Any) -> list[Tensor]:

@@ -24,6 +24,7 @@ from headwise.tasks.task import Batch, Task
 from headwise.tasks.text.causal_language import Causal
 from headwise.tasks.text.masked_language import Masked
 from headwise.tasks.text.running.batch import RunningBatch
+from headwise.tasks.training.sharding import sequence_mesh
 from headwise.text.tokenizer import Encoded
 
 OBJECTIVES: dict[str, type[Masked] | type[Causal]] = {"masked": Masked, "causal": Causal}
@@ -100,7 +101,12 @@ class Language(Task[LanguageOptions]):
         return self.objective.collate(examples)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits_NV, tokens_N = self.objective.predictions(self.model, batch, training=self.training)
+        mesh = sequence_mesh(self)
+        if mesh is None:
+            logits_NV, tokens_N = self.objective.predictions(self.model, batch, training=self.training)
+        else:
+            model = cast(CausalLanguageModel, self.model)
+            logits_NV, tokens_N = cast(Causal, self.objective).shared_predictions(model, batch, mesh)
         total = cross_entropy(logits_NV.float(), tokens_N, reduction="sum")
         return total, torch.tensor(len(tokens_N), device=total.device)
 

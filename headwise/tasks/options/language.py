@@ -40,7 +40,15 @@ class LanguageOptions(TrainOptions):
         1.0, "With sample: use only the most probable tokens with this total probability.", least=0, most=1
     )
 
+    context_parallel: int = option(
+        1, "causal: processes that share each sequence, for blocks too long for one device.", metavar="N", least=1
+    )
+
     lr: float = option(1e-3, "The highest learning rate.")
+
+    @property
+    def sequence_processes(self) -> int:
+        return self.context_parallel
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,5 +59,15 @@ class LanguageOptions(TrainOptions):
         if self.objective == "causal" and self.model is not None:
             raise ArgumentError(
                 f"model: expected None with objective=causal, which trains from scratch. Received: model={self.model!r}"
+            )
+        if self.context_parallel > 1 and self.objective != "causal":
+            raise ArgumentError(
+                f"context_parallel: expected objective=causal. Received: objective={self.objective}, "
+                f"context_parallel={self.context_parallel}"
+            )
+        if self.context_parallel > 1 and self.compile:
+            raise ArgumentError(
+                "compile: expected False with context_parallel, whose attention torch.compile cannot trace. "
+                f"Received: context_parallel={self.context_parallel}"
             )
         check_heads(self, even=True)

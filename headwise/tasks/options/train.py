@@ -81,6 +81,11 @@ class TrainOptions:
     seed: int = option(0, "The seed of weights, order and dropout.", least=0)
     monitor_every: int = option(100, "Log statistics of the heads every this many steps; 0 = never.", least=0)
 
+    @property
+    def sequence_processes(self) -> int:
+        """Processes that share each sequence; 1 = a sequence is one process's."""
+        return 1
+
     def __post_init__(self) -> None:
         kinds = get_type_hints(type(self))
         for each in fields(self):

@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from headwise import masks
 from headwise.graphs import causal_language_model
 from headwise.graphs.graph import Graph
 from headwise.graphs.session import Sessions
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
 from headwise.nn import Cache
+from headwise.parallel import context_parallel, deal, shard
 from headwise.records import Seen
 from headwise.tasks.columns import Column
 from headwise.tasks.options.language import LanguageOptions
@@ -31,6 +34,9 @@ from headwise.tasks.text.running.searches import Asked, Choosing
 from headwise.tasks.text.steps import Decoding, Search, Steps, Written, finished, followed
 from headwise.tasks.text.vocabulary import Vocabulary
 from headwise.text.tokenizer import Encoded
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 FILE = "tokenizer.json"
 TEXTS = 4  # most real texts on which an export is compared
@@ -96,6 +102,22 @@ class Causal:
         """Logits [N, V] of every token but the first of a piece, and these tokens [N]."""
         ids, follows = batch["input_ids"], batch["real"][:, 1:]
         return model(ids[:, :-1], batch["real"][:, :-1], at=follows), ids[:, 1:][follows]
+
+    def shared_predictions(self, model: CausalLanguageModel, batch: Batch, mesh: DeviceMesh) -> tuple[Tensor, Tensor]:
+        """Those of `predictions` at the positions that this process holds.
+
+        Args:
+            batch: the whole of it, the same in every process of the mesh.
+            mesh: the processes that share its sequences.
+        """
+        ids, real = batch["input_ids"], batch["real"]
+        missing = max(0, mesh.size() + 1 - ids.shape[1])  # every process holds a position, and be it padding
+        ids, real = pad(ids, (0, missing), value=self.vocabulary.pad), pad(real, (0, missing))
+        layout = deal(masks.causal(), ids.shape[1] - 1, mesh)
+        mine = [shard(x, layout, mesh) for x in (ids[:, :-1], real[:, :-1], ids[:, 1:], real[:, 1:])]
+        read, real_S, tokens, follows = mine
+        with context_parallel(mesh, layout):
+            return model(read, real_S, at=follows), tokens[follows]
 
     def predict(self, model: CausalLanguageModel, texts: Sequence[str]) -> list[dict[str, Any]]:
         """How the model goes on with each text, of which it reads the last `block` tokens."""

@@ -13,6 +13,7 @@ from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader, Sampler
 
 from headwise.tasks.options.train import TrainOptions
+from headwise.tasks.training.sharding import share_of
 
 _POOL = 64  # batches; examples change their company from epoch to epoch, yet a pool has many of about one length
 
@@ -81,7 +82,7 @@ class Shares(Sampler[list[int]]):
 
     Args:
         batches: of all processes together.
-        rank, world: of this process, and how many there are.
+        rank, world: see `share_of`.
         done: how many of the batches were taken before; `len` counts them all the same, as Lightning does.
     """
 
@@ -153,7 +154,7 @@ class Examples(LightningDataModule):
             self._validation_lengths,
             tokens=self.options.batch_tokens,
             size=self.options.batch_size,
-            least=self._trainer().world_size,
+            least=share_of(self._trainer()).world,
         )
         return self._loader(self.validation, batches)
 
@@ -166,7 +167,7 @@ class Examples(LightningDataModule):
 
         return DataLoader(
             examples,  # type: ignore[arg-type]  # a list serves
-            batch_sampler=Shares(batches, trainer.global_rank, trainer.world_size, done),
+            batch_sampler=Shares(batches, *share_of(trainer), done),
             collate_fn=collate,
             pin_memory=trainer.strategy.root_device.type == "cuda",
         )

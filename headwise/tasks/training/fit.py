@@ -32,6 +32,7 @@ from headwise.tasks.training.callbacks.progress import Telling
 from headwise.tasks.training.callbacks.seeding import Seeding
 from headwise.tasks.training.callbacks.signals import Interrupt
 from headwise.tasks.training.folder import check_new
+from headwise.tasks.training.sharding import share_of
 from headwise.tasks.training.weights import save_weights
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def fit(
         where = folder or Path(temporary)
         work = (kind, source, validation, where, folder is not None, resume, given)
         if strategies.several(options):
-            processes.together(options.devices, _fit, *work)
+            processes.together(strategies.devices(options), _fit, *work)
         else:
             _fit(*work)
             strategies.meet()
@@ -203,9 +204,9 @@ def _train(
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        if held_out is not None and len(validated) < trainer.world_size:
+        if held_out is not None and len(validated) < (shares := share_of(trainer).world):
             raise ArgumentError(
-                f"{held_out.name}: expected at least {trainer.world_size} examples to validate on, one for each "
+                f"{held_out.name}: expected at least {shares} examples to validate on, one for each "
                 f"device. Received: {len(validated)}"
             )
         if not resume and strategies.first():  # nothing is left of a run that is refused before

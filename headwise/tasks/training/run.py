@@ -224,7 +224,16 @@ def check_same(
 
 
 # What does not decide what is learned.
-MAY_CHANGE = {"time_limit", "accelerator", "devices", "nodes", "strategy", "compile", "monitor_every"}
+MAY_CHANGE = {
+    "time_limit",
+    "accelerator",
+    "devices",
+    "nodes",
+    "strategy",
+    "compile",
+    "monitor_every",
+    "context_parallel",
+}
 
 
 def _told(data: Data | None, remarks: Sequence[str] = ()) -> dict[str, Any] | None:

@@ -5,12 +5,13 @@ The weights after a step are those of one process that took the whole batch: gra
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+from pytorch_lightning import LightningModule
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
@@ -20,12 +21,47 @@ from headwise.errors import TrainingError
 from headwise.nn import DecoderLayer, EncoderLayer
 
 
-class Replicate(DDPStrategy):
-    """Every process has the whole model; gradients are averaged while they are computed (Li et al. 2020)."""
+class Share(NamedTuple):
+    """Which share of a batch: number `rank` of `world`."""
 
-    def __init__(self) -> None:
+    rank: int
+    world: int
+
+
+def share_of(trainer: Any) -> Share:
+    """What this process takes of each batch. Those that share a sequence take the same examples."""
+    rank, world = trainer.global_rank, trainer.world_size
+    together = trainer.strategy.sequence_processes if isinstance(trainer.strategy, Replicate) else 1
+    return Share(rank // together, world // together)
+
+
+def sequence_mesh(module: LightningModule) -> DeviceMesh | None:
+    """The processes that share a sequence with this one, in a training; None where nobody does."""
+    trainer = module._trainer
+    if trainer is None or not (trainer.training or trainer.validating):
+        return None
+    return trainer.strategy.sequence_mesh if isinstance(trainer.strategy, Replicate) else None
+
+
+class Replicate(DDPStrategy):
+    """Every process has the whole model; gradients are averaged while they are computed (Li et al. 2020).
+
+    Args:
+        sequence_processes: how many neighbours share each sequence.
+    """
+
+    def __init__(self, sequence_processes: int = 1) -> None:
         # A model may have weights that its task does not use: the pooler of a BERT that marks tokens.
         super().__init__(find_unused_parameters=True)
+        self.sequence_processes = sequence_processes
+        self.sequence_mesh: DeviceMesh | None = None  # of this process and those that share its sequences
+
+    def setup_environment(self) -> None:
+        super().setup_environment()
+        if self.sequence_processes > 1:
+            shape = (self.world_size // self.sequence_processes, self.sequence_processes)
+            names = ("batch", "sequence")
+            self.sequence_mesh = init_device_mesh(self.root_device.type, shape, mesh_dim_names=names)["sequence"]
 
     def configure_ddp(self) -> None:
         self._check_start()

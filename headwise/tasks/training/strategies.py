@@ -39,7 +39,8 @@ def make(options: TrainOptions) -> dict[str, Any]:
         plugins.append(mixed(options.precision, accelerator))
     strategy: Any = "auto"
     if world.devices * world.nodes > 1:
-        strategy = FullyShard() if options.strategy == "fsdp" else Replicate()
+        kind = FullyShard if options.strategy == "fsdp" else Replicate
+        strategy = kind(options.sequence_processes)
     return {
         "accelerator": accelerator,
         "devices": world.devices,
@@ -57,6 +58,11 @@ def check(options: TrainOptions) -> None:
         ArgumentError: what this machine, or whoever started this process, does not have.
     """
     world, accelerator = _world(options), _accelerator(options)
+    if (processes := world.devices * world.nodes) % options.sequence_processes:
+        raise ArgumentError(
+            f"context_parallel: expected a divisor of the number of processes, {processes}. Received: "
+            f"context_parallel={options.sequence_processes}"
+        )
     if options.strategy == "fsdp" and world.devices * world.nodes == 1:
         raise ArgumentError(
             "strategy: 'fsdp' shares a model among several devices, but there is 1; pass devices=2 or more, or 'auto'"
@@ -81,7 +87,12 @@ def check(options: TrainOptions) -> None:
 
 def several(options: TrainOptions) -> bool:
     """Whether this process has to start others, as several devices are asked for and nobody else started them."""
-    return options.devices > 1 and not launched()
+    return devices(options) > 1 and not launched()
+
+
+def devices(options: TrainOptions) -> int:
+    """How many devices this machine uses if nobody started several processes: those that share a sequence, at least."""
+    return options.sequence_processes if options.devices == 1 else options.devices
 
 
 def launched() -> bool:
@@ -122,17 +133,17 @@ def _world(options: TrainOptions) -> _World:
                 f"nodes: {options.nodes} machines need torchrun or srun to start this command on each of them. "
                 "Received: a command that neither has started; see docs/distributed.md"
             )
-        return _World(options.devices, 1, LightningEnvironment())
+        return _World(devices(options), 1, LightningEnvironment())
     if isinstance(environment, TorchElasticEnvironment):
-        devices = int(os.environ["LOCAL_WORLD_SIZE"])
-        nodes, name = environment.world_size() // devices, "torchrun"
+        here = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes, name = environment.world_size() // here, "torchrun"
     else:
         nodes, name = int(os.environ["SLURM_NNODES"]), "srun"
-        devices = environment.world_size() // nodes
-    for what, asked, there in (("devices", options.devices, devices), ("nodes", options.nodes, nodes)):
+        here = environment.world_size() // nodes
+    for what, asked, there in (("devices", options.devices, here), ("nodes", options.nodes, nodes)):
         if asked not in (1, there):  # 1 is the default: then the launcher's number is meant
             raise ArgumentError(f"{what}: {name} started {there}, but {asked} were asked for; leave {what} out")
-    return _World(devices, nodes, environment)
+    return _World(here, nodes, environment)
 
 
 def _launcher() -> ClusterEnvironment | None:
@@ -152,7 +163,7 @@ def _accelerator(options: TrainOptions) -> Literal["cpu", "cuda", "mps"]:
         return "cpu"
     if torch.cuda.is_available():
         return "cuda"
-    alone = options.devices == 1 and _launcher() is None
+    alone = devices(options) == 1 and _launcher() is None
     if torch.backends.mps.is_available() and (alone or options.accelerator == "gpu"):
         return "mps"
     if options.accelerator == "gpu":
