@@ -80,8 +80,8 @@ OF_A_TASK = {
     "standardise stride target time",
     "match": "channels fusion_layers gallery image image_layers image_size lowercase max_length model patch_size "
     "rerank shared_dim text text_layers vocab_size",
-    "language": "block context_parallel layers lowercase mask_share model objective sample temperature text top_k top_p "
-    "vocab_size write",
+    "language": "block context_parallel layers lowercase mask_share model objective sample temperature text top_k "
+    "top_p vocab_size write",
 }
 
 
