@@ -155,8 +155,43 @@ def _cells(mask: Mask, low: Ints, high: Ints, edges: Ints) -> tuple[NDArray[np.f
 
 
 def in_order(grid: Grid, processes: int) -> Ints:
-    """Rows in their order: neighbours stay together, for windows."""
-    return _middles(grid) * processes // grid.edges[-1]
+    """Rows in their order: neighbours stay together, for windows and packed documents.
+
+    The cuts are where the most cells of a process are fewest, with 5 % more or fewer rows than the mean at most.
+    """
+    mean = grid.edges[-1] / processes
+    spare = max((EVEN - 1) * mean, grid.rows.max())
+    cells = np.append(0.0, grid.cells.cumsum())
+    low, high = cells[-1] / processes, cells[-1]
+    found = None
+    for _ in range(20):  # a millionth of all cells
+        most = (low + high) / 2 if found is not None else high
+        cuts = _cuts(grid.edges, cells, most, processes, mean - spare, mean + spare)
+        if cuts is None and found is None:
+            return _middles(grid) * processes // grid.edges[-1]
+        found, low, high = (found, most, high) if cuts is None else (cuts, low, most)
+    return np.searchsorted(found, np.arange(len(grid.cells)), side="right")
+
+
+def _cuts(
+    edges: Ints, cells: NDArray[np.float64], most: float, processes: int, least: float, rows: float
+) -> Ints | None:
+    """The blocks with which processes 1, 2 … begin if each takes as many as it may; None if they cannot take all.
+
+    Args:
+        cells: [blocks + 1], those before each block.
+        most: cells of a process.
+        least, rows: the fewest and the most rows of a process.
+    """
+    cuts = [0]
+    for rest in reversed(range(processes)):
+        start = cuts[-1]
+        limit = min(edges[start] + rows, edges[-1] - rest * least)
+        end = int(min(np.searchsorted(cells, cells[start] + most, "right"), np.searchsorted(edges, limit, "right"))) - 1
+        if edges[end] - edges[start] < least or end == start:
+            return None
+        cuts.append(end)
+    return np.array(cuts[1:-1]) if cuts[-1] == len(cells) - 1 else None
 
 
 def in_pairs(grid: Grid, processes: int) -> Ints:
