@@ -2,10 +2,11 @@
 
     python benchmarks/finetune.py --data ../shared/data/sst2             # 3 epochs of each; about 15 minutes on 2 cores
     python benchmarks/finetune.py --data ../shared/data/sst2 --sentences 960 --epochs 1     # the ratio, in a minute
+    python benchmarks/finetune.py --data ../shared/data/sst2 --precision bf16-mixed         # ours on bfloat16 units
     python benchmarks/finetune.py --data ../shared/data/sst2 --scratch   # and a small encoder from scratch
     python benchmarks/finetune.py --data ../shared/data/sst2 --json results.json
 
-The recipe of both: batches of 32, AdamW at a constant 5e-5, 3 epochs, float32. The plain loop pads random batches to
+The recipe of both: batches of 32, AdamW at a constant 5e-5, 3 epochs; the plain loop in float32. The plain loop pads random batches to
 their longest sentence and takes its last weights. headwise puts sentences of about one length together, and takes the
 weights that are best on dev.tsv; that validation is part of its time. Both train in turns of a few steps in one
 process, so that whatever else the machine does slows both down alike; seconds of the processor are shown too. Loading
@@ -43,6 +44,7 @@ def main() -> None:
     arguments.add_argument("--epochs", type=int, default=3)
     arguments.add_argument("--turn", type=int, default=10, help="steps of a turn")
     arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--precision", default="32", help="of headwise; default: 32")
     arguments.add_argument("--scratch", action="store_true", help="also train from scratch")
     arguments.add_argument("--json", type=Path, help="also write the figures to this file")
     chosen = arguments.parse_args()
@@ -55,7 +57,7 @@ def main() -> None:
         "seed": chosen.seed,
     }
     console.print("  ".join(f"{name} {value}" for name, value in about.items()), highlight=False)
-    rows = compare(chosen.data, chosen.sentences, epochs=chosen.epochs, turn=chosen.turn, seed=chosen.seed)
+    rows = compare(chosen)
     if chosen.scratch:
         rows["headwise, from scratch"] = from_scratch(chosen.data, chosen.seed)
     table = Table("", "test accuracy", "seconds", "× plain", "processor seconds", "× plain")
@@ -69,8 +71,9 @@ def main() -> None:
         chosen.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1), encoding="utf-8")
 
 
-def compare(folder: Path, sentences: int | None, *, epochs: int, turn: int, seed: int) -> dict[str, dict[str, float]]:
+def compare(chosen: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Accuracy on test.tsv and seconds of training, of both, in turns; with fewer sentences dev.tsv has fewer too."""
+    folder, sentences, epochs, turn, seed = chosen.data, chosen.sentences, chosen.epochs, chosen.turn, chosen.seed
     train = read(folder / "train.tsv", sentences)
     plain = PlainLoop(train, epochs, seed)
     held = None if sentences is None else max(sentences // 8, 1)  # as all of dev.tsv is to all of train.tsv
@@ -108,6 +111,7 @@ def compare(folder: Path, sentences: int | None, *, epochs: int, turn: int, seed
             warmup=0.0,
             clip=0.0,
             seed=seed,
+            precision=chosen.precision,
         )
     test = read(folder / "test.tsv")
     ours = task.evaluate(dict(zip(("text", "label"), test, strict=True))).values["accuracy"]

@@ -31,6 +31,8 @@ OPTIONS = frozenset({"bias", "slopes", "sinks", "dropout"})
 # Cells of [B, H, Q, K], and numbers in k, below which comparing kernels takes longer than the best could save.
 WORTH_PLANNING = 2**16
 SHARE = 0.95  # of the nominal speed, in large calls
+# Backward of half precision on a CPU: with float32 steps between, 3 to 6 times the time of the native kernels.
+HALF_BACKWARD = 0.12
 
 
 def refuse(call: AttentionCall) -> str | None:
@@ -61,7 +63,8 @@ def dense_cost(call: AttentionCall, readings: float) -> Cost:
     flops, moved, peak = matrix_flops(call, computed), input_output_bytes(call), output_bytes(call)
     moved += int((readings - 1) * (call.k.numel() + call.v.numel()) * call.q.element_size())
     here = machine(call)
-    share = here.shares.get("sdpa", SHARE)
+    slow = call.trains and call.q.dtype.itemsize == 2 and call.q.device.type == "cpu"
+    share = here.shares.get("sdpa", HALF_BACKWARD if slow else SHARE)
     if _needs_dense_mask(call):
         of_mask = (1, 1) if call.mask is None else (call.mask.batch or 1, call.mask.heads or 1)
         bias = call.options_of({})["bias"].shape if call.bias is not None else (1, 1)

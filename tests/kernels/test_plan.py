@@ -77,6 +77,20 @@ def test_what_is_small_is_left_to_torch_and_a_step_whose_heads_share_keys_is_not
     assert headwise.plan(q, *[torch.empty(1, 8, 4096, 64)] * 2).kernel == "sdpa"
 
 
+@with_native
+@pytest.mark.parametrize(("batch", "length"), [(100, 30), (8, 256), (2, 1024)])
+def test_training_in_half_precision_is_not_left_to_torch(batch: int, length: int) -> None:
+    q = torch.empty(batch, 4, length, 64)
+    for mask in (None, masks.padding(torch.arange(length).expand(batch, -1) < length - 2)):
+        with torch.no_grad():
+            assert headwise.plan(*[q.bfloat16()] * 3, mask=mask).kernel in ("sdpa", "native")
+        given = q.bfloat16().requires_grad_()
+        assert headwise.plan(given, given, given, mask=mask).kernel == "native"
+    small = q.requires_grad_()
+    if length == 30:
+        assert headwise.plan(small, small, small).kernel == "sdpa"
+
+
 def test_a_decoding_step_whose_heads_share_keys_reads_them_once() -> None:
     q, k = torch.empty(1, 8, 1, 64), torch.empty(1, 2, 4096, 64)
     for mask in (None, masks.causal()):
