@@ -38,6 +38,15 @@ def inputs(length: int = 6) -> tuple[Tensor, Tensor]:
     return torch.randn(2, length, DIM), torch.randn(2, length + 3, DIM)
 
 
+# The encoder and the decoder are made of the layers and of plain multi-head attention.
+COMPILED = ("multi-head, window", "multi-head, everything", "multi-head, T5", "latent, absorb", "latents, read out")
+
+
+@pytest.mark.parametrize(
+    "called",
+    [pytest.param(each, marks=() if each in (*COMPILED, "decoder") else pytest.mark.slow) for each in CASES],
+    indirect=True,
+)
 def test_compiles_in_one_piece_and_trains_so(called: Called) -> None:
     x, other = inputs()
     compiled = torch.compile(called, fullgraph=True, backend="aot_eager")
@@ -99,7 +108,7 @@ def test_reset_parameters_starts_anew(called: Called) -> None:
 
 # The encoder is made of the layers that are left out, and the decoder of those that are not.
 LEFT_OUT = (*PLAIN, "encoder layer", "decoder")
-QUICK = ("decoder layer", "latent, absorb", "multi-head, everything", "multi-head, window")
+QUICK = ("decoder layer", "latent, absorb", "multi-head, everything")
 
 
 @pytest.mark.parametrize(

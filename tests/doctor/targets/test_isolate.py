@@ -141,7 +141,7 @@ def test_a_result_that_the_doctor_did_not_write(folder: Path) -> None:
 
 
 def test_a_forward_that_hangs_is_interrupted_without_isolation_too() -> None:
-    finding = only(examine(parse("odd.py:Loops"), timeout=2.0), "hangs")
+    finding = only(examine(parse("odd.py:Loops"), timeout=0.5), "hangs")
     assert finding.where is not None
     assert abs(finding.where.line - line_of("x = x + 1")) <= 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,16 @@ def test_a_program_runs_any_batch_and_length_where_there_is_no_headwise(graph: G
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half.pt2", "model.pt2"]
 
 
-def test_every_kind_of_model_is_a_program(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "makes",
+    [
+        (lambda: tiny.classifier("latent"), tiny.causal),
+        pytest.param((tiny.answerer, tiny.matcher, tiny.translator), marks=pytest.mark.slow),
+    ],
+    ids=["latents and steps", "the others"],
+)
+def test_every_kind_of_model_is_a_program(makes: tuple[Callable[[], Any], ...], tmp_path: Path) -> None:
     # Those whose models are of another kind; that the graphs of all tasks can be traced is seen in onnx/test_export.py.
-    makes = (lambda: tiny.classifier("latent"), tiny.answerer, tiny.causal, tiny.matcher, tiny.translator)
     graphs = [graph for make in makes for graph in graphs_of(make())]
     paths = [tmp_path / f"{number}.pt2" for number in range(len(graphs))]
     for graph, path in zip(graphs, paths, strict=True):
