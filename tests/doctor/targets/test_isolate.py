@@ -48,7 +48,7 @@ def test_it_finds_what_is_found_without() -> None:
 @pytest.mark.parametrize(("name", "line"), [("Loops", "x = x + 1"), ("Deaf", "time.sleep(0.1)")])
 def test_a_module_that_hangs(name: str, line: str) -> None:
     """One can be interrupted; the other refuses to be, and is ended."""
-    finding = only(isolated(name, timeout=2.0), "hangs")
+    finding = only(isolated(name, timeout=1.0), "hangs")
     assert "did not finish within" in finding.evidence
     assert finding.where is not None
     assert finding.where.file.endswith("odd.py")
@@ -80,8 +80,8 @@ def test_a_module_that_eats_memory(name: str, line: str) -> None:
 
 def test_a_file_that_hangs(folder: Path) -> None:
     (folder / "odd.py").write_text("while True:\n    pass\n", encoding="utf-8")
-    finding = only(isolated("A", timeout=2.0), "hangs")
-    assert finding.evidence == "the import of odd.py did not finish within 2 seconds"
+    finding = only(isolated("A", timeout=0.5), "hangs")
+    assert finding.evidence == "the import of odd.py did not finish within 0.5 seconds"
     assert "__main__" in finding.fix
 
 
