@@ -42,11 +42,14 @@ def inputs(length: int = 6) -> tuple[Tensor, Tensor]:
 COMPILED = ("multi-head, window", "multi-head, everything", "multi-head, T5", "latent, absorb", "latents, read out")
 
 
-@pytest.mark.parametrize(
+quick = pytest.mark.parametrize(
     "called",
     [pytest.param(each, marks=() if each in (*COMPILED, "decoder") else pytest.mark.slow) for each in CASES],
     indirect=True,
 )
+
+
+@quick
 def test_compiles_in_one_piece_and_trains_so(called: Called) -> None:
     x, other = inputs()
     compiled = torch.compile(called, fullgraph=True, backend="aot_eager")
@@ -61,6 +64,7 @@ def test_compiles_in_one_piece_and_trains_so(called: Called) -> None:
             torch.testing.assert_close(grad, true_grad, rtol=1e-4, atol=1e-4)
 
 
+@quick
 def test_exports_with_an_open_length(called: Called) -> None:
     length, more = torch.export.Dim("length", min=2, max=64), torch.export.Dim("more", min=2, max=64)
     x, other = inputs()
