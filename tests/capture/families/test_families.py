@@ -1,4 +1,4 @@
-"""About forty families of Hugging Face models: every softmax of their attention against the records.
+"""About forty families of Hugging Face models, half of them slow: every softmax of their attention against the records.
 
 `scripts/families` runs all of them.
 """
