@@ -43,7 +43,6 @@ CASES += [case for case in each() if case in FEW and (BACKEND != "torch" or case
 QUICK = {  # the others are slow: what is examined is the same for all
     "tensorflow": {
         ("tutorial", "MultiHeadAttention", ""),
-        ("tutorial", "CrossAttention", "dropout always on"),
         ("operations", "CausalSelfAttention", "one ahead"),
     },
     "jax": {("in_jax", "Attention", ""), ("in_jax", "Attention", "mask turned round")},
@@ -82,7 +81,7 @@ LIBRARY: dict[str, Any] = {
     "DecoderLayer": lambda: DecoderLayer(16, 4),
 }
 OF_ALL = {"jax": ("Attention",), "tensorflow": ("MultiHeadAttention", "Attention")}.get(BACKEND, ())
-SLOW = {"jax": ("Attention",), "tensorflow": ("Attention",), "torch": ("DecoderLayer", "GroupQueryAttention")}[BACKEND]
+SLOW = ("DecoderLayer", "GroupQueryAttention") if BACKEND == "torch" else OF_ALL
 
 
 @pytest.mark.every_backend

@@ -70,7 +70,9 @@ def test_all_kernels_learn_the_same(kernel: str, plain: list[float]) -> None:
 
 @pytest.mark.every_backend
 @pytest.mark.skipif(BACKEND == "torch", reason="torch has no XLA")
-@pytest.mark.parametrize("kernel", ["chunked", pytest.param("banded", marks=pytest.mark.slow), "block_sparse"])
+@pytest.mark.parametrize(  # the others: tensorflow/test_compiled.py
+    "kernel", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("chunked", "banded")), "block_sparse"]
+)
 def test_compiled_by_xla(kernel: str, plain: list[float]) -> None:
     history = losses(model_of(kernel=kernel), epochs=3, jit_compile=True)
     np.testing.assert_allclose(history, plain[:3], rtol=1e-3)
