@@ -65,7 +65,7 @@ LIKE_OTHERS = {
 # A scaling of rotations, or a layer around attention, that a quicker one shows too.
 SLOW = {
     *("rope of neighbours, in part", "rope, linear", "rope, dynamic ntk", "rope, yarn", "rope, yarn not truncated"),
-    *("rope, llama 3", "layer norm of queries and keys", "inducing points", "encoder layer of mla, swiglu", "cross"),
+    *("layer norm of queries and keys", "inducing points", "encoder layer of mla, swiglu", "cross"),
 }
 
 
