@@ -34,7 +34,7 @@ def test_an_edit_is_the_same_change_by_hand(family: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", ["llama", "bert", "bloom"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("bert", marks=pytest.mark.slow), "bloom"])
 def test_padding_on_the_left(family: str, kind: str) -> None:
     since("transformers", "5.20")
     outcome = compare(family, kind, "left")
@@ -43,7 +43,7 @@ def test_padding_on_the_left(family: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
-@pytest.mark.parametrize("family", ["gpt2", "t5", "bloom"])
+@pytest.mark.parametrize("family", ["gpt2", "t5", pytest.param("bloom", marks=pytest.mark.slow)])
 def test_gradients_of_the_parameters(family: str, kind: str) -> None:
     since("transformers", "5.20")
     outcome = compare(family, kind, gradients=True)

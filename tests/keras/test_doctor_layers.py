@@ -45,7 +45,7 @@ QUICK = {  # the others are slow: what is examined is the same for all
         ("tutorial", "MultiHeadAttention", ""),
         ("operations", "CausalSelfAttention", "one ahead"),
     },
-    "jax": {("in_jax", "Attention", ""), ("in_jax", "Attention", "mask turned round")},
+    "jax": {("in_jax", "Attention", "")},
     "torch": {
         ("operations", "CausalSelfAttention", ""),
         ("operations", "CausalSelfAttention", "one ahead"),

@@ -56,7 +56,10 @@ def test_a_module_that_hangs(name: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("name", "line", "said"),
     [
-        ("Leaves", None, "it ended the process with exit code 3 (its last line: 'so long')"),
+        pytest.param(
+            *("Leaves", None, "it ended the process with exit code 3 (its last line: 'so long')"),
+            marks=pytest.mark.slow,
+        ),
         ("Falls", "ctypes.string_at(0)", "it ended the process with SIGSEGV"),
     ],
 )
@@ -67,7 +70,11 @@ def test_a_module_that_crashes(name: str, line: str | None, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "line"), [("Eats", "kept.append(torch.ones(5_000_000))"), ("EatsAtOnce", "torch.ones(10**12)")]
+    ("name", "line"),
+    [
+        ("Eats", "kept.append(torch.ones(5_000_000))"),
+        pytest.param("EatsAtOnce", "torch.ones(10**12)", marks=pytest.mark.slow),
+    ],
 )
 def test_a_module_that_eats_memory(name: str, line: str) -> None:
     finding = only(isolated(name, memory=1e9), "too-large")
