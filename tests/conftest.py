@@ -36,9 +36,11 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if "slow" not in config.option.markexpr:
-        slow = [item for item in items if item.get_closest_marker("slow")]
+        quick, slow = [], []
+        for item in items:
+            (slow if item.get_closest_marker("slow") else quick).append(item)
         config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
+        items[:] = quick
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):

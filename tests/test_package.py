@@ -113,23 +113,18 @@ def test_import_headwise_does_not_wait_for_torch() -> None:
     assert {"torch", "numpy"}.isdisjoint(imported_by("import headwise"))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="each name needs a process of its own, quickly")
-def test_a_public_name_imports_torch_and_nothing_else_that_is_heavy() -> None:
-    """Torch is imported once; each name is then asked for in a fork of that process."""
+def test_public_names_import_torch_and_nothing_else_that_is_heavy() -> None:
+    """One after the other in one process: the first that imports something heavy is named."""
     heavy = {"transformers", "tokenizers", "huggingface_hub", "rich", "click", "typer", "hypothesis", "pandas", "scipy"}
     heavy |= {"matplotlib", "onnx", "onnxruntime", "keras", "tensorflow", "kserve", "fastapi", "grpc", "ray"}
     program = """
-import os, sys
+import sys
 import torch
 import headwise
 before, heavy = set(sys.modules), set(sys.argv[1].split())
 for name in sys.argv[2:]:
-    child = os.fork()
-    if not child:
-        getattr(headwise, name)
-        print(name, *sorted({each.partition(".")[0] for each in set(sys.modules) - before} & heavy), flush=True)
-        os._exit(0)
-    os.waitpid(child, 0)
+    getattr(headwise, name)
+    print(name, *sorted({each.partition(".")[0] for each in set(sys.modules) - before} & heavy))
 """
     arguments = [sys.executable, "-c", program, " ".join(heavy), *LIGHT]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)

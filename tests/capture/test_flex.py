@@ -78,7 +78,7 @@ def test_score_mods(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize("groups", [H, 2])
+@pytest.mark.parametrize("groups", [pytest.param(H, marks=pytest.mark.slow), 2])
 def test_mask_mods(name: str, groups: int) -> None:
     blocks = create_block_mask(MASKS[name], B, H, Q, K, device="cpu")
     seen, q, k = see(groups, block_mask=blocks, enable_gqa=groups < H)

@@ -52,7 +52,13 @@ def of_the_matrix(family: str) -> Iterator[Case]:
         yield Case(family, "greedy", cache, padded, "eager", length=2)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+# Plain and grouped heads; windows and a softcap; sinks; latent keys; an encoder. scripts/generations has all with all.
+QUICK = ("llama", "gemma2", "gpt-oss", "deepseek", "t5")
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in FAMILIES]
+)
 def test_every_way_with_every_cache(family: str) -> None:
     found = [outcome(case) for case in of_the_matrix(family)]
     assert not [each for each in found if each.status == "wrong"]

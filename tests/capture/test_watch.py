@@ -719,6 +719,7 @@ def test_a_model_that_is_not_compiled_has_no_note() -> None:
     assert see(Stack()).coverage().notes == ()
 
 
+@pytest.mark.slow
 def test_flex_attention_is_seen_in_a_process_that_never_compiled() -> None:
     """A fresh process: the compiler is imported by the model itself, inside the context."""
     code = """

@@ -53,7 +53,7 @@ def test_each_line_or_each_row_is_a_text(run: Run, corpus: Path, tmp_path: Path)
 def test_an_interrupted_command_goes_on(
     run: Run, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus.write_text(TEXT * 4)
+    corpus.write_text(TEXT * 2)
     command = ("profile", "--file", corpus, "--lines", "--layers", "0", "--batch", "16")
     assert run(*command, "--out", "whole.hw").code == 0
     kept, save = [], collect.save

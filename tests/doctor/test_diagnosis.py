@@ -142,7 +142,7 @@ def test_what_is_no_module_is_refused() -> None:
 
 
 def test_a_module_that_does_not_end_hangs() -> None:
-    diagnosis = diagnose(Forever(), timeout=2.0)
+    diagnosis = diagnose(Forever(), timeout=0.5)
     assert [f.name for f in diagnosis.bugs] == ["hangs"]
     assert diagnosis.bugs[0].where is not None
     assert "time.sleep" in diagnosis.bugs[0].where.code or "while True" in diagnosis.bugs[0].where.code

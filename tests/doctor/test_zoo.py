@@ -107,7 +107,11 @@ def test_the_doctor_finds_no_bug_in_a_healthy_specimen(specimen: Specimen, verdi
     assert found.explained is (specimen.name not in BEYOND)
 
 
-@broken
+@pytest.mark.parametrize(
+    "specimen",
+    [pytest.param(s, marks=pytest.mark.slow if i % 3 else ()) for i, s in enumerate(BROKEN)],
+    ids=lambda s: s.name,
+)
 def test_the_doctor_finds_no_bug_in_a_mended_specimen(specimen: Specimen, tmp_path: Path) -> None:
     """Another healthy specimen for every broken one; and what names a mistake is not said where there is none."""
     if specimen.name == "course.HeadsAttention":

@@ -231,7 +231,9 @@ RAISING = {
 
 @pytest.mark.parametrize("watched", [False, True])
 @pytest.mark.parametrize("name", RAISING)
-@pytest.mark.parametrize("how", ["sdpa", "eager", "flex_attention", "multi-head"])
+@pytest.mark.parametrize(  # flex_attention is compiled first
+    "how", ["sdpa", "eager", pytest.param("flex_attention", marks=pytest.mark.slow), "multi-head"]
+)
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # of FlexAttention
 def test_nothing_is_left_behind(how: str, name: str, watched: bool) -> None:
     model: Any = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)

@@ -13,13 +13,19 @@ from tests.versions import since
 
 IN_PIECES = ("big_bird", "longformer", "longt5", "pegasus_x")
 ALL = [*KINDS, *(f"patch {what}" for what in PATCHES)]
-# Each family with some kinds, so that each kind is tried on several: `python -m tests.edits.parity` tries all with all.
-SOME = [(family, ALL[(i + 4 * part) % len(ALL)]) for i, family in enumerate(FAMILIES.split()) for part in range(3)]
 # What a softmax is between is not always found by hand.
 NO_PATCHES = ("gpt_oss", "xlnet")
+# Each family with one kind, and slowly with two more, so that each kind is tried on several: `python -m
+# tests.edits.parity` tries all with all.
+SOME = [
+    pytest.param(family, kind, marks=pytest.mark.slow if part else ())
+    for i, family in enumerate(FAMILIES.split())
+    for part in range(3)
+    if (kind := ALL[(i + 4 * part) % len(ALL)]) not in ALL[-5:] or family not in NO_PATCHES
+]
 
 
-@pytest.mark.parametrize(("family", "kind"), [x for x in SOME if not (x[0] in NO_PATCHES and x[1] in ALL[-5:])])
+@pytest.mark.parametrize(("family", "kind"), SOME)
 def test_an_edit_is_the_same_change_by_hand(family: str, kind: str) -> None:
     since("transformers", "5.20")
     outcome = compare(family, kind)
@@ -28,7 +34,7 @@ def test_an_edit_is_the_same_change_by_hand(family: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", ["llama", "bert", "bloom"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("bert", marks=pytest.mark.slow), "bloom"])
 def test_padding_on_the_left(family: str, kind: str) -> None:
     since("transformers", "5.20")
     outcome = compare(family, kind, "left")
@@ -37,7 +43,7 @@ def test_padding_on_the_left(family: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
-@pytest.mark.parametrize("family", ["gpt2", "t5", "bloom"])
+@pytest.mark.parametrize("family", ["gpt2", "t5", pytest.param("bloom", marks=pytest.mark.slow)])
 def test_gradients_of_the_parameters(family: str, kind: str) -> None:
     since("transformers", "5.20")
     outcome = compare(family, kind, gradients=True)

@@ -11,6 +11,15 @@ import pytest
 BACKEND = os.environ["KERAS_BACKEND"]
 MISSING = [name for name in ("keras", BACKEND) if importlib.util.find_spec(name) is None]
 
+# Two devices, before the first operation: a few tests share their work between them, and the others use the first.
+if BACKEND == "tensorflow" and not MISSING:
+    import tensorflow as tf
+
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+elif BACKEND == "jax":
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+
 collect_ignore = [name for name in ("tensorflow", "jax") if name != BACKEND]
 
 

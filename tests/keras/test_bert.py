@@ -92,7 +92,6 @@ def classifier(bert: Bert) -> keras.Model:
     return keras.Model(ids, keras.layers.Dense(2)(pooled))
 
 
-@pytest.mark.every_backend
 def test_a_model_around_it_learns_and_is_saved(tmp_path: Path) -> None:
     model = classifier(Bert(replace(CONFIG, num_layers=1, dropout=0.0, attention_dropout=0.0), seed=1))
     model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))

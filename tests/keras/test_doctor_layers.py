@@ -40,14 +40,24 @@ CASES = [case for i, case in enumerate(TUTORIAL) if not case[2] or i % 2]  # the
 CASES += [case for case in each() if case in FEW and (BACKEND != "torch" or case != UNSEEN)]
 
 
-def in_time(cases: list[tuple[str, str, str]]) -> list[Any]:
-    """All healthy forms, and a third of the mistakes; the others are slow."""
-    quick = [case for case in cases if case[2]][::3]
-    return [pytest.param(*case, marks=() if case in quick or not case[2] else pytest.mark.slow) for case in cases]
+QUICK = {  # the others are slow: what is examined is the same for all
+    "tensorflow": {
+        ("tutorial", "MultiHeadAttention", ""),
+        ("operations", "CausalSelfAttention", "one ahead"),
+    },
+    "jax": {("in_jax", "Attention", "")},
+    "torch": {
+        ("operations", "CausalSelfAttention", ""),
+        ("operations", "CausalSelfAttention", "one ahead"),
+        ("operations", "MultiHeadSelfAttention", "mask over queries"),
+    },
+}[BACKEND]
 
 
 @pytest.mark.every_backend
-@pytest.mark.parametrize(("file", "name", "wrong"), in_time(CASES))
+@pytest.mark.parametrize(
+    ("file", "name", "wrong"), [pytest.param(*x, marks=() if x in QUICK else pytest.mark.slow) for x in CASES]
+)
 def test_each_mistake_is_named_and_the_healthy_form_has_none(file: str, name: str, wrong: str) -> None:
     diagnosis = examined(file, name, wrong)
     bugs = {x.name for x in diagnosis.bugs}
@@ -70,16 +80,17 @@ LIBRARY: dict[str, Any] = {
     "AdditiveAttention": lambda: keras.layers.AdditiveAttention(),
     "DecoderLayer": lambda: DecoderLayer(16, 4),
 }
-QUICK = {"jax": ("Attention",), "tensorflow": ("MultiHeadAttention", "Attention")}.get(BACKEND, ())
+OF_ALL = {"jax": ("Attention",), "tensorflow": ("MultiHeadAttention", "Attention")}.get(BACKEND, ())
+SLOW = ("DecoderLayer", "GroupQueryAttention") if BACKEND == "torch" else OF_ALL
 
 
 @pytest.mark.every_backend
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(x, marks=pytest.mark.slow if x in ("DecoderLayer", "GroupQueryAttention") else ())
+        pytest.param(x, marks=pytest.mark.slow if x in SLOW else ())
         for x in LIBRARY
-        if BACKEND == "torch" or x in QUICK
+        if BACKEND == "torch" or x in OF_ALL
     ],
 )
 def test_the_layers_of_the_libraries_are_healthy(name: str) -> None:
@@ -130,7 +141,6 @@ def test_a_keras_layer_that_no_call_fits_is_not_examined() -> None:
     assert diagnosis.evidence == ""
 
 
-@pytest.mark.every_backend
 def test_a_mask_that_keras_passes_itself_means_what_keras_means() -> None:
     """Without any documentation: `mask` of a layer with one input is Keras's own mask."""
 
@@ -146,6 +156,6 @@ def test_a_mask_that_keras_passes_itself_means_what_keras_means() -> None:
                 scores = scores - 1e9 * keras.ops.cast(mask, "float32")[:, None, :]
             return keras.ops.softmax(scores) @ self.v(x)
 
-    for known, severity in ((True, "bug"), (False, "risk"))[: None if BACKEND == "tensorflow" else 1]:
+    for known, severity in ((True, "bug"), (False, "risk")):
         diagnosis = headwise.diagnose(Pooled(known), make=lambda known=known: Pooled(known), timeout=None)
         assert ("mask-polarity", severity) in {(x.name, x.severity) for x in diagnosis.findings}, str(diagnosis)

@@ -36,6 +36,7 @@ def test_the_layers_of_a_model_and_their_arguments() -> None:
 
 
 @pytest.mark.every_backend
+@pytest.mark.skipif(BACKEND == "jax", reason="JAX compiles each shape that the doctor tries")
 def test_each_kind_is_examined_once(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["doctor", "--model", f"{MODELS}:make_decoder", "--json", "-"])
     (diagnosis,) = json.loads(capsys.readouterr().out)["diagnoses"]
@@ -46,8 +47,6 @@ def test_each_kind_is_examined_once(capsys: pytest.CaptureFixture[str]) -> None:
         assert diagnosis["evidence"].startswith(f"examined on {BACKEND}")
 
 
-@pytest.mark.every_backend
-@pytest.mark.skipif(BACKEND == "jax", reason="JAX compiles each shape that the doctor tries")
 @pytest.mark.filterwarnings("ignore:`build:UserWarning")  # Keras says how it builds a loaded layer
 def test_a_saved_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Its own classes are imported from the files that it names, seen from the working directory."""
@@ -75,7 +74,6 @@ def test_what_cannot_be_examined_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert len(make_nothing().layers) == 1
 
 
-@pytest.mark.every_backend
 def test_inputs_that_are_made_up() -> None:
     ids, mask, kind, image = (
         keras.Input((None,), dtype="int32", name="ids"),
@@ -114,8 +112,6 @@ def test_a_layer_without_weights_is_the_one_around_it() -> None:
     assert isinstance(found[1], Around)
 
 
-@pytest.mark.every_backend
-@pytest.mark.skipif(BACKEND == "jax", reason="JAX compiles each shape that the doctor tries")
 def test_from_python() -> None:
     model = keras.Sequential([keras.Input((5, 16)), Block(16, 4), Block(16, 4)])
     x = ops.convert_to_tensor(np.random.default_rng(0).standard_normal((2, 5, 16)), dtype="float32")

@@ -269,7 +269,7 @@ def test_block_by_block_of_rows_it_is_the_same(name: str, monkeypatch: pytest.Mo
         assert rows is None or torch.equal(rows, additive[1])
 
 
-@pytest.mark.parametrize(("Q", "K"), [(3, 3), (2, 5), (5, 2), (1, 6), (3, 4)])
+@pytest.mark.parametrize(("Q", "K"), [(3, 3), (2, 5), (5, 2), (1, 6), pytest.param(3, 4, marks=pytest.mark.slow)])
 def test_no_cell_of_any_small_matrix_changes(Q: int, K: int) -> None:
     for number in range(2 ** (Q * K)):
         cells = (torch.tensor(number) >> torch.arange(Q * K)).view(Q, K) % 2 == 1

@@ -93,7 +93,7 @@ class TestMiniLM:
     def test_paragraphs_one_by_one(
         self, ours: Bert, theirs: transformers.BertModel, sequences: list[list[int]]
     ) -> None:
-        for sequence in sequences[::5]:
+        for sequence in sequences[::10]:
             ids = torch.tensor([sequence])
             assert furthest(ours(ids), theirs(ids).last_hidden_state) < TOLERANCE
 
@@ -101,8 +101,8 @@ class TestMiniLM:
     def test_paragraphs_in_padded_batches(
         self, ours: Bert, theirs: transformers.BertModel, sequences: list[list[int]]
     ) -> None:
-        for start in range(0, 60, 20):
-            batch = [torch.tensor(sequence) for sequence in sequences[start : start + 20]]
+        for start in (0, 30):
+            batch = [torch.tensor(sequence) for sequence in sequences[start : start + 8]]
             ids = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)
             mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(sequence) for sequence in batch], batch_first=True)
             assert mask.min() == 0

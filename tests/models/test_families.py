@@ -163,7 +163,8 @@ class TestFamilies:
             torch.testing.assert_close(gradient[rows], expected[each][rows], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["distilbert", "modernbert"])  # the others take as long, and find the same
+# The others take as long, and find the same.
+@pytest.mark.parametrize("name", ["distilbert", pytest.param("modernbert", marks=pytest.mark.slow)])
 def test_the_doctor_examines_them(name: str, tmp_path: Path) -> None:
     made(name).save_pretrained(tmp_path)
     found = headwise.diagnose(Bert.from_pretrained(tmp_path), timeout=None)

@@ -486,7 +486,7 @@ class TestModes:
     @pytest.mark.parametrize(
         ("options", "mode"),
         [
-            ({"capacity": 50}, torch.no_grad),
+            pytest.param({"capacity": 50}, torch.no_grad, marks=pytest.mark.slow),
             ({"capacity": 50}, torch.inference_mode),
             ({}, torch.enable_grad),
             ({"window": 4}, torch.no_grad),

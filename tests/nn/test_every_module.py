@@ -38,6 +38,18 @@ def inputs(length: int = 6) -> tuple[Tensor, Tensor]:
     return torch.randn(2, length, DIM), torch.randn(2, length + 3, DIM)
 
 
+# The encoder and the decoder are made of the layers and of plain multi-head attention.
+COMPILED = ("multi-head, window", "multi-head, everything", "multi-head, T5", "latent, absorb", "latents, read out")
+
+
+quick = pytest.mark.parametrize(
+    "called",
+    [pytest.param(each, marks=() if each in (*COMPILED, "decoder") else pytest.mark.slow) for each in CASES],
+    indirect=True,
+)
+
+
+@quick
 def test_compiles_in_one_piece_and_trains_so(called: Called) -> None:
     x, other = inputs()
     compiled = torch.compile(called, fullgraph=True, backend="aot_eager")
@@ -52,6 +64,7 @@ def test_compiles_in_one_piece_and_trains_so(called: Called) -> None:
             torch.testing.assert_close(grad, true_grad, rtol=1e-4, atol=1e-4)
 
 
+@quick
 def test_exports_with_an_open_length(called: Called) -> None:
     length, more = torch.export.Dim("length", min=2, max=64), torch.export.Dim("more", min=2, max=64)
     x, other = inputs()
@@ -99,7 +112,7 @@ def test_reset_parameters_starts_anew(called: Called) -> None:
 
 # The encoder is made of the layers that are left out, and the decoder of those that are not.
 LEFT_OUT = (*PLAIN, "encoder layer", "decoder")
-QUICK = ("decoder layer", "latent, absorb", "multi-head, everything", "multi-head, window")
+QUICK = ("decoder layer", "latent, absorb", "multi-head, everything")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -171,6 +172,20 @@ def test_an_interrupted_run_goes_on_to_the_same_file(tmp_path: Path) -> None:
     assert not partial(out).exists()
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of a run that was interrupted."""
+
+    def interrupted() -> Iterator[str]:
+        yield from TEXTS[:25]
+        raise KeyboardInterrupt
+
+    out = tmp_path_factory.mktemp("begun") / "profile.hw"
+    with pytest.raises(KeyboardInterrupt):
+        profile(tiny(), interrupted(), out=out, every=0, length=16, batch=20, name="corpus")
+    return partial(out)
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -181,15 +196,10 @@ def test_an_interrupted_run_goes_on_to_the_same_file(tmp_path: Path) -> None:
         ({"texts": ["another", *TEXTS]}, "another corpus"),
     ],
 )
-def test_a_checkpoint_of_another_run_is_refused(changed: dict, said: str, tmp_path: Path) -> None:
-    def interrupted() -> Iterator[str]:
-        yield from TEXTS[:25]
-        raise KeyboardInterrupt
-
+def test_a_checkpoint_of_another_run_is_refused(changed: dict, said: str, begun: Path, tmp_path: Path) -> None:
     out = tmp_path / "profile.hw"
+    shutil.copy(begun, partial(out))
     options = {"length": 16, "batch": 20, "name": "corpus"}
-    with pytest.raises(KeyboardInterrupt):
-        profile(tiny(), interrupted(), out=out, every=0, **options)
     model, texts = changed.pop("model", tiny()), changed.pop("texts", TEXTS)
     with pytest.raises(ArgumentError, match=said) as error:
         profile(model, texts, out=out, **{**options, **changed})

@@ -35,7 +35,12 @@ class TestAttendsToTheRightPlace:
         ("make", "epochs", "place"),
         [
             (problems.copied, 10, lambda i, n: i),
-            (lambda rows, seed=0: problems.reversed_words(rows, lengths=(4, 4), seed=seed), 12, lambda i, n: n - 1 - i),
+            pytest.param(
+                lambda rows, seed=0: problems.reversed_words(rows, lengths=(4, 4), seed=seed),
+                12,
+                lambda i, n: n - 1 - i,
+                marks=pytest.mark.slow,
+            ),
         ],
         ids=["copy", "reverse"],
     )

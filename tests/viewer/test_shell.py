@@ -748,7 +748,16 @@ def test_a_narrow_window_needs_no_scrolling_to_the_side(tab: Page, tmp_path: Pat
             assert tab.evaluate(f"{box}.scrollWidth - {box}.clientWidth") <= 0, (view, box)
 
 
-@pytest.mark.parametrize("view", [*VIEWS, "compare&compare=difference"])
+ELSEWHERE = ("image", "lines", "neuron", "text")  # test_image.py and others run axe over them with more in sight
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        *(pytest.param(view, marks=pytest.mark.slow if view in ELSEWHERE else ()) for view in VIEWS),
+        "compare&compare=difference",
+    ],
+)
 def test_axe_finds_nothing_serious(view: str, axe_tab: Page, tmp_path: Path) -> None:
     tab = axe_tab
     seen = {"one": seen_of(record(4, 2), record(4, mask=masks.causal())), "two": seen_of(record(4), record(4))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,18 @@ LIKE_OTHERS = {
 }
 
 
-def test_every_workbook_comes_to_what_pytorch_computes(libreoffice: Convert, tmp_path: Path) -> None:
+# A scaling of rotations, or a layer around attention, that a quicker one shows too.
+SLOW = {
+    *("rope of neighbours, in part", "rope, linear", "rope, dynamic ntk", "rope, yarn", "rope, yarn not truncated"),
+    *("layer norm of queries and keys", "inducing points", "encoder layer of mla, swiglu", "cross"),
+}
+
+
+@pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "slow"])
+def test_every_workbook_comes_to_what_pytorch_computes(slow: bool, libreoffice: Convert, tmp_path: Path) -> None:
     """All of them in one start, which costs seconds."""
-    assert CASES.keys() > LIKE_OTHERS
-    cases = {name: make() for name, make in CASES.items() if name not in LIKE_OTHERS}
+    assert CASES.keys() > LIKE_OTHERS | SLOW
+    cases = {name: make() for name, make in CASES.items() if name not in LIKE_OTHERS and (name in SLOW) == slow}
     sheets = {name: case.make() for name, case in cases.items()}
     paths = [tmp_path / f"{number}.xlsx" for number in range(len(cases))]
     for sheet, path in zip(sheets.values(), paths, strict=True):
@@ -203,9 +211,20 @@ CHANGES = {
 }
 
 
-def test_a_number_that_is_changed_changes_everything_after_it(libreoffice: Convert, tmp_path: Path) -> None:
+QUICK = ("weight_and_scale_change", "mask_changes", "rope_changes", "memory_changes", "mla_changes", "bert_changes")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [QUICK, pytest.param([name for name in CHANGES if name not in QUICK], marks=pytest.mark.slow)],
+    ids=["", "slow"],
+)
+def test_a_number_that_is_changed_changes_everything_after_it(
+    names: Sequence[str], libreoffice: Convert, tmp_path: Path
+) -> None:
     before, after, paths = {}, {}, []
-    for name, make in CHANGES.items():
+    for name in names:
+        make = CHANGES[name]
         each = make()
         sheet = each.case.make()
         before[name] = (sheet.output.name, copy.deepcopy(each.case.forward()[0]))
@@ -221,7 +240,7 @@ def test_a_number_that_is_changed_changes_everything_after_it(libreoffice: Conve
         after[name] = each.case.forward()[0]
         paths.append(path)
     wrong = []
-    for name, path in zip(CHANGES, libreoffice(paths), strict=True):
+    for name, path in zip(names, libreoffice(paths), strict=True):
         book, (output, old) = Workbook(path), before[name]
         assert book.errors == []
         assert off(book[output], old), f"{name}: nothing changed"

@@ -103,7 +103,10 @@ def test_cross_attention_of_bert_by_spec() -> None:
     assert found.also == ("memory",)
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True}, {"flash": True}, {"kv_heads": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, *(pytest.param(x, marks=pytest.mark.slow) for x in ({"causal": True}, {"kv_heads": 2})), {"flash": True}],
+)
 def test_x_transformers(options: dict[str, Any]) -> None:
     x_transformers = pytest.importorskip("x_transformers")
     found = discover(x_transformers.Attention(32, heads=4, dim_head=8, **options))

@@ -98,7 +98,17 @@ HEALTHY: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+# What a quicker one of them, or one of the zoo, is too.
+SLOW = (
+    *("ours, alibi", "ours, scale 1", "ours, softcap", "ours, encoder", "ours, decoder", "torch, encoder"),
+    *("bert, sdpa", "gpt2, eager", "llama, sdpa", "vit, eager", "t5, sdpa", "deepseek, eager"),
+    *("x-transformers, causal", "x-transformers, grouped and fused"),
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in HEALTHY]
+)
 def test_the_whole_diagnosis_names_no_bug(name: str) -> None:
     torch.manual_seed(0)
     module = HEALTHY[name]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,18 @@ def test_a_program_runs_any_batch_and_length_where_there_is_no_headwise(graph: G
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half.pt2", "model.pt2"]
 
 
-def test_every_kind_of_model_is_a_program(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "makes",
+    [
+        (tiny.causal,),
+        pytest.param(
+            (lambda: tiny.classifier("latent"), tiny.answerer, tiny.matcher, tiny.translator), marks=pytest.mark.slow
+        ),
+    ],
+    ids=["steps", "the others"],
+)
+def test_every_kind_of_model_is_a_program(makes: tuple[Callable[[], Any], ...], tmp_path: Path) -> None:
     # Those whose models are of another kind; that the graphs of all tasks can be traced is seen in onnx/test_export.py.
-    makes = (lambda: tiny.classifier("latent"), tiny.answerer, tiny.causal, tiny.matcher, tiny.translator)
     graphs = [graph for make in makes for graph in graphs_of(make())]
     paths = [tmp_path / f"{number}.pt2" for number in range(len(graphs))]
     for graph, path in zip(graphs, paths, strict=True):
@@ -82,9 +92,15 @@ def test_every_kind_of_model_is_a_program(tmp_path: Path) -> None:
         assert compared(graph, given, 1e-5)
 
 
-def test_a_package_is_compiled_and_runs_where_there_is_no_headwise(tmp_path: Path) -> None:
+def test_a_package_is_compiled_and_runs_where_there_is_no_headwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if programs.compiler() is None:
         missing("no C++ compiler here: install g++")
+    # Precompiled headers save time from the second package on; this is the only one.
+    monkeypatch.setattr(torch._inductor.config, "cpp_cache_precompile_headers", False)
+    monkeypatch.setattr(torch._inductor.config.aot_inductor, "precompile_headers", False)
+    monkeypatch.setattr(torch._inductor.config.aot_inductor, "compile_wrapper_opt_level", "O0")
 
     class Scores(nn.Module):
         def forward(self, q: Tensor, k: Tensor) -> Tensor:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
-import pytest
-
-import headwise
-
-pytestmark = pytest.mark.every_backend
-
-TWO_DEVICES = """
 import jax
 import keras
 import numpy as np
+import pytest
+
 import headwise.keras
+import tests.keras.backend  # noqa: F401 (it makes JAX compile quickly)
 from headwise import masks
 
-assert len(jax.devices()) == 2
+pytestmark = pytest.mark.every_backend
 
 
-def weights_after_training(kernel):
+@pytest.fixture(autouse=True)
+def _not_distributed_afterwards() -> Iterator[None]:
+    yield
+    keras.distribution.set_distribution(None)
+
+
+def weights_after_training(kernel: str) -> tuple[list[np.ndarray], Any]:
+    """And how the kernel of a projection is spread."""
     keras.utils.set_random_seed(0)
     inputs = keras.Input((7, 8))
     scheme = headwise.keras.positions.Rope(4)
@@ -37,29 +38,21 @@ def weights_after_training(kernel):
     return model.get_weights(), layer.qkv.kernel.value.sharding
 
 
-one = {kernel: weights_after_training(kernel)[0] for kernel in ("plain", "banded")}
-mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], ["cpu:0", "cpu:1"])
-layout = keras.distribution.LayoutMap(mesh)
-layout[".*qkv.kernel"] = (None, "model")
-layout[".*out.kernel"] = ("model", None)
-by_data = keras.distribution.DataParallel(devices=["cpu:0", "cpu:1"])
-by_model = keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
-for distribution, kernel in ((by_data, "plain"), (by_model, "banded")):
-    keras.distribution.set_distribution(distribution)
-    found, sharding = weights_after_training(kernel)
+@pytest.mark.parametrize("by", ["data", "model"])
+def test_two_devices_learn_what_one_does(by: str) -> None:
+    assert len(jax.devices()) == 2  # tests/keras/conftest.py makes them
+    kernel = {"data": "plain", "model": "banded"}[by]
+    one, _ = weights_after_training(kernel)
+    if by == "data":
+        keras.distribution.set_distribution(keras.distribution.DataParallel(devices=["cpu:0", "cpu:1"]))
+    else:
+        mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], ["cpu:0", "cpu:1"])
+        layout = keras.distribution.LayoutMap(mesh)
+        layout[".*qkv.kernel"] = (None, "model")
+        layout[".*out.kernel"] = ("model", None)
+        keras.distribution.set_distribution(keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"))
+    two, sharding = weights_after_training(kernel)
     assert len(sharding.device_set) == 2
-    assert sharding.is_fully_replicated == (distribution is by_data)
-    for x, y in zip(one[kernel], found, strict=True):
+    assert sharding.is_fully_replicated == (by == "data")
+    for x, y in zip(one, two, strict=True):
         np.testing.assert_allclose(x, y, atol=1e-4)
-"""
-
-
-def test_two_devices_learn_what_one_does(tmp_path: Path) -> None:
-    script = tmp_path / "two.py"
-    script.write_text(TWO_DEVICES, encoding="utf-8")
-    given = {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-        "PYTHONPATH": str(Path(headwise.__file__).parents[1]),
-    }
-    done = subprocess.run([sys.executable, str(script)], env=os.environ | given, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

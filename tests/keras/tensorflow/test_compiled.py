@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,7 +18,7 @@ positions = headwise.keras.positions
 KERNELS = [("plain", masks.causal()), ("chunked", masks.causal()), ("banded", masks.window(3, 0))]
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(("kernel", "mask"), KERNELS, ids=["plain", "chunked", "banded"])
 def test_one_function_for_every_batch_and_length(kernel: str, mask: masks.Mask | None, jit_compile: bool) -> None:
     layer = MultiHeadAttention(16, 4, num_kv_heads=2, kernel=kernel, positions=positions.Rope(4), sinks=True)
@@ -58,49 +54,24 @@ def test_padding_of_unknown_size() -> None:
     np.testing.assert_allclose(found[1], np.tile(layer.out.bias.numpy(), (7, 1)), atol=1e-6)
 
 
-TWO_DEVICES = """
-import keras
-import numpy as np
-import tensorflow as tf
+def test_two_devices_learn_what_one_does() -> None:
+    def weights_after_training() -> list[np.ndarray]:
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((None, 8))
+        x = MultiHeadAttention(8, 2, positions=positions.Rope(4))(inputs, attention_mask=masks.causal())
+        x = headwise.keras.EncoderLayer(8, 2, ffn_dim=8)(x, attention_mask=masks.window(3, 0))
+        model = keras.Model(inputs, keras.layers.Dense(3)(x))
+        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+        rng = np.random.default_rng(0)
+        x, y = rng.normal(size=(16, 7, 8)).astype("f4"), rng.normal(size=(16, 7, 3)).astype("f4")
+        model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        found: list[np.ndarray] = model.get_weights()
+        return found
 
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-
-import headwise.keras
-from headwise import masks
-
-
-def weights_after_training():
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input((None, 8))
-    scheme = headwise.keras.positions.Rope(4)
-    x = headwise.keras.MultiHeadAttention(8, 2, positions=scheme)(inputs, attention_mask=masks.causal())
-    x = headwise.keras.EncoderLayer(8, 2, ffn_dim=8)(x, attention_mask=masks.window(3, 0))
-    model = keras.Model(inputs, keras.layers.Dense(3)(x))
-    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(16, 7, 8)).astype("f4"), rng.normal(size=(16, 7, 3)).astype("f4")
-    model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
-    return model.get_weights()
-
-
-one = weights_after_training()
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-assert strategy.num_replicas_in_sync == 2
-with strategy.scope():
-    two = weights_after_training()
-for x, y in zip(one, two, strict=True):
-    np.testing.assert_allclose(x, y, atol=1e-4)
-"""
-
-
-def test_two_devices_learn_what_one_does(tmp_path: Path) -> None:
-    script = tmp_path / "two.py"
-    script.write_text(TWO_DEVICES, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env=os.environ | {"PYTHONPATH": str(Path(headwise.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    one = weights_after_training()
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])  # tests/keras/conftest.py makes both
+    assert strategy.num_replicas_in_sync == 2
+    with strategy.scope():
+        two = weights_after_training()
+    for x, y in zip(one, two, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-4)

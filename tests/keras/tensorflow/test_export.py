@@ -130,7 +130,7 @@ def by_tflite(model: keras.Model, x: np.ndarray, path: Path) -> np.ndarray:
 
 
 @pytest.mark.filterwarnings(r"ignore:\s*Warning. tf.lite.Interpreter is deprecated")
-@pytest.mark.parametrize("kernel", ["plain", "banded", "block_sparse"])  # chunked: TFLite has no such loop
-def test_tflite(kernel: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernel", ["plain", "banded", pytest.param("block_sparse", marks=pytest.mark.slow)])
+def test_tflite(kernel: str, tmp_path: Path) -> None:  # not chunked: TFLite has no such loop
     model, x = model_of(kernel, masks.window(3, 0), 70), example(1, 70, 16)
     np.testing.assert_allclose(by_tflite(model, x, tmp_path / "m.tflite"), model(x), rtol=1e-4, atol=1e-5)

@@ -16,7 +16,10 @@ from headwise.server.settings import Settings
 from tests.tasks.problems import WORDS
 
 
-@pytest.mark.parametrize("name", ["translate", "summarize", "reply", "causal"])  # summarize samples
+@pytest.mark.parametrize(
+    "name",
+    [*("summarize", "causal"), *(pytest.param(name, marks=pytest.mark.slow) for name in ("translate", "reply"))],
+)  # summarize samples
 def test_sixteen_requests_at_once_are_answered_as_by_predict(run_of: Callable[[str], Path], name: str) -> None:
     task: Any = tasks.load(run_of(name))
     draw = random.Random(0)

@@ -121,7 +121,7 @@ class Stub:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+@pytest.mark.parametrize("suffix", [".npy", pytest.param(".parquet", marks=pytest.mark.slow)])
 def test_a_kill_at_any_moment_loses_and_repeats_nothing(tmp_path: Path, suffix: str) -> None:
     write(tmp_path / "in.csv")
     stub = Stub()
