@@ -12,14 +12,17 @@ from headwise.errors import ArgumentError
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
 from headwise.tasks.text.causal_language import After
-from headwise.tasks.text.decoding import choosing, draws_of, write
+from headwise.tasks.text.decoding import draws_of, write
+from headwise.tasks.text.likeliest import likeliest
 from headwise.tasks.text.running.batch import RunningBatch
-from headwise.tasks.text.running.likeliest import likeliest
 from headwise.tasks.text.running.passes import Continuing, Translating
-from headwise.tasks.text.running.searches import Asked, Choosing, Searching
-from headwise.tasks.text.steps import Decoding, Written, finished
+from headwise.tasks.text.searches import Asked, Choosing, search_for
+from headwise.tasks.text.steps import Decoding, Written
+from headwise.tasks.text.writing import Stepped, Writing
+from headwise.tasks.text.writing import written as written_for
 
 BEGIN, END, V = 0, 1, 40
+CPU = torch.device("cpu")
 Model = EncoderDecoder | CausalLanguageModel
 
 
@@ -60,20 +63,19 @@ def texts(how: Decoding, count: int = 10) -> list[Asked]:
 def alone(model: Model, asked: Asked, how: Decoding) -> Written:
     if isinstance(model, EncoderDecoder):
         return write(model, [asked.source], [asked.limit], how)[0]
-    draws = None if asked.draws is None else asked.draws[None]
-    return finished(choosing(After(model, asked.source), torch.tensor([asked.limit]), how, draws))[0]
+    run = Stepped(lambda sources: After(model, sources[0]), how, CPU)
+    writing = Writing(run, search_for(how, CPU))
+    writing.join([asked])
+    return written_for(writing)[0]
 
 
 def running(model: Model, how: Decoding, most: int = 4) -> RunningBatch[Written]:
-    def make() -> tuple[Any, Choosing | Searching]:
-        search = Searching if how.beams > 1 else Choosing
+    def begin() -> Writing:
         is_translator = isinstance(model, EncoderDecoder)
-        return (
-            Translating(model, how.beams, how.begin) if is_translator else Continuing(model),
-            search(how, torch.device("cpu")),
-        )
+        run = Translating(model, how.beams, how.begin) if is_translator else Continuing(model)
+        return Writing(run, search_for(how, CPU))
 
-    return RunningBatch(make, lambda asked: asked, lambda asked, written: written, most)
+    return RunningBatch(begin, lambda asked: asked, lambda asked, written: written, most)
 
 
 def written(batch: RunningBatch[Written]) -> dict[int, Written | Exception]:

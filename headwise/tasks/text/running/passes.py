@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,26 +27,6 @@ from headwise.tasks.text.padding import padded_with_real
 from headwise.tasks.text.running.key_values import KeyValues
 
 NATIVE_KEYS = 64  # with fewer keys, what a call costs beside its arithmetic decides
-
-
-class Pass(Protocol):
-    """A model that reads one more token in each hypothesis of each text."""
-
-    def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
-        """Texts that begin, behind those that are there.
-
-        Returns:
-            The first token to read in each, int64 [new].
-        """
-
-    def __call__(self, ids_Nw: Tensor) -> Tensor:
-        """Logits [N, w, V] of what follows after these tokens."""
-
-    def follow(self, parents_Nw: Tensor) -> None:
-        """Hypothesis j of a text goes on from what its hypothesis parents[j] has read."""
-
-    def keep(self, order: Sequence[int]) -> None:
-        """Text i becomes what text order[i] was; the others leave."""
 
 
 class _Decoder:
