@@ -163,7 +163,7 @@ def linear(
         *((0, 0, 0.0) if norm is None else norm.fields()),
         out.data_ptr(),
     )
-    _called("hw_linear_forward", given)
+    called("hw_linear_forward", given)
     return out
 
 
@@ -224,11 +224,12 @@ class Encoder:
             *(ctypes.addressof(self.array), first.data_ptr(), *embeddings, x_TM.data_ptr()),
             0 if qkv is None else qkv.data_ptr(),
         )
-        _called("hw_encoder_forward", given)
+        called("hw_encoder_forward", given)
         return x_TM
 
 
-def _called(function: str, given: bytes) -> None:
+def called(function: str, given: bytes) -> None:
+    """Call a function of the library. Raises ArgumentError for what it refuses."""
     loaded = the_library()
     code = getattr(loaded, function)(given)
     if code:

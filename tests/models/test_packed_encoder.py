@@ -15,7 +15,8 @@ from headwise import edits
 from headwise.call import AttentionCall
 from headwise.errors import ArgumentError
 from headwise.functional import listening
-from headwise.models import Bert, BertConfig, packed_encoder, unpadded
+from headwise.models import Bert, BertConfig, unpadded
+from headwise.models import packed as packing
 from headwise.native.library import instruction_set
 from headwise.native.linear import Dtype
 
@@ -166,9 +167,9 @@ def test_ids_without_an_embedding_are_refused(bert: Bert) -> None:
 
 
 def test_nothing_is_kept_of_a_model_that_is_gone(ids: list[list[int]]) -> None:
-    before = len(packed_encoder._remembered)
+    before = len(packing._remembered)
     bert = Bert(BertConfig(50, 24, 1, 2, 40, 200)).eval()
     packed(bert, ids)
-    assert len(packed_encoder._remembered) == before + 1
+    assert len(packing._remembered) == before + 1
     del bert
-    assert len(packed_encoder._remembered) == before
+    assert len(packing._remembered) == before

@@ -69,7 +69,7 @@ struct Group {
         padded_row(tables.position + tables.places[t] * call.M, call.M, to);
         std::memset(y + call.M, 0, 4 * (M - call.M));
         for (int64_t j = 0; j < call.M; j++) y[j] = word[j] + type[j];
-        add_norm(tables.norm, call.M, y, to);
+        add_norm(tables.norm, call.M, y, to, to);
     }
 
     void layer(int64_t number) {
@@ -116,7 +116,7 @@ struct Group {
 
     void norm(const hw_norm& norm, int64_t b, int64_t some) {
         for (int64_t r = 0; r < some; r++) {
-            add_norm(norm, call.M, y + r * M, x + (b + r) * M);
+            add_norm(norm, call.M, y + r * M, x + (b + r) * M, x + (b + r) * M);
             left.take(b + r, x + (b + r) * M, M);
         }
     }

@@ -1,7 +1,7 @@
 """How texts choose their next tokens: greedily, by chance, or by beam search. A text joins and leaves at any step.
 
-No model is known here: `choose` is given the logits of the next token. Dimension letters: N texts, w hypotheses of each,
-V vocabulary, t the longest that is written.
+No model is known here: `choose` is given the logits of the next token. Dimension letters: N texts, w hypotheses of
+each, V vocabulary, t the longest that is written.
 """
 
 from __future__ import annotations
@@ -102,10 +102,8 @@ class Choosing(_Search):
         texts = torch.arange(len(self.lengths), device=self.lengths.device)
         log_p = log_probabilities(logits_N1V[:, 0], self.decoding.never)
         log_p = without_repeats(log_p, self.written, self.decoding.no_repeat, self.lengths)
-        if self.decoding.sample:
-            ids = drawn(log_p, self.draws[texts, self.lengths], self.decoding)
-        else:
-            ids = log_p.argmax(-1)
+        how = self.decoding
+        ids = drawn(log_p, self.draws[texts, self.lengths], how) if how.sample else log_p.argmax(-1)
         self.totals = self.totals + log_p.gather(1, ids[:, None])[:, 0].double()
         self.written[texts, self.lengths] = ids
         self.lengths = self.lengths + 1
