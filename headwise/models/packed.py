@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from headwise.functional import is_followed
 from headwise.native.library import instruction_set
 from headwise.native.linear import Dtype, Norm, Weights, norm_of, pack
+from headwise.nn.positions import Rope
 
 NAMES: dict[torch.dtype, Dtype] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
@@ -72,6 +73,18 @@ def weights_of(linear: Any, dtype: Dtype) -> Weights:
 def layer_norm_of(norm: Any) -> Norm:
     """An nn.LayerNorm, padded."""
     return norm_of(norm.weight, norm.bias, norm.normalized_shape[0], norm.eps)
+
+
+def turns_of(positions: Any) -> tuple[float, int] | None:
+    """What makes a RoPE that the kernels have: base and dimensions. None for any other scheme."""
+    if type(positions) is not Rope or positions.interleaved or positions.scaling is not None:
+        return None
+    return positions.base, positions.rotary_dim
+
+
+def frequencies_of(positions: Any) -> Tensor | None:
+    """Of such a RoPE, or of none."""
+    return None if positions is None else positions.inverse_frequencies
 
 
 def _is_alone() -> bool:

@@ -2,30 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from headwise.models.packed import layer_norm_of, packed, weights_of
+from headwise.models.packed import frequencies_of, layer_norm_of, packed, turns_of, weights_of
+from headwise.models.packed_encoder import stack_of
 from headwise.native.decoder import Decoder, Layer
-from headwise.native.linear import ACTIVATIONS, Dtype, Norm, norm_of, pack
+from headwise.native.linear import ACTIVATIONS, Dtype, Encoder, Norm, Weights, norm_of, pack
 from headwise.nn import DecoderLayer, EncoderLayer, FeedForward, MultiHeadAttention
+from headwise.nn import Encoder as Stack
 from headwise.nn.norm import LayerNorm, RMSNorm
-from headwise.nn.positions import Rope
 
 GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
 
-def decoder_of(model: nn.Module, stack: nn.Module, table: Tensor) -> Decoder | None:
-    """The decoder of a model that writes from left to right; None where the modules themselves must run.
+class Writer(NamedTuple):
+    """A model that writes from left to right.
 
     Args:
-        model: the whole, with which it is kept: see `packed.packed`.
-        stack: its decoder, with `layers` and a `norm` behind them.
-        table: [V, M], of the logits.
+        decoder: its steps.
+        memory: the keys and values of a source for all layers, [L, 2, M] outputs; None without cross-attention.
+        encoder: what reads a source; None: the kernels do not have its layers, or there is none.
     """
-    return packed(model, lambda dtype: _packed(stack, table, dtype))
+
+    decoder: Decoder
+    memory: Weights | None
+    encoder: Encoder | None
+
+
+def writer_of(model: nn.Module, decoder: nn.Module, table: Tensor, encoder: nn.Module | None = None) -> Writer | None:
+    """The parts of a model for the native kernels; None where the modules of its decoder themselves must run.
+
+    Args:
+        model: the whole, with which they are kept: see `packed.packed`.
+        decoder: a stack of `headwise.nn`.
+        table: [V, M], of the logits.
+        encoder: another stack, of a model that has one.
+    """
+
+    def make(dtype: Dtype) -> Writer | None:
+        found = _packed(decoder, table, dtype)
+        if found is None:
+            return None
+        read = stack_of(encoder, dtype) if type(encoder) is Stack else None
+        return Writer(found, _memory(decoder.layers, dtype), read)
+
+    return packed(model, make)
+
+
+def _memory(layers: Any, dtype: Dtype) -> Weights | None:
+    if not isinstance(layers[0], DecoderLayer):
+        return None
+    weights, biases = [], []
+    for layer in layers:
+        cross = layer.cross_attention
+        of_layer = [cross.qkv] if cross.is_fused else [cross.k, cross.v]
+        skipped = cross.dim if cross.is_fused else 0
+        weights.append(torch.cat([x.weight for x in of_layer])[skipped:])
+        zeros = [x.weight.new_zeros(len(x.weight)) if x.bias is None else x.bias for x in of_layer]
+        biases.append(torch.cat(zeros)[skipped:])
+    return pack(torch.cat(weights), torch.cat(biases), dtype)
 
 
 def _packed(stack: Any, table: Tensor, dtype: Dtype) -> Decoder | None:
@@ -47,7 +85,7 @@ def _packed(stack: Any, table: Tensor, dtype: Dtype) -> Decoder | None:
         _norm(stack.norm),
         pack(table, None, dtype),
         rms=kinds[0] is RMSNorm,
-        frequencies=None if own.positions is None else own.positions.inverse_frequencies,
+        frequencies=frequencies_of(own.positions),
     )
 
 
@@ -64,9 +102,8 @@ def _norms(layer: Any) -> tuple[nn.Module, ...]:
 def _options(layer: Any) -> tuple[object, ...]:
     """What all layers must have alike."""
     own, mlp = _own(layer), layer.mlp
-    turns = None if own.positions is None else (own.positions.base, own.positions.rotary_dim)
     cross = _scale(layer.cross_attention) if isinstance(layer, DecoderLayer) else None
-    return (type(layer), own.num_heads, _scale(own), cross, mlp.activation, mlp.hidden_dim, turns)
+    return (type(layer), own.num_heads, _scale(own), cross, mlp.activation, mlp.hidden_dim, turns_of(own.positions))
 
 
 def _scale(attention: Any) -> float:
@@ -80,7 +117,7 @@ def _is_known(layer: Any) -> bool:
     own, mlp = _own(layer), layer.mlp
     if not _is_plain(own, layer.dim) or not own.is_fused or own.projection_sizes != (layer.dim,) * 3:
         return False
-    if (rope := own.positions) is not None and (type(rope) is not Rope or rope.interleaved or rope.scaling is not None):
+    if own.positions is not None and turns_of(own.positions) is None:
         return False
     if isinstance(layer, DecoderLayer):
         cross = layer.cross_attention

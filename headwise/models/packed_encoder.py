@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headwise import masks
 from headwise.call import AttentionCall, make_call
 from headwise.functional import listeners_of_calls
-from headwise.models.packed import layer_norm_of, packed, weights_of
+from headwise.models.packed import frequencies_of, layer_norm_of, packed, turns_of, weights_of
 from headwise.native.linear import ACTIVATIONS, Dtype, Embeddings, Encoder, Layer
 from headwise.nn import EncoderLayer, FeedForward, MultiHeadAttention
 from headwise.nn.norm import LayerNorm
@@ -30,6 +30,28 @@ def encoder_of(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None = N
         dtype: of the products; None = that of the parameters.
     """
     return packed(bert, lambda name: _packed(bert, tables, name), dtype)
+
+
+def stack_of(stack: Any, dtype: Dtype) -> Encoder | None:
+    """A stack of `headwise.nn` whose norms stand before the branches; None if the kernels do not have its layers."""
+    layers = list(stack.layers)
+    if (
+        dtype != "float32"
+        or type(stack.norm) is not LayerNorm
+        or not all(_is_known(x, norm_first=True) for x in layers)
+    ):
+        return None
+    if len({(*_options(layer), turns_of(layer.attention.positions)) for layer in layers}) > 1:
+        return None
+    own = layers[0].attention
+    return Encoder(
+        [_layer(layer, dtype) for layer in layers],
+        own.num_heads,
+        layers[0].mlp.activation,
+        own.head_dim**-0.5 if own.scale is None else own.scale,
+        last=layer_norm_of(stack.norm),
+        frequencies=frequencies_of(own.positions),
+    )
 
 
 def hidden_states(
@@ -81,8 +103,7 @@ def _packed(bert: nn.Module, tables: type[nn.Module], dtype: Dtype) -> Encoder |
     if not layers or not all(_is_known(layer) for layer in layers):
         return None
     first = layers[0]
-    same = {(x.attention.num_heads, x.attention.scale, x.mlp.activation, x.mlp.hidden_dim) for x in layers}
-    if len(same) > 1:
+    if len({_options(layer) for layer in layers}) > 1:
         return None
     scale = first.attention.head_dim**-0.5 if first.attention.scale is None else first.attention.scale
     made = [_layer(layer, dtype) for layer in layers]
@@ -90,18 +111,25 @@ def _packed(bert: nn.Module, tables: type[nn.Module], dtype: Dtype) -> Encoder |
     return Encoder(made, first.attention.num_heads, first.mlp.activation, scale, embeddings)
 
 
-def _is_known(layer: Any) -> bool:
-    """Whether a layer is one of BERT's, and nothing else."""
-    if type(layer) is not EncoderLayer or layer.norm_first or type(layer.mlp) is not FeedForward:
+def _options(layer: Any) -> tuple[object, ...]:
+    """What all layers must have alike."""
+    return layer.attention.num_heads, layer.attention.scale, layer.mlp.activation, layer.mlp.hidden_dim
+
+
+def _is_known(layer: Any, *, norm_first: bool = False) -> bool:
+    """Whether a layer is one of BERT's, or such a one with its norms before the branches, where it may be rotary."""
+    if type(layer) is not EncoderLayer or layer.norm_first is not norm_first or type(layer.mlp) is not FeedForward:
         return False
     attention, mlp = layer.attention, layer.mlp
+    if attention.positions is not None and not (norm_first and turns_of(attention.positions)):
+        return False
     return (
         type(attention) is MultiHeadAttention
         and attention.projection == "per_head"
         and attention.is_fused
         and attention.projection_sizes == (layer.dim,) * 3
         and attention.kernel == "auto"
-        and not any((attention.positions, attention.gate, attention.q_norm, attention.k_norm, attention.softcap))
+        and not any((attention.gate, attention.q_norm, attention.k_norm, attention.softcap))
         and attention.sinks is None
         and (attention.scale is None or attention.scale > 0)
         and mlp.activation in ACTIVATIONS

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.native.linear import ACTIVATIONS, DTYPES, Norm, Weights, called
+from headwise.native.linear import ACTIVATIONS, DTYPES, Norm, Turns, Weights, called
 
 # Every field has 8 bytes.
 _LAYER = struct.Struct("=" + 7 * "4Q" + 3 * "2Qd")
@@ -81,7 +81,7 @@ class Decoder:
         norm: behind the layers.
         vocabulary: of the logits.
         rms: whether the norms are RMSNorm.
-        frequencies: [n], radians a position, by which dimensions i and i + n of a head are turned; None = not at all.
+        frequencies: of `Turns`.
     """
 
     def __init__(
@@ -104,8 +104,7 @@ class Decoder:
         self.rms, self.scales = int(rms), (scale, cross_scale)
         packed = b"".join(layer.packed() for layer in layers)
         self.array = ctypes.create_string_buffer(packed, len(packed))
-        self._frequencies = frequencies
-        self._turns: tuple[Tensor, Tensor] | None = None  # cos and sin, [S, n]
+        self._turns = Turns(frequencies)
 
     def logits(self, x_TM: Tensor, read: Read, source: Source | None = None) -> Tensor:
         """Logits [T, V] behind these tokens.
@@ -135,26 +134,17 @@ class Decoder:
         logits: Tensor | None = None,
     ) -> None:
         x_TM = x_TM.contiguous()
-        turns = self._turned(read.keys.shape[2])
+        cos, sin, _, turned = self._turns.fields(read.keys.shape[2])
         given = _DECODER.pack(
             *(_DECODER.size, self.dtype, torch.get_num_threads(), len(x_TM), *self.sizes, read.keys.shape[3]),
             *(self.vocabulary.outputs, self.rms, *self.scales, ctypes.addressof(self.array)),
             *(read.keys.data_ptr(), read.values.data_ptr(), *read.keys.shape[1:3]),
             *(read.places.data_ptr(), read.past.data_ptr()),
             *((0, 0, 0, 0, 0) if source is None else _source(source)),
-            *((0, 0, 0) if turns is None else (turns[0].data_ptr(), turns[1].data_ptr(), turns[0].shape[1])),
-            *(*self.norm.fields(), *self.vocabulary.fields(), x_TM.data_ptr()),
+            *(cos, sin, turned, *self.norm.fields(), *self.vocabulary.fields(), x_TM.data_ptr()),
             *(0 if x is None else x.data_ptr() for x in (hidden, logits)),
         )
         called("hw_decoder_step", given)
-
-    def _turned(self, slots: int) -> tuple[Tensor, Tensor] | None:
-        if self._frequencies is None:
-            return None
-        if self._turns is None or len(self._turns[0]) < slots:
-            phases = torch.arange(slots)[:, None].float() * self._frequencies
-            self._turns = phases.cos(), phases.sin()
-        return self._turns
 
 
 def _source(source: Source) -> tuple[int, ...]:

@@ -119,12 +119,16 @@ typedef struct {
 } hw_embeddings;
 
 /* Layers of x = LayerNorm(x + out(attention(qkv(x)))), x = LayerNorm(x + down(act(up(x)))), over texts behind one another,
-   each of which attends to itself alone. */
+   each of which attends to itself alone. With `last`, the norms stand before the branches, x += out(attention(qkv(
+   LayerNorm(x)))), x += down(act(up(LayerNorm(x)))), and the last one behind the layers. */
 typedef struct {
     int64_t size, dtype, threads, T, M, H, F, activation, layers, texts;
     double scale;
     const hw_encoder_layer *layer; /* [layers] */
     const int64_t *first;          /* [texts + 1]: where each begins, from 0 to T */
+    const hw_norm *last;           /* null: the norms stand behind the branches */
+    const float *cos, *sin;        /* [longest, turned], of float32 alone: as in hw_decoder; null: nothing is turned */
+    int64_t longest, turned;       /* tokens of a text at most, where they are turned */
     hw_embeddings embeddings;
     float *x;                      /* [T, M], read if there are no ids, and written */
     void *qkv;                     /* [layers, T, 3 M], written: float32, or bfloat16 where dtype is less; null: not kept */

@@ -165,15 +165,7 @@ struct Step {
     void remember(int64_t number, int64_t r) {
         const int64_t text = r / call.width, place = call.places[first_text + text];
         float *q = qkv + r * Q, *k = q + call.M;
-        if (call.cos)
-            for (int64_t from = 0; from < 2 * call.M; from += depth) {
-                float *a = q + from, *b = a + call.turned;
-                const float *cos = call.cos + place * call.turned, *sin = call.sin + place * call.turned;
-                for (int64_t i = 0; i < call.turned; i++) {
-                    const float one = a[i] * cos[i] - b[i] * sin[i], other = b[i] * cos[i] + a[i] * sin[i];
-                    a[i] = one, b[i] = other;
-                }
-            }
+        if (call.cos) turn(q, 2 * call.M, depth, call.turned, call.cos + place * call.turned, call.sin + place * call.turned);
         const int64_t to = slot(number, text, place, r % call.width);
         std::memcpy(call.keys + to, k, 4 * call.M);
         std::memcpy(call.values + to, k + call.M, 4 * call.M);

@@ -125,6 +125,15 @@ INLINE void add_norm(const hw_norm& norm, int64_t M, const float* y, float* x, f
     for (int64_t j = 0; j < width; j += W) store(to + j, fma((load(x + j) - mean) * by, load(norm.weight + j), load(norm.bias + j)));
 }
 
+// Turns every head of `depth` numbers among n: dimensions i and i + turned by the angle i of a place.
+INLINE void turn(float* x, int64_t n, int64_t depth, int64_t turned, const float* cos, const float* sin) {
+    for (float* past = x + n; x < past; x += depth)
+        for (int64_t i = 0; i < turned; i++) {
+            const float a = x[i], b = x[i + turned];
+            x[i] = a * cos[i] - b * sin[i], x[i + turned] = b * cos[i] + a * sin[i];
+        }
+}
+
 // f with the activation as a constant.
 template <class F>
 INLINE void with_activation(int64_t activation, F f) {

@@ -22,8 +22,10 @@ from headwise.functional import attention
 from headwise.kernels import native
 from headwise.models.encoder_decoder import EncoderDecoder
 from headwise.models.language_model import CausalLanguageModel
-from headwise.models.packed_decoder import decoder_of
+from headwise.models.packed_decoder import Writer, writer_of
 from headwise.native.decoder import Decoder, Read, Source
+from headwise.native.linear import Weights
+from headwise.native.linear import linear as native_linear
 from headwise.nn import MultiHeadAttention
 from headwise.nn.transformer_layer import DecoderLayer, EncoderLayer
 from headwise.tasks.text.padding import padded_with_real
@@ -44,16 +46,27 @@ class _Sources:
         self.longest = 0
         self.bias = like.new_zeros(0, 1, 1, 0)  # [N, 1, 1, K]: where a source ends
 
-    def join(self, memory_NKM: Tensor, real_NK: Tensor) -> None:
-        """More texts, behind those that are there. What stands at padding is made finite."""
-        texts, begun, longest = len(memory_NKM), len(self.lengths_N), memory_NKM.shape[1]
-        memory_NKM = memory_NKM.masked_fill(~real_NK[..., None], 0)
+    def join(self, memory_TM: Tensor, real_NK: Tensor, packed: Weights | None) -> None:
+        """More texts, behind those that are there.
+
+        Args:
+            memory_TM: of all their tokens, text by text.
+            real_NK: bool, where these stand.
+            packed: the projection to keys and values of all layers; None = that of the modules.
+        """
+        begun, (texts, longest) = len(self.lengths_N), real_NK.shape
         self.held.make_room(begun + texts, longest)
         self.held.clear(begun, begun + texts)
-        for i, cross in enumerate(self._cross):
-            k, v = cross.project(memory_NKM, "kv")  # type: ignore[operator, union-attr]
-            self.held.keys[i, begun : begun + texts, :longest, 0] = k.transpose(1, 2)
-            self.held.values[i, begun : begun + texts, :longest, 0] = v.transpose(1, 2)
+        of_text_T, place_T = real_NK.nonzero(as_tuple=True)
+        heads = self.held.keys.shape[-2:]
+        if packed is not None:
+            found = native_linear(memory_TM, packed).unflatten(1, (len(self._cross), 2, *heads)).unbind(2)
+            k_LTGD, v_LTGD = (x.transpose(0, 1) for x in found)
+        else:
+            pairs = [cross.project(memory_TM[None], "kv") for cross in self._cross]  # type: ignore[operator, union-attr]
+            k_LTGD, v_LTGD = (torch.cat(x).transpose(1, 2) for x in zip(*pairs, strict=True))
+        self.held.keys[:, begun + of_text_T, place_T, 0] = k_LTGD
+        self.held.values[:, begun + of_text_T, place_T, 0] = v_LTGD
         self._see(torch.cat([self.lengths_N, real_NK.sum(1)]))
 
     def keep(self, order: Sequence[int]) -> None:
@@ -74,20 +87,16 @@ class _Decoder:
     """The layers of a decoder, and the tokens that each text has read.
 
     Args:
-        model: the whole model.
-        stack: its layers, with norms before their branches, and the norm behind them.
+        stack: the layers, with norms before their branches, and the norm behind them.
         table: [V, M], of the logits.
         width: w.
         sources: of layers with cross-attention.
     """
 
-    def __init__(
-        self, model: nn.Module, stack: nn.Module, table: Tensor, width: int, sources: _Sources | None = None
-    ) -> None:
+    def __init__(self, stack: nn.Module, table: Tensor, width: int, sources: _Sources | None = None) -> None:
         self.layers: list[DecoderLayer | EncoderLayer] = list(stack.layers)  # type: ignore[arg-type]
         self.norm: nn.Module | None = stack.norm  # type: ignore[assignment]
         self.table, self.width, self._sources = table, width, sources
-        self._model, self._stack = model, stack
         self._packed: Decoder | None = None
         first = _own_attention(self.layers[0])
         self.held = KeyValues(len(self.layers), width, first.num_kv_heads, first.head_dim, table)
@@ -101,15 +110,15 @@ class _Decoder:
         """N"""
         return len(self.places_N)
 
-    def begin(self, read: Sequence[int]) -> None:
-        """New texts, which have read so many tokens."""
+    def begin(self, read: Sequence[int], writer: Writer | None) -> None:
+        """New texts, which have read so many tokens. From now on the native `writer` writes all, if there is one."""
         begun = self.texts
         self._make_room(begun + len(read), max(self.longest, *read) + 1)
         self.held.clear(begun, begun + len(read))
         self.places_N = torch.cat([self.places_N, self.places_N.new_tensor(read)])
         self._past_NwS = torch.cat([self._past_NwS, self._past_NwS.new_zeros(len(read), *self._past_NwS.shape[1:])])
         self.longest = max(self.longest, *read)
-        self._packed = decoder_of(self._model, self._stack, self.table)
+        self._packed = None if writer is None else writer.decoder
 
     def _make_room(self, texts: int, slots: int) -> None:
         self.held.make_room(texts, slots)
@@ -215,18 +224,23 @@ class Translating:
         self.model, self._begin = model, begin
         table, stack = model.target_embedding.weight, model.decoder
         self._sources = _Sources(list(stack.layers), table)  # type: ignore[arg-type]
-        self._decoder = _Decoder(model, stack, table, width, self._sources)
+        self._decoder = _Decoder(stack, table, width, self._sources)
         self._copied: list[tuple[Tensor, Tensor]] = []  # ids [K] and memory [K, M] of each, for a model that copies
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
         model, device = self.model, self._decoder.places_N.device
         ids_NK, real_NK = (x.to(device) for x in padded_with_real(sources, 0))
-        memory_NKM = model.encode(ids_NK, real_NK)
-        self._sources.join(memory_NKM, real_NK)
+        writer = writer_of(model, model.decoder, model.target_embedding.weight, model.encoder)
+        if writer is None or writer.encoder is None:
+            memory_TM = model.encode(ids_NK, real_NK)[real_NK]
+        else:
+            first = nn.functional.pad(real_NK.sum(1).cumsum(0), (1, 0))
+            memory_TM = writer.encoder(model.embed_source(ids_NK)[real_NK], first)
+        self._sources.join(memory_TM, real_NK, None if writer is None else writer.memory)
         if model.copy is not None:
             lengths = [len(source) for source in sources]
-            self._copied += [(ids_NK[i, :length], memory_NKM[i, :length]) for i, length in enumerate(lengths)]
-        self._decoder.begin([0] * len(sources))
+            self._copied += zip(ids_NK[real_NK].split(lengths), memory_TM.split(lengths), strict=True)
+        self._decoder.begin([0] * len(sources), writer)
         return torch.full((len(sources),), self._begin, device=device)
 
     def __call__(self, ids_Nw: Tensor) -> Tensor:
@@ -255,7 +269,7 @@ class Continuing:
 
     def __init__(self, model: CausalLanguageModel) -> None:
         self.model = model
-        self._decoder = _Decoder(model, model.decoder, model.embedding.weight, 1)
+        self._decoder = _Decoder(model.decoder, model.embedding.weight, 1)
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
         """All but the last token of each is read at once, alone, so that a long one pads no others."""
@@ -263,7 +277,8 @@ class Continuing:
         embedded = [
             self.model.embedding(torch.tensor([source[:-1]], dtype=torch.int64, device=device)) for source in sources
         ]
-        self._decoder.begin([len(source) - 1 for source in sources])
+        writer = writer_of(self.model, self.model.decoder, self.model.embedding.weight)
+        self._decoder.begin([len(source) - 1 for source in sources], writer)
         try:
             for text, x_1SM in enumerate(embedded):
                 if x_1SM.shape[1]:
