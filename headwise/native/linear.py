@@ -184,8 +184,9 @@ class Turns:
         if self._frequencies is None:
             return (0, 0, 0, 0)
         if len(self._cos) < positions:
-            phases = torch.arange(2 * positions)[:, None].float() * self._frequencies
-            self._cos, self._sin = phases.cos(), phases.sin()
+            phases = (torch.arange(2 * positions)[:, None].float() * self._frequencies).double()
+            # The last bit of a float32 cosine depends on the place in memory, and so on the number of positions.
+            self._cos, self._sin = phases.cos().float(), phases.sin().float()
         return (self._cos.data_ptr(), self._sin.data_ptr(), *self._cos.shape)
 
 
