@@ -58,12 +58,17 @@ def _memory(layers: Any, dtype: Dtype) -> Weights | None:
     weights, biases = [], []
     for layer in layers:
         cross = layer.cross_attention
-        of_layer = [cross.qkv] if cross.is_fused else [cross.k, cross.v]
+        # Behind those of the queries, which may be of another width.
+        parts = _projections(cross) if cross.is_fused else _projections(cross)[1:]
         skipped = cross.dim if cross.is_fused else 0
-        weights.append(torch.cat([x.weight for x in of_layer])[skipped:])
-        zeros = [x.weight.new_zeros(len(x.weight)) if x.bias is None else x.bias for x in of_layer]
-        biases.append(torch.cat(zeros)[skipped:])
+        weights.append(torch.cat([x.weight for x in parts])[skipped:])
+        biases.append(torch.cat([_bias(x) for x in parts])[skipped:])
     return pack(torch.cat(weights), torch.cat(biases), dtype)
+
+
+def _bias(linear: Any) -> Tensor:
+    bias: Tensor = linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias
+    return bias
 
 
 def _packed(stack: Any, table: Tensor, dtype: Dtype) -> Decoder | None:
@@ -136,8 +141,12 @@ def _is_plain(attention: Any, dim: int) -> bool:
         and attention.kernel == "auto"
         and not any((attention.gate, attention.q_norm, attention.k_norm, attention.softcap))
         and attention.sinks is None
-        and all(type(x) is nn.Linear for x in attention.children() if isinstance(x, nn.Linear))
+        and all(type(x) is nn.Linear for x in (*_projections(attention), attention.out))
     )
+
+
+def _projections(attention: Any) -> list[Any]:
+    return [attention.qkv] if attention.is_fused else [attention.q, attention.k, attention.v]
 
 
 def _layer(layer: Any, dtype: Dtype) -> Layer:
@@ -160,10 +169,8 @@ def _layer(layer: Any, dtype: Dtype) -> Layer:
 
 def _queries(cross: Any, dtype: Dtype) -> Any:
     """The projection of the queries, which may stand before those of keys and values."""
-    if not cross.is_fused:
-        return weights_of(cross.q, dtype)
-    bias = cross.qkv.bias
-    return pack(cross.qkv.weight[: cross.dim], None if bias is None else bias[: cross.dim], dtype)
+    first = _projections(cross)[0]
+    return pack(first.weight[: cross.dim], _bias(first)[: cross.dim], dtype)
 
 
 def _norm(norm: Any) -> Norm:

@@ -10,7 +10,7 @@ V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from headwise import masks
 from headwise.call import make_call
 from headwise.functional import attention
-from headwise.kernels import native
+from headwise.kernels import native as native_kernel
 from headwise.models.encoder_decoder import EncoderDecoder
 from headwise.models.language_model import CausalLanguageModel
 from headwise.models.packed_decoder import Writer, writer_of
@@ -136,35 +136,24 @@ class _Decoder:
 
     def logits(self, x_NwM: Tensor) -> Tensor:
         """Logits [N, w, V] behind one token more in each hypothesis."""
-        self._begin_step()
-        if self._packed is None:
-            logits = linear(self._through(x_NwM), self.table)
-        else:
-            logits = self._packed.logits(x_NwM.flatten(0, 1), *self._read()).unflatten(0, x_NwM.shape[:2])
-        self._end_step()
-        return logits
+        return self._step(x_NwM, None if self._packed is None else self._packed.logits, self.table)
 
     def hidden(self, x_NwM: Tensor) -> Tensor:
         """Hidden states [N, w, M] of one token more in each hypothesis."""
-        self._begin_step()
-        if self._packed is None:
-            hidden = self._through(x_NwM)
+        return self._step(x_NwM, None if self._packed is None else self._packed.hidden, None)
+
+    def _step(self, x_NwM: Tensor, native: Callable[..., Tensor] | None, table: Tensor | None) -> Tensor:
+        texts, slots = self.texts, self.longest + 1
+        self._make_room(texts, slots)
+        places_Nw1 = self.places_N[:, None, None].expand(-1, self.width, 1)
+        self._past_NwS.scatter_(2, places_Nw1, self._own_w[:, None].expand(texts, -1, 1))
+        if native is not None:
+            found = native(x_NwM.flatten(0, 1), *self._read()).unflatten(0, (texts, self.width))
         else:
-            hidden = self._packed.hidden(x_NwM.flatten(0, 1), *self._read()).unflatten(0, x_NwM.shape[:2])
-        self._end_step()
-        return hidden
-
-    def _begin_step(self) -> None:
-        self._make_room(self.texts, self.longest + 1)
-        self._past_NwS.scatter_(
-            2,
-            self.places_N[:, None, None].expand(-1, self.width, 1),
-            self._own_w[None, :, None].expand(self.texts, -1, 1),
-        )
-
-    def _end_step(self) -> None:
-        self.places_N = self.places_N + 1
-        self.longest += 1
+            found = self._through(x_NwM)
+            found = found if table is None else linear(found, table)
+        self.places_N, self.longest = self.places_N + 1, slots
+        return found
 
     def _read(self) -> tuple[Read, Source | None]:
         read = Read(self.held.keys.flatten(4), self.held.values.flatten(4), self._past_NwS, self.places_N)
@@ -208,10 +197,8 @@ class _Decoder:
             q, k, v = own.project(_own_norm(layer)(x_1SM), "qkv")
             if own.positions is not None:
                 q, k = own.positions.rotate(q, ids_S), own.positions.rotate(k, ids_S)
-            self.held.keys[i, text, :size, 0], self.held.values[i, text, :size, 0] = (
-                k[0].transpose(0, 1),
-                v[0].transpose(0, 1),
-            )
+            self.held.keys[i, text, :size, 0] = k[0].transpose(0, 1)
+            self.held.values[i, text, :size, 0] = v[0].transpose(0, 1)
             y = attention(q, k, v, mask=masks.causal(), scale=own.scale)
             x_1SM = x_1SM + own.out(y.transpose(1, 2).flatten(2))
             x_1SM = x_1SM + layer.mlp(layer.mlp_norm(x_1SM))
@@ -318,6 +305,6 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float |
     """Attention of a few queries. The native kernel reads many keys faster; with few, its call costs more than them."""
     if k.shape[2] >= NATIVE_KEYS:
         call = make_call(q, k, v, bias=bias, scale=scale)
-        if native.refuse(call) is None:
-            return native.run(call)
+        if native_kernel.refuse(call) is None:
+            return native_kernel.run(call)
     return scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
