@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from headwise.models.encoder_decoder import EncoderDecoder
+from headwise.models.language_model import CausalLanguageModel
 from headwise.models.packed import frequencies_of, layer_norm_of, packed, turns_of, weights_of
 from headwise.models.packed_encoder import stack_of
 from headwise.native.decoder import Decoder, Layer
@@ -32,22 +34,18 @@ class Writer(NamedTuple):
     encoder: Encoder | None
 
 
-def writer_of(model: nn.Module, decoder: nn.Module, table: Tensor, encoder: nn.Module | None = None) -> Writer | None:
-    """The parts of a model for the native kernels; None where the modules of its decoder themselves must run.
-
-    Args:
-        model: the whole, with which they are kept: see `packed.packed`.
-        decoder: a stack of `headwise.nn`.
-        table: [V, M], of the logits.
-        encoder: another stack, of a model that has one.
-    """
+def writer_of(model: EncoderDecoder | CausalLanguageModel) -> Writer | None:
+    """A model for the native kernels; None where the modules of its decoder must run: see `packed.packed`."""
+    is_translator = isinstance(model, EncoderDecoder)
+    table = (model.target_embedding if is_translator else model.embedding).weight
+    encoder = model.encoder if is_translator else None
 
     def make(dtype: Dtype) -> Writer | None:
-        found = _packed(decoder, table, dtype)
+        found = _packed(model.decoder, table, dtype)
         if found is None:
             return None
         read = stack_of(encoder, dtype) if type(encoder) is Stack else None
-        return Writer(found, _memory(decoder.layers, dtype), read)
+        return Writer(found, _memory(model.decoder.layers, dtype), read)
 
     return packed(model, make)
 

@@ -217,7 +217,7 @@ class Translating:
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
         model, device = self.model, self._decoder.places_N.device
         ids_NK, real_NK = (x.to(device) for x in padded_with_real(sources, 0))
-        writer = writer_of(model, model.decoder, model.target_embedding.weight, model.encoder)
+        writer = writer_of(model)
         if writer is None or writer.encoder is None:
             memory_TM = model.encode(ids_NK, real_NK)[real_NK]
         else:
@@ -264,8 +264,7 @@ class Continuing:
         embedded = [
             self.model.embedding(torch.tensor([source[:-1]], dtype=torch.int64, device=device)) for source in sources
         ]
-        writer = writer_of(self.model, self.model.decoder, self.model.embedding.weight)
-        self._decoder.begin([len(source) - 1 for source in sources], writer)
+        self._decoder.begin([len(source) - 1 for source in sources], writer_of(self.model))
         try:
             for text, x_1SM in enumerate(embedded):
                 if x_1SM.shape[1]:
