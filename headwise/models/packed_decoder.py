@@ -36,9 +36,11 @@ class Writer(NamedTuple):
 
 def writer_of(model: EncoderDecoder | CausalLanguageModel) -> Writer | None:
     """A model for the native kernels; None where the modules of its decoder must run: see `packed.packed`."""
-    is_translator = isinstance(model, EncoderDecoder)
-    table = (model.target_embedding if is_translator else model.embedding).weight
-    encoder = model.encoder if is_translator else None
+    encoder: nn.Module | None = None
+    if isinstance(model, EncoderDecoder):
+        table, encoder = model.target_embedding.weight, model.encoder
+    else:
+        table = model.embedding.weight
 
     def make(dtype: Dtype) -> Writer | None:
         found = _packed(model.decoder, table, dtype)

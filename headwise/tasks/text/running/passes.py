@@ -63,7 +63,7 @@ class _Sources:
             found = native_linear(memory_TM, packed).unflatten(1, (len(self._cross), 2, *heads)).unbind(2)
             k_LTGD, v_LTGD = (x.transpose(0, 1) for x in found)
         else:
-            pairs = [cross.project(memory_TM[None], "kv") for cross in self._cross]  # type: ignore[operator, union-attr]
+            pairs = [cross.project(memory_TM[None], "kv") for cross in self._cross]
             k_LTGD, v_LTGD = (torch.cat(x).transpose(1, 2) for x in zip(*pairs, strict=True))
         self.held.keys[:, begun + of_text_T, place_T, 0] = k_LTGD
         self.held.values[:, begun + of_text_T, place_T, 0] = v_LTGD
