@@ -24,7 +24,8 @@ from headwise.models.families import FAMILIES, BertConfig, read_config
 from headwise.models.families.config import ACTIVATIONS, GATED
 from headwise.models.families.tensors import check_sizes, match
 from headwise.models.ids import check_ids
-from headwise.models.packed_encoder import encoder_of, forget
+from headwise.models.packed import forget
+from headwise.models.packed_encoder import encoder_of
 from headwise.native.linear import Dtype, Encoder
 from headwise.nn.multi_head import MultiHeadAttention
 from headwise.nn.norm import LayerNorm

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,13 @@ from headwise.errors import ArgumentError
 from headwise.models.bert import Bert, BertConfig
 from headwise.models.copy_head import CopyHead, mixed
 from headwise.models.ids import check_ids
+from headwise.models.packed import forget
 from headwise.nn import Cache, Decoder, Encoder, MultiHeadAttention, options
 from headwise.nn.feed_forward import Activation
 from headwise.nn.positions import Learned, Rope, Sinusoidal
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -196,11 +200,20 @@ class EncoderDecoder(nn.Module):
         """The output of the encoder, the memory [B, K, M] (or the dim of BERT). Arguments as in `forward`."""
         if isinstance(self.encoder, Bert):
             return self.encoder(source_ids, source_real)
-        table = self.target_embedding if self.source_embedding is None else self.source_embedding
-        x_BKM = self._embed("source_ids", source_ids, table, self.source_positions)
-        memory = self.encoder(x_BKM, real=source_real)
+        memory = self.encoder(self.embed_source(source_ids), real=source_real)
         assert isinstance(memory, Tensor)
         return memory
+
+    def embed_source(self, source_ids: Tensor) -> Tensor:
+        """What an encoder that is no BERT reads, [B, K, M]. Arguments as in `forward`."""
+        table = self.target_embedding if self.source_embedding is None else self.source_embedding
+        return self._embed("source_ids", source_ids, table, self.source_positions)
+
+    def train(self, mode: bool = True) -> Self:
+        """As of every module. Weights that were packed before a training are not used after it."""
+        if mode:
+            forget(self)
+        return super().train(mode)
 
     def decode(
         self, target_ids: Tensor, memory: Tensor, source_real: Tensor | None = None, cache: Cache | None = None

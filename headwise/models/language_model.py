@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +19,12 @@ from headwise.errors import CheckpointError
 from headwise.models import checkpoint
 from headwise.models.bert import Bert
 from headwise.models.ids import check_ids
+from headwise.models.packed import forget
 from headwise.nn import Cache, Encoder, MultiHeadAttention, options
 from headwise.nn.positions import Rope
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 HEAD = "cls.predictions."  # what stands before the names of the head's tensors in a checkpoint
 
@@ -150,6 +155,12 @@ class CausalLanguageModel(nn.Module):
             bias=False,
             dropout=config.dropout,
         )
+
+    def train(self, mode: bool = True) -> Self:
+        """As of every module. Weights that were packed before a training are not used after it."""
+        if mode:
+            forget(self)
+        return super().train(mode)
 
     def forward(
         self,

@@ -1,4 +1,4 @@
-/* Attention and encoders on CPUs: the interface of headwise's native kernels. Plain C; every field is 8 bytes wide.
+/* Attention, encoders and decoders on CPUs: the interface of headwise's native kernels. Plain C; every field is 8 bytes wide.
 
    s = scale q k^T;  s = softcap tanh(s / softcap);  s += bias - slope |i + K - Q - j|;  s = -inf where the mask forbids
    A = exp(s - lse),  lse = log(sum exp(s) + exp(sink));  out = A v
@@ -119,16 +119,53 @@ typedef struct {
 } hw_embeddings;
 
 /* Layers of x = LayerNorm(x + out(attention(qkv(x)))), x = LayerNorm(x + down(act(up(x)))), over texts behind one another,
-   each of which attends to itself alone. */
+   each of which attends to itself alone. With `last`, the norms stand before the branches, x += out(attention(qkv(
+   LayerNorm(x)))), x += down(act(up(LayerNorm(x)))), and the last one behind the layers. */
 typedef struct {
     int64_t size, dtype, threads, T, M, H, F, activation, layers, texts;
     double scale;
     const hw_encoder_layer *layer; /* [layers] */
     const int64_t *first;          /* [texts + 1]: where each begins, from 0 to T */
+    const hw_norm *last;           /* null: the norms stand behind the branches */
+    const float *cos, *sin;        /* [longest, turned], of float32 alone: as in hw_decoder; null: nothing is turned */
+    int64_t longest, turned;       /* tokens of a text at most, where they are turned */
     hw_embeddings embeddings;
     float *x;                      /* [T, M], read if there are no ids, and written */
     void *qkv;                     /* [layers, T, 3 M], written: float32, or bfloat16 where dtype is less; null: not kept */
 } hw_encoder;
+
+typedef struct {
+    hw_weights qkv, out;             /* of M -> 3 M and M -> M */
+    hw_weights cross_q, cross_out;   /* of M -> M; without a source their data are null */
+    hw_weights gate, up, down;       /* of M -> F, M -> F and F -> M; without a gate its data are null */
+    hw_norm attention_norm, cross_norm, mlp_norm;
+} hw_decoder_layer;
+
+/* One more token in each hypothesis of several texts, by layers of x += out(attention(norm(x))), then the same of a
+   source, then x += down(act(up(norm(x)))) or, with a gate, x += down(act(gate(norm(x))) up(norm(x))). A row is a hypothesis, `width` behind one another for each text. Keys and
+   values stand where the steps before left them: each hypothesis knows which one of its text wrote each slot of its past,
+   so that none of them moves when a beam search goes on. */
+typedef struct {
+    int64_t size, dtype, threads, T, M, H, F, activation, layers, width, V;
+    int64_t rms;                   /* 1: the norms are RMSNorm, whose biases are 0; 0: LayerNorm */
+    double scale, cross_scale;
+    const hw_decoder_layer *layer; /* [layers] */
+    float *keys, *values;          /* [layers, room, slots, width, M]: the slot of the token is written */
+    int64_t room, slots;
+    const int64_t *places;         /* [T / width]: the slot of the token of each text */
+    const int64_t *past;           /* [T, slots]: which hypothesis wrote a slot, for those before that one */
+    const float *source_keys, *source_values; /* [layers, source_room, source_slots, M]; null: there is no source */
+    int64_t source_room, source_slots;
+    const int64_t *lengths;        /* [T / width]: tokens of each source, at least 1 */
+    const float *cos, *sin;        /* [slots, turned]: by these dimension i and i + turned of each head of queries and
+                                      keys are turned in every slot; null: not at all */
+    int64_t turned;                /* at most M / H / 2 */
+    hw_norm norm;                  /* behind the layers */
+    hw_weights vocabulary;         /* of M -> V; not read where there are no logits */
+    const float *x;                /* [T, M] */
+    float *hidden;                 /* [T, M], written; null: not asked for */
+    float *logits;                 /* [T, V], written; null: not asked for */
+} hw_decoder;
 
 /* The instruction sets that were compiled, from the plainest; null past the last. */
 HW_API const char *hw_isa_name(int64_t which);
@@ -146,6 +183,7 @@ HW_API int64_t hw_attention_backward(const hw_attention *call);
 HW_API int64_t hw_attention_look(const hw_attention *call);
 HW_API int64_t hw_linear_forward(const hw_linear *call);
 HW_API int64_t hw_encoder_forward(const hw_encoder *call);
+HW_API int64_t hw_decoder_step(const hw_decoder *call);
 HW_API const char *hw_error(int64_t code);
 
 #ifdef __cplusplus

@@ -27,7 +27,8 @@ Dtype = Literal["float32", "bfloat16", "int8"]
 # Every field has 8 bytes.
 _LINEAR = struct.Struct("=7qQ4QQ2QdQ")
 _LAYER = struct.Struct("=" + 4 * "4Q" + 2 * "2Qd")
-_ENCODER = struct.Struct("=10qd2Q8Qd2Q")
+_NORM = struct.Struct("=2Qd")
+_ENCODER = struct.Struct("=10qd2Q3Q2q8Qd2Q")
 _NO_EMBEDDINGS = (0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 
 
@@ -163,12 +164,34 @@ def linear(
         *((0, 0, 0.0) if norm is None else norm.fields()),
         out.data_ptr(),
     )
-    _called("hw_linear_forward", given)
+    called("hw_linear_forward", given)
     return out
 
 
+class Turns:
+    """Angles of rotary positions: dimensions i and i + n of a head at position p are turned by p · frequencies[i].
+
+    Args:
+        frequencies: [n], radians a position; None = nothing is turned.
+    """
+
+    def __init__(self, frequencies: Tensor | None) -> None:
+        self._frequencies = frequencies
+        self._cos = self._sin = torch.empty(0, 0)
+
+    def fields(self, positions: int) -> tuple[int, int, int, int]:
+        """cos and sin of at least so many positions, how many these are, and n. The object owns the memory."""
+        if self._frequencies is None:
+            return (0, 0, 0, 0)
+        if len(self._cos) < positions:
+            phases = (torch.arange(2 * positions)[:, None].float() * self._frequencies).double()
+            # The last bit of a float32 cosine depends on the place in memory, and so on the number of positions.
+            self._cos, self._sin = phases.cos().float(), phases.sin().float()
+        return (self._cos.data_ptr(), self._sin.data_ptr(), *self._cos.shape)
+
+
 class Encoder:
-    """Layers whose weights are packed: post-norm, as those of BERT.
+    """Layers whose weights are packed.
 
     Args:
         layers: at least one.
@@ -176,6 +199,8 @@ class Encoder:
         activation: one of `ACTIVATIONS`.
         scale: the factor on q kᵀ.
         embeddings: what `embed` reads.
+        last: the norm behind layers whose norms stand before the branches; None = they stand behind them, as in BERT.
+        frequencies: of `Turns`, for weights of float32; None = without rotary positions.
     """
 
     def __init__(
@@ -185,6 +210,9 @@ class Encoder:
         activation: str | None,
         scale: float,
         embeddings: Embeddings | None = None,
+        *,
+        last: Norm | None = None,
+        frequencies: Tensor | None = None,
     ) -> None:
         self.layers, self.embeddings = list(layers), embeddings  # which own the memory that is pointed to
         first = layers[0]
@@ -193,6 +221,8 @@ class Encoder:
         self.dtype, self.scale = DTYPES[first.qkv.dtype], scale
         packed = b"".join(layer.packed() for layer in layers)
         self.array = ctypes.create_string_buffer(packed, len(packed))
+        self._turns, self._norm = Turns(frequencies), last
+        self._last = None if last is None else ctypes.create_string_buffer(_NORM.pack(*last.fields()), _NORM.size)
 
     def __call__(self, x_TM: Tensor, first: Tensor, qkv: Tensor | None = None) -> Tensor:
         """The hidden states [T, M] of texts that stand behind one another, in place.
@@ -219,16 +249,23 @@ class Encoder:
         return torch.empty(len(self.layers), tokens, 3, heads, self.dim // heads, dtype=dtype)
 
     def _run(self, x_TM: Tensor, first: Tensor, embeddings: tuple[Any, ...], qkv: Tensor | None) -> Tensor:
+        longest = int((first[1:] - first[:-1]).max()) if len(first) > 1 else 0
         given = _ENCODER.pack(
             *(_ENCODER.size, self.dtype, torch.get_num_threads(), len(x_TM), *self.sizes, len(first) - 1, self.scale),
-            *(ctypes.addressof(self.array), first.data_ptr(), *embeddings, x_TM.data_ptr()),
+            *(
+                ctypes.addressof(self.array),
+                first.data_ptr(),
+                0 if self._last is None else ctypes.addressof(self._last),
+            ),
+            *(*self._turns.fields(longest), *embeddings, x_TM.data_ptr()),
             0 if qkv is None else qkv.data_ptr(),
         )
-        _called("hw_encoder_forward", given)
+        called("hw_encoder_forward", given)
         return x_TM
 
 
-def _called(function: str, given: bytes) -> None:
+def called(function: str, given: bytes) -> None:
+    """Call a function of the library. Raises ArgumentError for what it refuses."""
     loaded = the_library()
     code = getattr(loaded, function)(given)
     if code:

@@ -35,9 +35,10 @@ from headwise.tasks.text.padding import padded_with_real
 from headwise.tasks.text.pieces import pieces
 from headwise.tasks.text.running.batch import RunningBatch
 from headwise.tasks.text.running.passes import Translating
-from headwise.tasks.text.running.searches import Asked, Choosing, Searching
+from headwise.tasks.text.searches import Asked, search_for
 from headwise.tasks.text.steps import Decoding, Written
 from headwise.tasks.text.vocabulary import Vocabulary
+from headwise.tasks.text.writing import Writing
 from headwise.text.tokenizer import Encoded
 
 if TYPE_CHECKING:
@@ -288,7 +289,6 @@ class TextToText(Task[TextOptions]):
             return None
         self.eval()
         decoding = _decoding(self.options, self.target_vocabulary)
-        search = Searching if decoding.beams > 1 else Choosing
 
         def read(asked: Encoded) -> Asked:
             source = self._example(asked).source
@@ -297,7 +297,7 @@ class TextToText(Task[TextOptions]):
             return Asked(source, limit, None if draws is None else draws[0])
 
         return RunningBatch(
-            lambda: (Translating(self.model, decoding.beams, decoding.begin), search(decoding, self.device)),
+            lambda: Writing(Translating(self.model, decoding.beams, decoding.begin), search_for(decoding, self.device)),
             read,
             lambda _, written: self._answer(written),
             most,

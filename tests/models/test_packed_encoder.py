@@ -15,9 +15,13 @@ from headwise import edits
 from headwise.call import AttentionCall
 from headwise.errors import ArgumentError
 from headwise.functional import listening
-from headwise.models import Bert, BertConfig, packed_encoder, unpadded
+from headwise.models import Bert, BertConfig, unpadded
+from headwise.models import packed as packing
+from headwise.models.packed_encoder import stack_of
 from headwise.native.library import instruction_set
 from headwise.native.linear import Dtype
+from headwise.nn import Encoder, MultiHeadAttention
+from headwise.nn.positions import Rope
 
 pytestmark = pytest.mark.skipif(instruction_set() in (None, "portable"), reason="the modules are as fast")
 
@@ -166,9 +170,40 @@ def test_ids_without_an_embedding_are_refused(bert: Bert) -> None:
 
 
 def test_nothing_is_kept_of_a_model_that_is_gone(ids: list[list[int]]) -> None:
-    before = len(packed_encoder._remembered)
+    before = len(packing._remembered)
     bert = Bert(BertConfig(50, 24, 1, 2, 40, 200)).eval()
     packed(bert, ids)
-    assert len(packed_encoder._remembered) == before + 1
+    assert len(packing._remembered) == before + 1
     del bert
-    assert len(packed_encoder._remembered) == before
+    assert len(packing._remembered) == before
+
+
+@pytest.mark.parametrize("positions", [None, Rope(16), Rope(16, rotary_dim=8)], ids=str)
+def test_norms_before_the_branches_and_rotary_positions(positions: Rope | None) -> None:
+    torch.manual_seed(0)
+    stack = Encoder(
+        32, num_layers=3, attention=lambda: MultiHeadAttention(32, 2, positions=positions), activation="gelu"
+    ).eval()
+    with torch.no_grad():
+        for each in stack.parameters():
+            each += 0.2 * torch.randn_like(each)
+        packed = stack_of(stack, "float32")
+        assert packed is not None
+        lengths = [70, 1, 90, 3]  # of several groups
+        x_TM = torch.randn(sum(lengths), 32)
+        expected = [stack(x[None].float())[0] for x in x_TM.split(lengths)]
+        found = packed(x_TM.clone(), torch.tensor([0, *lengths]).cumsum(0))
+    torch.testing.assert_close(found, torch.cat(expected), atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        Encoder(32, num_heads=2, num_layers=1, norm_first=False),
+        Encoder(32, num_heads=2, num_layers=1, norm="rms"),
+        Encoder(32, num_layers=1, attention=lambda: MultiHeadAttention(32, 2, positions=Rope(16, interleaved=True))),
+    ],
+    ids=["norms behind", "RMSNorm", "interleaved"],
+)
+def test_stacks_that_the_kernels_do_not_have(stack: Encoder) -> None:
+    assert stack_of(stack, "float32") is None

@@ -2,6 +2,7 @@
 // an emulated one. A line for each instruction set; the exit status is 1 if a number is wrong.
 #include "../../headwise/native/headwise.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -149,6 +150,212 @@ double check(int64_t Q, int64_t dtype, int64_t mask, bool options) {
     return worst;
 }
 
+// Layers of encoders and decoders, in float32: M is no multiple of a vector, and a head neither.
+constexpr int64_t M = 20, HEADS = 2, DEPTH = M / HEADS, F = 27, V = 70, LAYERS = 2, TURNED = 4, LONGEST = 8;
+typedef std::vector<double> Row;
+
+float drawn() { return (float)((int)(draws() % 255) - 127) / 256.0f; }
+
+int64_t padded(int64_t n) { return (n + 63) / 64 * 64; }
+
+struct Linear {
+    int64_t N, K;
+    std::vector<float> data, bias;
+
+    Linear(int64_t N, int64_t K) : N(N), K(K), data(padded(N) * padded(K)), bias(padded(N)) {
+        for (int64_t n = 0; n < N; n++) {
+            bias[n] = drawn();
+            for (int64_t k = 0; k < K; k++) data[(n / 64 * padded(K) + k) * 64 + n % 64] = drawn();
+        }
+    }
+    Row of(const Row &x) const {
+        Row y(bias.begin(), bias.begin() + N);
+        for (int64_t n = 0; n < N; n++)
+            for (int64_t k = 0; k < K; k++) y[n] += x[k] * data[(n / 64 * padded(K) + k) * 64 + n % 64];
+        return y;
+    }
+    operator hw_weights() const { return {data.data(), bias.data(), nullptr, nullptr}; }
+};
+
+struct Norm {
+    std::vector<float> weight = std::vector<float>(padded(M)), bias = weight;
+
+    explicit Norm(bool shifted = true) {
+        for (int64_t i = 0; i < M; i++) weight[i] = 1 + drawn(), bias[i] = shifted ? drawn() : 0;
+    }
+    Row of(Row x, bool rms = false) const {
+        double mean = 0, variance = 0;
+        for (double each : x) mean += rms ? 0 : each / M;
+        for (double each : x) variance += (each - mean) * (each - mean) / M;
+        for (int64_t i = 0; i < M; i++) x[i] = (x[i] - mean) / std::sqrt(variance + 1e-5) * weight[i] + bias[i];
+        return x;
+    }
+    operator hw_norm() const { return {weight.data(), bias.data(), 1e-5}; }
+};
+
+struct Angles {
+    std::vector<float> cos, sin;
+    Angles() {
+        for (int64_t i = 0; i < LONGEST * TURNED; i++) cos.push_back(std::cos(0.3f * i)), sin.push_back(std::sin(0.3f * i));
+    }
+    void turn(Row &x, int64_t place, int64_t parts) const { // of the first parts of M
+        for (int64_t h = 0; h < parts * HEADS; h++)
+            for (int64_t i = 0; i < TURNED; i++) {
+                double &a = x[h * DEPTH + i], &b = x[h * DEPTH + i + TURNED];
+                const double c = cos[place * TURNED + i], s = sin[place * TURNED + i], was = a;
+                a = a * c - b * s, b = b * c + was * s;
+            }
+    }
+};
+
+struct Parts {
+    Linear qkv{3 * M, M}, out{M, M}, cross_q{M, M}, cross_out{M, M}, gate{F, M}, up{F, M}, down{M, F};
+    Norm attention, cross, mlp;
+
+    Row feed(const Row &x, bool gated) const {
+        Row a = (gated ? gate : up).of(x), b = up.of(x);
+        for (int64_t i = 0; i < F; i++) a[i] = a[i] / (1 + std::exp(-a[i])) * (gated ? b[i] : 1);
+        return down.of(a);
+    }
+};
+
+void add(Row &x, const Row &y) {
+    for (size_t i = 0; i < x.size(); i++) x[i] += y[i];
+}
+
+Row part(const Row &x, int64_t which) { return Row(x.begin() + which * M, x.begin() + (which + 1) * M); }
+
+Row attended(const Row &q, const std::vector<Row> &keys, const std::vector<Row> &values, double scale) {
+    Row out(M);
+    for (int64_t h = 0; h < HEADS; h++) {
+        Row a(keys.size());
+        double total = 0;
+        for (size_t j = 0; j < keys.size(); j++) {
+            for (int64_t d = h * DEPTH; d < (h + 1) * DEPTH; d++) a[j] += scale * q[d] * keys[j][d];
+            total += a[j] = std::exp(a[j]);
+        }
+        for (size_t j = 0; j < keys.size(); j++)
+            for (int64_t d = h * DEPTH; d < (h + 1) * DEPTH; d++) out[d] += a[j] / total * values[j][d];
+    }
+    return out;
+}
+
+double check_encoder(bool before, int64_t threads) {
+    const std::vector<int64_t> first{0, 5, 5, 6, 13};
+    const int64_t T = first.back();
+    const std::vector<Parts> parts(LAYERS);
+    const Norm last;
+    const hw_norm last_norm = last;
+    const Angles angles;
+    std::vector<hw_encoder_layer> layers;
+    for (const Parts &each : parts) layers.push_back({each.qkv, each.out, each.up, each.down, each.attention, each.mlp});
+    std::vector<float> x(T * M), qkv(LAYERS * T * 3 * M);
+    for (float &each : x) each = drawn();
+    std::vector<Row> rows;
+    for (int64_t t = 0; t < T; t++) rows.emplace_back(x.begin() + t * M, x.begin() + (t + 1) * M);
+    hw_encoder call = {};
+    call.size = sizeof call, call.threads = threads, call.T = T, call.M = M, call.H = HEADS, call.F = F, call.activation = HW_SILU;
+    call.layers = LAYERS, call.texts = (int64_t)first.size() - 1, call.scale = 0.3, call.layer = layers.data(), call.first = first.data();
+    if (before) call.last = &last_norm, call.cos = angles.cos.data(), call.sin = angles.sin.data(), call.longest = LONGEST, call.turned = TURNED;
+    call.x = x.data(), call.qkv = before ? nullptr : qkv.data();
+    if (const int64_t code = hw_encoder_forward(&call)) return std::printf("%s\n", hw_error(code)), INFINITY;
+    for (const Parts &layer : parts) {
+        std::vector<Row> q;
+        for (int64_t text = 0; text < call.texts; text++)
+            for (int64_t t = first[text]; t < first[text + 1]; t++) {
+                q.push_back(layer.qkv.of(before ? layer.attention.of(rows[t]) : rows[t]));
+                if (before) angles.turn(q.back(), t - first[text], 2);
+            }
+        for (int64_t text = 0; text < call.texts; text++) {
+            std::vector<Row> keys, values;
+            for (int64_t t = first[text]; t < first[text + 1]; t++) keys.push_back(part(q[t], 1)), values.push_back(part(q[t], 2));
+            for (int64_t t = first[text]; t < first[text + 1]; t++) {
+                add(rows[t], layer.out.of(attended(q[t], keys, values, call.scale)));
+                if (!before) rows[t] = layer.attention.of(rows[t]);
+                add(rows[t], layer.feed(before ? layer.mlp.of(rows[t]) : rows[t], false));
+                if (!before) rows[t] = layer.mlp.of(rows[t]);
+            }
+        }
+    }
+    worst = 0;
+    for (int64_t t = 0; t < T; t++) {
+        const Row expected = before ? last.of(rows[t]) : rows[t];
+        for (int64_t i = 0; i < M; i++) compare(x[t * M + i], expected[i], 2e-5);
+    }
+    return worst;
+}
+
+// Two texts of two hypotheses, the second of which begins two steps later; with a source or, with RMSNorm and a gate, without.
+double check_decoder(bool source, int64_t threads) {
+    const int64_t texts = 2, width = 2, T = texts * width, slots = 6, room = 3, sources = 5;
+    const std::vector<Parts> parts(LAYERS);
+    const Norm last(source);
+    std::vector<Norm> plain;
+    for (int64_t i = 0; i < 2 * LAYERS; i++) plain.emplace_back(false);
+    const Linear vocabulary(V, M);
+    const Angles angles;
+    std::vector<hw_decoder_layer> layers;
+    for (int64_t i = 0; i < LAYERS; i++) {
+        const Parts &each = parts[i];
+        layers.push_back({each.qkv, each.out, each.cross_q, each.cross_out, each.gate, each.up, each.down, each.attention, each.cross, each.mlp});
+        if (source) layers.back().gate = {};
+        else layers.back().attention_norm = plain[2 * i], layers.back().mlp_norm = plain[2 * i + 1];
+    }
+    std::vector<float> keys(LAYERS * room * slots * width * M, NAN), values = keys, source_keys(LAYERS * texts * sources * M), source_values = source_keys;
+    std::vector<float> x(T * M), hidden(T * M), logits(T * V);
+    for (float &each : source_keys) each = drawn();
+    for (float &each : source_values) each = drawn();
+    const std::vector<int64_t> lengths{5, 2};
+    std::vector<int64_t> places(texts), past(T * slots, -1);
+    std::vector<std::vector<Row>> read(T); // what each hypothesis has read
+    hw_decoder call = {};
+    call.size = sizeof call, call.threads = threads, call.T = T, call.M = M, call.H = HEADS, call.F = F, call.activation = HW_SILU, call.layers = LAYERS;
+    call.width = width, call.V = V, call.rms = !source, call.scale = 0.3, call.cross_scale = 0.2, call.layer = layers.data();
+    call.keys = keys.data(), call.values = values.data(), call.room = room, call.slots = slots, call.places = places.data(), call.past = past.data();
+    if (source) call.source_keys = source_keys.data(), call.source_values = source_values.data(), call.source_room = texts, call.source_slots = sources, call.lengths = lengths.data();
+    call.cos = angles.cos.data(), call.sin = angles.sin.data(), call.turned = TURNED, call.norm = last, call.vocabulary = vocabulary;
+    call.x = x.data(), call.hidden = hidden.data(), call.logits = logits.data();
+    worst = 0;
+    for (int64_t step = 0; step < 5; step++) {
+        for (float &each : x) each = drawn();
+        const std::vector<std::vector<Row>> before = read;
+        const std::vector<int64_t> past_before = past;
+        for (int64_t r = 0; r < T; r++) {
+            const int64_t from = r / width * width + (int64_t)draws() % width;
+            read[r] = step == 2 && r >= width ? std::vector<Row>() : before[from];
+            std::copy(past_before.begin() + from * slots, past_before.begin() + (from + 1) * slots, past.begin() + r * slots);
+            places[r / width] = (int64_t)read[r].size();
+            read[r].emplace_back(x.begin() + r * M, x.begin() + (r + 1) * M);
+        }
+        if (const int64_t code = hw_decoder_step(&call)) return std::printf("%s\n", hw_error(code)), INFINITY;
+        for (int64_t r = 0; r < T; r++) {
+            past[r * slots + places[r / width]] = r % width;
+            std::vector<Row> rows = read[r];
+            for (int64_t l = 0; l < LAYERS; l++) {
+                const Parts &layer = parts[l];
+                std::vector<Row> k, v, k_source, v_source;
+                for (int64_t i = 0; i < lengths[r / width]; i++) {
+                    const int64_t at = ((l * texts + r / width) * sources + i) * M;
+                    k_source.emplace_back(source_keys.begin() + at, source_keys.begin() + at + M);
+                    v_source.emplace_back(source_values.begin() + at, source_values.begin() + at + M);
+                }
+                for (size_t t = 0; t < rows.size(); t++) {
+                    Row q = layer.qkv.of((source ? layer.attention : plain[2 * l]).of(rows[t], !source));
+                    angles.turn(q, (int64_t)t, 2);
+                    k.push_back(part(q, 1)), v.push_back(part(q, 2));
+                    add(rows[t], layer.out.of(attended(q, k, v, call.scale)));
+                    if (source) add(rows[t], layer.cross_out.of(attended(layer.cross_q.of(layer.cross.of(rows[t])), k_source, v_source, call.cross_scale)));
+                    add(rows[t], layer.feed((source ? layer.mlp : plain[2 * l + 1]).of(rows[t], !source), !source));
+                }
+            }
+            const Row expected = last.of(rows.back(), !source), scores = vocabulary.of(expected);
+            for (int64_t i = 0; i < M; i++) compare(hidden[r * M + i], expected[i], 2e-5);
+            for (int64_t i = 0; i < V; i++) compare(logits[r * V + i], scores[i], 1e-4);
+        }
+    }
+    return worst;
+}
+
 } // namespace
 
 int main() {
@@ -166,6 +373,13 @@ int main() {
             if (found <= 1) continue;
             failed = true;
             std::printf(" %s, %d queries, mask %s%s: %.1f times as far off as is allowed;", DTYPES[dtype], (int)Q, MASKS[mask], options ? ", options" : "", found);
+        }
+        for (int64_t i = 0; i < 8; i++) {
+            const bool other = i % 2, decodes = i / 2 % 2;
+            const double found = (decodes ? check_decoder : check_encoder)(other, 1 + i / 4);
+            if (found <= 1) continue;
+            failed = true;
+            std::printf(" %s %d: %.1f times as far off as is allowed;", decodes ? "decoder" : "encoder", (int)other, found);
         }
         std::printf(" done%s\n", which == best ? ", chosen by itself" : "");
     }

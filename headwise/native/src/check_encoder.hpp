@@ -50,6 +50,16 @@ int64_t check(const hw_encoder& call) {
     if (call.first[0] || call.first[call.texts] != call.T) return TEXTS;
     for (int64_t i = 0; i < call.texts; i++)
         if (call.first[i + 1] < call.first[i]) return TEXTS;
+    if (call.last)
+        if (const int64_t code = check_norm(*call.last)) return code;
+    if (call.last && !call.layers) return SIZES;
+    if (call.cos) {
+        if (!call.sin) return MISSING;
+        if (call.dtype != HW_FLOAT32) return DTYPE;
+        if (call.turned < 0 || call.turned > call.M / call.H / 2) return SIZES;
+        for (int64_t i = 0; i < call.texts; i++)
+            if (call.first[i + 1] - call.first[i] > call.longest) return TEXTS;
+    }
     if (const hw_embeddings& tables = call.embeddings; tables.ids) {
         const void* given[] = {tables.types, tables.places, tables.word, tables.type, tables.position};
         for (const void* each : given)

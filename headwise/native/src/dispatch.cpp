@@ -1,4 +1,5 @@
 // The C interface: checks what it is given, and hands it to the kernels of the instruction set in use.
+#include "check_decoder.hpp"
 #include "check_encoder.hpp"
 #include "pool.hpp"
 
@@ -16,7 +17,7 @@
 #define INSTRUCTION_SETS X(portable)
 #endif
 
-#define X(name) namespace name { int64_t attention_forward(const hw_attention*), attention_backward(const hw_attention*), attention_look(const hw_attention*), linear_forward(const hw_linear*), encoder_forward(const hw_encoder*); }
+#define X(name) namespace name { int64_t attention_forward(const hw_attention*), attention_backward(const hw_attention*), attention_look(const hw_attention*), linear_forward(const hw_linear*), encoder_forward(const hw_encoder*), decoder_step(const hw_decoder*); }
 INSTRUCTION_SETS
 #undef X
 
@@ -29,8 +30,9 @@ struct Isa {
     int64_t (*look)(const hw_attention*);
     int64_t (*linear)(const hw_linear*);
     int64_t (*encoder)(const hw_encoder*);
+    int64_t (*decoder)(const hw_decoder*);
 };
-#define X(name) {#name, name::attention_forward, name::attention_backward, name::attention_look, name::linear_forward, name::encoder_forward},
+#define X(name) {#name, name::attention_forward, name::attention_backward, name::attention_look, name::linear_forward, name::encoder_forward, name::decoder_step},
 const Isa isas[] = {INSTRUCTION_SETS};
 #undef X
 const int64_t count = sizeof isas / sizeof *isas;
@@ -262,6 +264,11 @@ int64_t hw_linear_forward(const hw_linear* call) {
 int64_t hw_encoder_forward(const hw_encoder* call) {
     const int64_t code = call ? check(*call) : (int64_t)MISSING;
     return code ? code : isas[used].encoder(call);
+}
+
+int64_t hw_decoder_step(const hw_decoder* call) {
+    const int64_t code = call ? check(*call) : (int64_t)MISSING;
+    return code ? code : isas[used].decoder(call);
 }
 
 void hw_threads_of(hw::Parallel parallel) { hw::use_threads_of(parallel); }

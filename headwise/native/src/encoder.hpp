@@ -31,21 +31,23 @@ struct Group {
     float *y = nullptr;    // [block, M or F]: of a product
     char *qkv = nullptr;   // [rows, Q]
     char *heads = nullptr; // [rows, M]: the output of attention
+    float *row = nullptr;  // [M]: of a norm before a branch
     Left<T> left{};        // [rows, M]: x, or the heads, as the left side of a product
     Left<T> hidden{};      // [block, F]
 
     bool prepare() {
         const int64_t all = up(rows, T::ROWS), width = T::PAIR == 4 ? most(M, F) : M;
-        const int64_t bytes[] = {4 * all * M, 4 * block * width, SIZE * all * Q, SIZE * all * M, 4 * all * Left<T>::units(M), 4 * block * Left<T>::units(F), 4 * all, 4 * block};
+        const int64_t bytes[] = {4 * all * M, 4 * block * width, SIZE * all * Q, SIZE * all * M, 4 * all * Left<T>::units(M), 4 * block * Left<T>::units(F), 4 * all, 4 * block, 4 * M};
         int64_t total = 0;
         for (int64_t each : bytes) total += up(each, 64);
         char* at = (char*)hw::scratch(4, total);
         if (!at) return false;
-        void* places[8];
-        for (int i = 0; i < 8; i++) places[i] = at, at += up(bytes[i], 64);
+        void* places[9];
+        for (int i = 0; i < 9; i++) places[i] = at, at += up(bytes[i], 64);
         x = (float*)places[0], y = (float*)places[1], qkv = (char*)places[2], heads = (char*)places[3];
         left = {(unit*)places[4], (float*)places[6], Left<T>::units(M)};
         hidden = {(unit*)places[5], (float*)places[7], Left<T>::units(F)};
+        row = (float*)places[8];
         if (M != call.M) std::memset(heads, 0, SIZE * all * M);
         return true;
     }
@@ -54,7 +56,11 @@ struct Group {
         if (!prepare()) return false;
         for (int64_t r = 0; r < rows; r++) {
             begin_row(begin + r, x + r * M);
-            left.take(r, x + r * M, M);
+            if (!call.last) left.take(r, x + r * M, M);
+        }
+        if (call.last) {
+            std::memset(y, 0, 4 * block * M);
+            for (int64_t b = 0; b < rows; b += block) norm(call.layer[0].attention_norm, b, least(block, rows - b), row);
         }
         for (int64_t i = 0; i < call.layers; i++) layer(i);
         for (int64_t r = 0; r < rows; r++) std::memcpy(call.x + (begin + r) * call.M, x + r * M, 4 * call.M);
@@ -69,7 +75,7 @@ struct Group {
         padded_row(tables.position + tables.places[t] * call.M, call.M, to);
         std::memset(y + call.M, 0, 4 * (M - call.M));
         for (int64_t j = 0; j < call.M; j++) y[j] = word[j] + type[j];
-        add_norm(tables.norm, call.M, y, to);
+        add_norm(tables.norm, call.M, y, to, to);
     }
 
     void layer(int64_t number) {
@@ -78,6 +84,7 @@ struct Group {
             product<T>(threads, layer.qkv, call.M, 3 * call.M, left.from(b), least(block, rows - b), [&](int64_t r, int64_t j, vf z) { write_vector(KIND, qkv + (b + r) * SIZE * Q, j, z); });
         if (call.qkv)
             for (int64_t r = 0; r < rows; r++) std::memcpy((char*)call.qkv + (number * call.T + begin + r) * SIZE * 3 * call.M, qkv + r * SIZE * Q, SIZE * 3 * call.M);
+        if (call.cos) turn_rows();
         over(threads, (past_text - first_text) * call.H, [&](int64_t i) { attend(first_text + i / call.H, i % call.H); });
         for (int64_t b = 0; b < rows; b += block) {
             const int64_t some = least(block, rows - b);
@@ -85,10 +92,12 @@ struct Group {
             take_heads(b, some);
             const auto to_y = [&](int64_t r, int64_t j, vf z) { store(y + r * M + j, z); };
             product<T>(threads, layer.out, call.M, call.M, mine, some, to_y);
-            norm(layer.attention_norm, b, some);
+            norm(call.last ? layer.mlp_norm : layer.attention_norm, b, some, call.last ? row : nullptr);
             with_activation(call.activation, [&](auto activation) { up_to_hidden(layer.up, activation, mine, some); });
             product<T>(threads, layer.down, call.F, call.M, hidden, some, to_y);
-            norm(layer.mlp_norm, b, some);
+            if (!call.last) norm(layer.mlp_norm, b, some, nullptr);
+            else if (number + 1 < call.layers) norm(call.layer[number + 1].attention_norm, b, some, row);
+            else norm(*call.last, b, some, nullptr);
         }
     }
 
@@ -114,11 +123,19 @@ struct Group {
         }
     }
 
-    void norm(const hw_norm& norm, int64_t b, int64_t some) {
+    // Of x += y, on the left of the next product; it takes the place of x, if there is no other one `to` write it to.
+    void norm(const hw_norm& norm, int64_t b, int64_t some, float* to) {
         for (int64_t r = 0; r < some; r++) {
-            add_norm(norm, call.M, y + r * M, x + (b + r) * M);
-            left.take(b + r, x + (b + r) * M, M);
+            float *from = x + (b + r) * M, *found = to ? to : from;
+            add_norm(norm, call.M, y + r * M, from, found);
+            left.take(b + r, found, M);
         }
+    }
+
+    void turn_rows() {
+        for (int64_t text = first_text; text < past_text; text++)
+            for (int64_t i = 0; i < call.first[text + 1] - call.first[text]; i++)
+                turn((float*)qkv + (call.first[text] - begin + i) * Q, 2 * call.M, call.M / call.H, call.turned, call.cos + i * call.turned, call.sin + i * call.turned);
     }
 
     void attend(int64_t text, int64_t head) {

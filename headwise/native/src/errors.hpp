@@ -5,7 +5,7 @@
 
 namespace {
 
-enum { FINE, MEMORY, LAYOUT, DTYPE, SIZES, HEADS, MISSING, ALIGNMENT, STRIDES, OVERLAP, MASK, LIMITS, TILES, DROPOUT, ANSWERS, CACHE, ACTIVATION, TEXTS };
+enum { FINE, MEMORY, LAYOUT, DTYPE, SIZES, HEADS, MISSING, ALIGNMENT, STRIDES, OVERLAP, MASK, LIMITS, TILES, DROPOUT, ANSWERS, CACHE, ACTIVATION, TEXTS, PAST };
 const char* const errors[] = {
     "no error",
     "there is not enough memory",
@@ -25,6 +25,7 @@ const char* const errors[] = {
     "keys and values are of another dtype than queries: int8, which needs factors, is for forward passes of up to 16 rows that share a key head",
     "the activation is not known",
     "texts do not follow one another from 0 to T",
+    "a token, its past or a source lies outside of its slots",
 };
 
 const int64_t LARGE = INT64_C(1) << 40; // of a size, a product of sizes, and bytes from the first number to the last

@@ -1,6 +1,7 @@
 // The kernels for one instruction set: compiled once for each, with ISA as its name.
 #include "backward.hpp"
 #include "decode.hpp"
+#include "decoder.hpp"
 #include "encoder.hpp"
 #include "forward.hpp"
 #include "look.hpp"
@@ -43,6 +44,11 @@ int64_t linear_forward(const hw_linear* call) {
 int64_t encoder_forward(const hw_encoder* call) {
     if (call->dtype == HW_FLOAT32) return encoder<Float32>(*call);
     return call->dtype == HW_BFLOAT16 ? encoder<Half>(*call) : encoder<Int8>(*call);
+}
+
+int64_t decoder_step(const hw_decoder* call) {
+    if (call->dtype == HW_FLOAT32) return decoder<Float32>(*call);
+    return call->dtype == HW_BFLOAT16 ? decoder<Half>(*call) : decoder<Int8>(*call);
 }
 
 } // namespace ISA

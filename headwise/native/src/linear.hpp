@@ -106,8 +106,8 @@ static void product(int64_t threads, const hw_weights& w, int64_t K, int64_t N, 
     });
 }
 
-// LayerNorm(x + y) of M numbers, in rows padded with zeros; written to x.
-INLINE void add_norm(const hw_norm& norm, int64_t M, const float* y, float* x) {
+// x += y and LayerNorm(x), or RMSNorm(x), of M numbers, in rows padded with zeros. It is written to `to`, which may be x.
+INLINE void add_norm(const hw_norm& norm, int64_t M, const float* y, float* x, float* to, bool rms = false) {
     const int64_t width = padded(M);
     vf total{}, squares{};
     for (int64_t j = 0; j < width; j += W) {
@@ -115,14 +115,23 @@ INLINE void add_norm(const hw_norm& norm, int64_t M, const float* y, float* x) {
         store(x + j, sum);
         total += sum;
     }
-    const float mean = sum(total) / (float)M;
+    const float mean = rms ? 0.0f : sum(total) / (float)M;
     for (int64_t j = 0; j < width; j += W) {
         const vf apart = load(x + j) - mean;
         squares = fma(apart, apart, squares);
     }
     const float variance = (sum(squares) - (float)(width - M) * mean * mean) / (float)M;
     const float by = 1.0f / std::sqrt(variance + (float)norm.eps);
-    for (int64_t j = 0; j < width; j += W) store(x + j, fma((load(x + j) - mean) * by, load(norm.weight + j), load(norm.bias + j)));
+    for (int64_t j = 0; j < width; j += W) store(to + j, fma((load(x + j) - mean) * by, load(norm.weight + j), load(norm.bias + j)));
+}
+
+// Turns every head of `depth` numbers among n: dimensions i and i + turned by the angle i of a place.
+INLINE void turn(float* x, int64_t n, int64_t depth, int64_t turned, const float* cos, const float* sin) {
+    for (float* past = x + n; x < past; x += depth)
+        for (int64_t i = 0; i < turned; i++) {
+            const float a = x[i], b = x[i + turned];
+            x[i] = a * cos[i] - b * sin[i], x[i + turned] = b * cos[i] + a * sin[i];
+        }
 }
 
 // f with the activation as a constant.
@@ -162,7 +171,7 @@ static bool linear_block(const hw_linear& call, int64_t threads, int64_t first) 
         const float* from = y + r * N;
         if (call.residual) {
             padded_row(call.residual + (first + r) * call.N, call.N, row + K);
-            add_norm(call.norm, call.N, from, row + K);
+            add_norm(call.norm, call.N, from, row + K, row + K);
             from = row + K;
         }
         std::memcpy(call.y + (first + r) * call.N, from, 4 * call.N);

@@ -2,7 +2,8 @@
 
     {"inputs": "a text" | ["a text", …], "truncate": false, "normalize": true, "prompt_name": null}  ->  [[…], …]
 
-An error is {"error": a sentence, "error_type": "Validation" | "Overloaded" | "Backend" | "Unhealthy"}.
+An error is {"error": a sentence, "error_type": …}, with the status that this server has for the type: "Empty" 400,
+"Validation" 413 (422 where the body is not one of the protocol), "Backend" 424, "Overloaded" 429, "Unhealthy" 503.
 """
 
 from __future__ import annotations
@@ -12,19 +13,28 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from headwise.errors import RefusalKind
+from headwise.errors import RefusalKind, RequestRefused
 from headwise.server.engine import Engine
 from headwise.server.protocols import errors
 from headwise.server.protocols.errors import bad_input, piece
 from headwise.server.protocols.routes import Route, checked, json_body, json_of, parsed
 from headwise.server.protocols.vectors import TEXTS, check_texts, embedder, of_length_1, vectors
 
-_TYPES: dict[RefusalKind, str] = {
-    "busy": "Overloaded",
-    "failed": "Backend",
-    "timeout": "Backend",
-    "unavailable": "Unhealthy",
+_TYPES: dict[RefusalKind, tuple[str, int]] = {  # and statuses; others are 401 and 404, as everywhere
+    "bad_input": ("Validation", 413),
+    "busy": ("Overloaded", 429),
+    "failed": ("Backend", 424),
+    "timeout": ("Backend", 424),
+    "unavailable": ("Unhealthy", 503),
 }
+
+
+class _Empty(RequestRefused):
+    """No text, or an empty one."""
+
+
+class _Malformed(RequestRefused):
+    """A body that is not one of this protocol."""
 
 
 class Embed(BaseModel):
@@ -46,8 +56,12 @@ class Refusing(Route):
     @staticmethod
     def reply(error: BaseException) -> Response:
         refused = errors.refusal(error)
-        content = {"error": str(refused), "error_type": _TYPES.get(refused.kind, "Validation")}
-        return json_of(content, errors.http_status(refused), errors.headers(refused))
+        kind, status = _TYPES.get(refused.kind, ("Validation", errors.http_status(refused)))
+        if isinstance(refused, _Empty):
+            kind, status = "Empty", 400
+        elif isinstance(refused, _Malformed):
+            status = 422
+        return json_of({"error": str(refused), "error_type": kind}, status, errors.headers(refused))
 
 
 def router(engine: Engine) -> APIRouter:
@@ -61,9 +75,18 @@ def router(engine: Engine) -> APIRouter:
         openapi_extra={"requestBody": json_body(Embed)},
     )
     async def embed(request: Request) -> Response:
-        asked: Embed = checked(Embed, parsed(await request.body()))
+        body = await request.body()
+        try:
+            asked: Embed = checked(Embed, parsed(body))
+        except RequestRefused as error:
+            raise _Malformed(error.kind, error.message) from error
         texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
-        check_texts("inputs", texts)
+        try:
+            check_texts("inputs", texts)
+        except RequestRefused as error:
+            if all(texts) and texts:
+                raise
+            raise _Empty(error.kind, error.message) from error
         served, known = embedder(engine, asked.model)
         if asked.prompt_name is not None and asked.prompt_name not in known.prompts:
             names = ", ".join(known.prompts) or "none: this model has no prompts"

@@ -25,14 +25,14 @@ from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.task import Batch
 from headwise.tasks.text import encoders
 from headwise.tasks.text.cuts import cut, limit
-from headwise.tasks.text.decoding import choosing
 from headwise.tasks.text.padding import padded, padded_with_real
 from headwise.tasks.text.pieces import pieces
 from headwise.tasks.text.running.batch import RunningBatch
 from headwise.tasks.text.running.passes import Continuing
-from headwise.tasks.text.running.searches import Asked, Choosing
-from headwise.tasks.text.steps import Decoding, Search, Steps, Written, finished, followed
+from headwise.tasks.text.searches import Asked, search_for
+from headwise.tasks.text.steps import Decoding, Steps, Written
 from headwise.tasks.text.vocabulary import Vocabulary
+from headwise.tasks.text.writing import Stepped, Writing, followed, written
 from headwise.text.tokenizer import Encoded
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ class Causal:
 
     def answer(self, model: CausalLanguageModel, asked: Encoded, place: int = 0) -> dict[str, Any]:
         """What `predict` gives for a text at this place."""
-        (written,) = finished(self._search(model, asked.ids, place))
-        return self._answer(asked, written)
+        (found,) = written(self._writing(model, asked, place))
+        return self._answer(asked, found)
 
     def _answer(self, asked: Encoded, written: Written) -> dict[str, Any]:
         return {"continuation": self._text(asked.ids, written.ids), "log_probability": written.log_probability}
@@ -150,32 +150,31 @@ class Causal:
             return None
         device = model.embedding.weight.device
 
-        def read(asked: Encoded) -> Asked:
-            draws = self._draws(0)
-            return Asked(self._begun(asked.ids), self.options.write, None if draws is None else draws[0])
+        def begin() -> Writing:
+            return Writing(Continuing(model), search_for(self.decoding, device))
 
-        def make() -> tuple[Continuing, Choosing]:
-            return Continuing(model), Choosing(self.decoding, device)
-
-        return RunningBatch(make, read, self._answer, most)
+        return RunningBatch(begin, self._asked, self._answer, most)
 
     def stream(self, model: CausalLanguageModel, asked: Encoded) -> Iterator[str]:
         """What `predict` gives for this text alone, piece by piece, as soon as each is chosen."""
-        return pieces(followed(self._search(model, asked.ids, 0)), partial(self._text, asked.ids))
+        return pieces(followed(self._writing(model, asked, 0)), partial(self._text, asked.ids))
 
-    def _search(self, model: CausalLanguageModel, ids: Sequence[int], place: int) -> Search:
+    @torch.no_grad()
+    def _writing(self, model: CausalLanguageModel, asked: Encoded, place: int) -> Writing:
+        """The beginning of a continuation, by the modules of the model or by another runtime."""
+        device = model.embedding.weight.device
+        run = Stepped(lambda sources: self.make_steps(model, sources[0]), self.decoding, device)
+        writing = Writing(run, search_for(self.decoding, device))
+        writing.join([self._asked(asked, place)])
+        return writing
+
+    def _asked(self, asked: Encoded, place: int = 0) -> Asked:
         """The draws, where there are some, are those of the text's place."""
-        device, draws = model.embedding.weight.device, self._draws(place)
-        steps = self.make_steps(model, self._begun(ids))
-        limits = torch.tensor([self.options.write], device=device)
-        return choosing(steps, limits, self.decoding, None if draws is None else draws.to(device))
-
-    def _draws(self, place: int) -> Tensor | None:
-        """[1, write], each in [0, 1)."""
-        if not self.decoding.sample:
-            return None
-        generator = torch.Generator().manual_seed(place)
-        return torch.rand(1, self.options.write, generator=generator, dtype=torch.float64)
+        draws = None
+        if self.decoding.sample:
+            generator = torch.Generator().manual_seed(place)
+            draws = torch.rand(1, self.options.write, generator=generator, dtype=torch.float64)[0]
+        return Asked(self._begun(asked.ids), self.options.write, draws)
 
     def _begun(self, ids: Sequence[int]) -> Sequence[int]:
         """What the model reads of a text before it writes."""

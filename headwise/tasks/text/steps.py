@@ -1,8 +1,8 @@
-"""What every way of writing a text needs: how to choose, the model's next step, what it wrote, what is certain."""
+"""What every way of writing a text needs: how to choose, the model's next step, and what it wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,10 +20,10 @@ class Decoding:
         begin, end: the signs around a text.
         never: ids that are never chosen, such as padding.
         beams: hypotheses that are followed side by side; 1 = greedily, always the likeliest token.
-        length_penalty: α of `beam_search`.
+        length_penalty: α of `searches.Searching`.
         no_repeat: no run of so many tokens is written twice (Paulus et al. 2018, section 2.5); 0 = as the model likes.
         sample: draw each token by its probability instead.
-        temperature, top_k, top_p: of `decoding.sampled`.
+        temperature, top_k, top_p: of `searches.drawn`.
         seed: of the draws.
 
     Raises:
@@ -84,31 +84,6 @@ class Steps(Protocol):
 
     def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
         """Row i goes on from what row order[i] has read; `same_sources`: each row's source is that of its place now."""
-
-
-# What of each source's tokens is certain already, asked after every step; and at last what was written for each.
-Certain = Callable[[int], list[int]]
-Search = Generator[Certain, None, list[Written]]
-
-
-def finished(search: Search) -> list[Written]:
-    """What a search finds."""
-    found: list[Written] = []
-    for _ in _kept(search, found):
-        pass
-    return found
-
-
-def followed(search: Search) -> Iterator[list[int]]:
-    """What is certain of the only source of a search, after each step; the last time whole."""
-    found: list[Written] = []
-    for certain in _kept(search, found):
-        yield list(certain(0))  # which grows
-    yield found[0].ids
-
-
-def _kept(search: Search, found: list[Written]) -> Iterator[Certain]:
-    found += yield from search
 
 
 def log_probabilities(logits: Tensor, never: Sequence[int]) -> Tensor:

@@ -15,9 +15,10 @@ from torch import Tensor
 from headwise.errors import ArgumentError
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.tasks.text import decoding as module
-from headwise.tasks.text.beam_search import searching
-from headwise.tasks.text.decoding import choosing, sampled, write
-from headwise.tasks.text.steps import Decoding, Steps, Written, finished, without_repeats
+from headwise.tasks.text.decoding import write
+from headwise.tasks.text.searches import Asked, drawn, search_for
+from headwise.tasks.text.steps import Decoding, Steps, Written, without_repeats
+from headwise.tasks.text.writing import Stepped, Writing, written
 
 BEGIN, END = 0, 1
 GREEDY = Decoding(BEGIN, END)
@@ -57,6 +58,14 @@ class Anew:
             self.source_ids, self.source_real = self.source_ids[order], self.source_real[order]
 
 
+def writing(steps: Steps, limits: list[int], decoding: Decoding) -> Writing:
+    """The beginning of as many texts as the steps have rows."""
+    cpu = torch.device("cpu")
+    found = Writing(Stepped(lambda sources: steps, decoding, cpu), search_for(decoding, cpu))
+    found.join([Asked([BEGIN], limit) for limit in limits])
+    return found
+
+
 # After the beginning 2 is likelier than 3, but all that follows 2 is unlikely, and 3 ends for certain.
 #             begin end  2    3
 GARDEN_PATH = [[0.0, 0.0, 0.6, 0.4], [0.25] * 4, [0.0, 0.4, 0.3, 0.3], [0.0, 1.0, 0.0, 0.0]]
@@ -66,12 +75,12 @@ def search(steps: list[list[float]] | Steps, limit: int = 5, alpha: float = 0.0,
     """What a search with two beams finds."""
     decoding = Decoding(BEGIN, END, beams=2, length_penalty=alpha, **options)
     steps = Table(steps) if isinstance(steps, list) else steps
-    (found,) = finished(searching(steps, torch.tensor([limit]), decoding))
+    (found,) = written(writing(steps, [limit], decoding))
     return found
 
 
 def greedily(table: list[list[float]], limit: int = 5, **options: Any) -> Written:
-    (found,) = finished(choosing(Table(table), torch.tensor([limit]), Decoding(BEGIN, END, **options)))
+    (found,) = written(writing(Table(table), [limit], Decoding(BEGIN, END, **options)))
     return found
 
 
@@ -138,18 +147,18 @@ class TestRepeats:
 
     def test_a_beam_search_keeps_to_it_too_and_its_probability_is_the_models(self) -> None:
         decoding = Decoding(BEGIN, END, beams=3, length_penalty=3.0, no_repeat=2)
-        for each in finished(searching(Table([*self.TABLE], 2), torch.tensor([9, 4]), decoding)):
+        for each in written(writing(Table([*self.TABLE], 2), [9, 4], decoding)):
             pairs = list(itertools.pairwise(each.ids))
             assert len(pairs) == len(set(pairs))
             steps = itertools.pairwise([BEGIN, *each.ids, *([END] if each.is_finished else [])])
             assert each.log_probability == pytest.approx(sum(math.log(self.TABLE[a][b]) for a, b in steps))
 
     @given(st.lists(st.integers(0, 3), max_size=12), st.integers(1, 4))
-    def test_what_would_be_a_repeat(self, written: list[int], size: int) -> None:
-        found = without_repeats(torch.zeros(1, 4), torch.tensor([written], dtype=torch.int64), size)
-        runs = {tuple(written[i : i + size]) for i in range(len(written) - size + 1)}
+    def test_what_would_be_a_repeat(self, before: list[int], size: int) -> None:
+        found = without_repeats(torch.zeros(1, 4), torch.tensor([before], dtype=torch.int64), size)
+        runs = {tuple(before[i : i + size]) for i in range(len(before) - size + 1)}
         for token in range(4):
-            again = tuple([*written, token][-size:])
+            again = tuple([*before, token][-size:])
             assert (found[0, token] == -math.inf) == (again in runs)
 
 
@@ -157,8 +166,8 @@ class TestDraws:
     P = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
 
     def draw(self, at: float, **options: float) -> int:
-        choose = sampled(torch.tensor([[at]], dtype=torch.float64), Decoding(BEGIN, END, sample=True, **options))  # type: ignore[arg-type]
-        return int(choose(self.P, torch.tensor([0]), 0))
+        draws = torch.tensor([at], dtype=torch.float64)
+        return int(drawn(self.P, draws, Decoding(BEGIN, END, sample=True, **options)))  # type: ignore[arg-type]
 
     def test_a_draw_falls_among_tokens_that_lie_side_by_side(self) -> None:
         # The likeliest first: 1 up to 0.4, 3 up to 0.7, 2 up to 0.9, 0 up to 1.
@@ -180,9 +189,8 @@ class TestDraws:
         assert [self.draw(at, temperature=1e6) for at in (0.2, 0.4, 0.6, 0.9)] == [1, 3, 2, 0]
 
     def test_draws_have_the_frequencies_of_the_model(self) -> None:
-        draws = torch.rand(1, 4000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        choose = sampled(draws, Decoding(BEGIN, END, sample=True))
-        found = torch.tensor([int(choose(self.P, torch.tensor([0]), step)) for step in range(4000)]).bincount() / 4000
+        draws = torch.rand(4000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        found = drawn(self.P.expand(4000, -1), draws, Decoding(BEGIN, END, sample=True)).bincount() / 4000
         torch.testing.assert_close(found, self.P[0].exp(), atol=0.03, rtol=0)
 
 

@@ -6,14 +6,13 @@ import itertools
 from typing import Any
 
 import pytest
-import torch
 
 from headwise.errors import ArgumentError
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from headwise.tasks.text.beam_search import searching
-from headwise.tasks.text.decoding import choosing, follow, write
-from headwise.tasks.text.steps import Decoding, followed
-from tests.tasks.text.test_decoding import BEGIN, END, GREEDY, Table, random_model
+from headwise.tasks.text.decoding import follow, write
+from headwise.tasks.text.steps import Decoding
+from headwise.tasks.text.writing import followed
+from tests.tasks.text.test_decoding import BEGIN, END, GREEDY, Table, random_model, writing
 
 HOW: list[dict[str, Any]] = [
     {},
@@ -39,7 +38,7 @@ def test_it_is_what_is_written_at_once_and_nothing_that_was_certain_changes(opti
 
 def test_greedily_each_token_is_certain_at_once() -> None:
     table = Table([[0.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 0.0]])
-    found = list(followed(choosing(table, torch.tensor([9]), GREEDY)))
+    found = list(followed(writing(table, [9], GREEDY)))
     assert found == [[2], [2, 3], [2, 3], [2, 3]]  # the third step ended it
 
 
@@ -52,8 +51,7 @@ def test_a_beam_search_is_certain_of_what_its_hypotheses_have_in_common() -> Non
         [0.0, 0.5, 0.0, 0.5, 0.0],
         [0.0, 1.0, 0.0, 0.0, 0.0],
     ])  # fmt: skip
-    search = searching(table, torch.tensor([9]), Decoding(BEGIN, END, beams=2, length_penalty=0.0))
-    found = list(followed(search))
+    found = list(followed(writing(table, [9], Decoding(BEGIN, END, beams=2, length_penalty=0.0))))
     assert found[:2] == [[2], [2]]
     assert found[-1] == [2, 4]
 

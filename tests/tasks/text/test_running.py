@@ -11,15 +11,19 @@ import torch
 from headwise.errors import ArgumentError
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
+from headwise.models.packed_decoder import writer_of
 from headwise.tasks.text.causal_language import After
-from headwise.tasks.text.decoding import choosing, draws_of, write
+from headwise.tasks.text.decoding import draws_of, write
+from headwise.tasks.text.likeliest import likeliest
 from headwise.tasks.text.running.batch import RunningBatch
-from headwise.tasks.text.running.likeliest import likeliest
 from headwise.tasks.text.running.passes import Continuing, Translating
-from headwise.tasks.text.running.searches import Asked, Choosing, Searching
-from headwise.tasks.text.steps import Decoding, Written, finished
+from headwise.tasks.text.searches import Asked, Choosing, search_for
+from headwise.tasks.text.steps import Decoding, Written
+from headwise.tasks.text.writing import Stepped, Writing
+from headwise.tasks.text.writing import written as written_for
 
 BEGIN, END, V = 0, 1, 40
+CPU = torch.device("cpu")
 Model = EncoderDecoder | CausalLanguageModel
 
 
@@ -60,20 +64,19 @@ def texts(how: Decoding, count: int = 10) -> list[Asked]:
 def alone(model: Model, asked: Asked, how: Decoding) -> Written:
     if isinstance(model, EncoderDecoder):
         return write(model, [asked.source], [asked.limit], how)[0]
-    draws = None if asked.draws is None else asked.draws[None]
-    return finished(choosing(After(model, asked.source), torch.tensor([asked.limit]), how, draws))[0]
+    run = Stepped(lambda sources: After(model, sources[0]), how, CPU)
+    writing = Writing(run, search_for(how, CPU))
+    writing.join([asked])
+    return written_for(writing)[0]
 
 
 def running(model: Model, how: Decoding, most: int = 4) -> RunningBatch[Written]:
-    def make() -> tuple[Any, Choosing | Searching]:
-        search = Searching if how.beams > 1 else Choosing
+    def begin() -> Writing:
         is_translator = isinstance(model, EncoderDecoder)
-        return (
-            Translating(model, how.beams, how.begin) if is_translator else Continuing(model),
-            search(how, torch.device("cpu")),
-        )
+        run = Translating(model, how.beams, how.begin) if is_translator else Continuing(model)
+        return Writing(run, search_for(how, CPU))
 
-    return RunningBatch(make, lambda asked: asked, lambda asked, written: written, most)
+    return RunningBatch(begin, lambda asked: asked, lambda asked, written: written, most)
 
 
 def written(batch: RunningBatch[Written]) -> dict[int, Written | Exception]:
@@ -94,10 +97,19 @@ CASES = {
 }
 
 
+def by_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where there are no native kernels."""
+    monkeypatch.setattr("headwise.tasks.text.running.passes.writer_of", lambda *_: None)
+
+
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_text_among_others_is_what_it_is_alone(case: str, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "native"), [(0, True), (1, True), (2, False)])
+def test_a_text_among_others_is_what_it_is_alone(
+    case: str, seed: int, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make, how = CASES[case]
+    if not native:
+        by_modules(monkeypatch)
     model, draw = make(), random.Random(seed)
     asked = texts(how)
     batch, places, found = running(model, how, most=draw.choice([2, 4, 10])), {}, {}
@@ -120,6 +132,7 @@ def test_many_keys_take_the_native_kernel_and_give_the_same(monkeypatch: pytest.
     model, how = translator(), decoding(beams=2)
     asked = texts(how, 3)
     expected = [alone(model, each, how).ids for each in asked]
+    by_modules(monkeypatch)
     monkeypatch.setattr("headwise.tasks.text.running.passes.NATIVE_KEYS", 1)
     batch = running(model, how)
     tickets = [batch.add(each) for each in asked]
@@ -149,7 +162,10 @@ def test_only_the_text_that_cannot_be_read_fails() -> None:
     assert [found[i].ids for i in tickets[::2]] == [alone(model, each, how).ids for each in good]
 
 
-def test_numbers_that_are_none_stay_in_their_text() -> None:
+@pytest.mark.parametrize("native", [True, False])
+def test_numbers_that_are_none_stay_in_their_text(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native:
+        by_modules(monkeypatch)
     model, how = translator(source_vocab_size=V), decoding(beams=2)
     with torch.no_grad():
         model.source_embedding.weight[9] = torch.nan
@@ -171,6 +187,43 @@ def test_an_error_of_a_whole_step_ends_those_that_are_in_it(monkeypatch: pytest.
     assert ticket == first
     assert isinstance(error, ZeroDivisionError)
     assert written(batch)[second].ids == alone(model, texts(how, 2)[1], how).ids
+
+
+def test_the_kernels_give_each_text_the_same_bits_among_others() -> None:
+    """What a text gets from them depends on no other text, nor on when these come and go."""
+    model, how = translator(), decoding(beams=3)
+    with torch.inference_mode():
+        if writer_of(model) is None:
+            pytest.skip("there are no native kernels here")
+    asked = texts(how, 6)
+    batch = running(model, how, most=4)
+    tickets = [batch.add(each) for each in asked]
+    found = written(batch)
+    for ticket, each in zip(tickets, asked, strict=True):
+        single = running(model, how)
+        single.add(each)
+        assert list(written(single).values()) == [found[ticket]]
+
+
+def test_what_looks_into_a_model_sees_its_modules() -> None:
+    model, seen = translator(), []
+    layer: Any = model.decoder.layers[1]
+
+    def writer() -> Any:
+        with torch.inference_mode():
+            return writer_of(model)
+
+    hook = layer.mlp.register_forward_hook(lambda *_: seen.append(1))
+    assert writer() is None
+    batch = running(model, decoding())
+    batch.add(texts(decoding(), 1)[0])
+    assert written(batch)
+    assert seen
+    hook.remove()
+    before = writer()
+    with torch.no_grad():
+        layer.mlp.up.weight.mul_(2.0)
+    assert before is None or writer() is not before  # packed again
 
 
 @pytest.mark.parametrize("size", [100, 2048, 5003])

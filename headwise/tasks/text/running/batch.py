@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, Generic, TypeVar
 
 import torch
 
-from headwise.tasks.text.running.passes import Pass
-from headwise.tasks.text.running.searches import Asked, Choosing, Searching
+from headwise.tasks.text.searches import Asked
 from headwise.tasks.text.steps import Written
+from headwise.tasks.text.writing import Writing
 
 MEMORY_TOKENS = 16384  # of the texts of a batch, each as long as the longest
 
@@ -31,7 +31,7 @@ class RunningBatch(Generic[Answer]):
     rounding of float32 in matrix products of other sizes.
 
     Args:
-        run: makes an empty pass of the model, and an empty search, which chooses the tokens.
+        begin: makes a `Writing` without texts, of a model that texts join at any step.
         read: turns what `add` is given into what is to be written.
         answer: makes the answer, from what `add` was given and what was written for it.
         most: texts at a time; more wait.
@@ -39,20 +39,19 @@ class RunningBatch(Generic[Answer]):
 
     def __init__(
         self,
-        run: Callable[[], tuple[Pass, Choosing | Searching]],
+        begin: Callable[[], Writing],
         read: Callable[[Any], Asked],
         answer: Callable[[Any, Written], Answer],
         most: int,
     ) -> None:
-        self._make, self._read, self._answer, self._most = run, read, answer, most
+        self._make, self._read, self._answer, self._most = begin, read, answer, most
         self._waiting: OrderedDict[int, tuple[Any, Asked]] = OrderedDict()
         self._given = 0
         self._reset()
 
     def _reset(self) -> None:
-        self._pass, self._search = self._make()
+        self._writing = self._make()
         self._texts: list[tuple[int, Any, Asked]] = []
-        self._ids = torch.zeros(0, self._search.width, dtype=torch.int64, device=self._search.lengths.device)
 
     def __len__(self) -> int:
         """Texts that have no answer yet."""
@@ -90,17 +89,14 @@ class RunningBatch(Generic[Answer]):
         if not self._texts:
             return done
         try:
-            chosen = self._search.choose(self._pass(self._ids))
-            ended = [(self._texts[i], chosen.ended[i]) for i in chosen.ended]
-            if chosen.parents is not None and len(ended) < len(self._texts):
-                self._pass.follow(chosen.parents)
-            self._ids = chosen.ids
-            self._leave(chosen.ended)
+            found = self._writing.step()
+            ended = [(self._texts[i], each) for i, each in found.items()]
+            self._leave(found)
         except Exception as error:
             done += [(ticket, error) for ticket, *_ in self._texts]
             self._reset()
             return done
-        return [*done, *((ticket, self._answered(given, found)) for (ticket, given, _), found in ended)]
+        return [*done, *((ticket, self._answered(given, each)) for (ticket, given, _), each in ended)]
 
     def _answered(self, given: Any, found: Written | Exception) -> Answer | Exception:
         try:
@@ -126,31 +122,13 @@ class RunningBatch(Generic[Answer]):
         if not new:
             return []
         try:
-            first = self._pass.join([asked.source for *_, asked in new])
+            self._writing.join([asked for *_, asked in new])
         except Exception as error:
             if len(new) == 1:
                 return [(new[0][0], error)]
             return [each for one in new for each in self._begin([one])]  # only the one that cannot be read fails
-        self._search.join([asked for *_, asked in new])
         self._texts += new
-        self._ids = torch.cat([self._ids, first[:, None].expand(-1, self._search.width)])
         return []
 
     def _leave(self, leaving: Collection[int]) -> None:
-        if not leaving:
-            return
-        order = _closed(len(self._texts), leaving)
-        self._pass.keep(order)
-        self._search.keep(order)
-        self._texts = [self._texts[i] for i in order]
-        self._ids = self._ids[order]
-
-
-def _closed(count: int, leaving: Collection[int]) -> Sequence[int]:
-    """Those that stay, in such an order that few change their place: the last ones close the gaps."""
-    stay = count - len(leaving)
-    order = list(range(stay))
-    last = (i for i in range(stay, count) if i not in leaving)
-    for gap in sorted(i for i in leaving if i < stay):
-        order[gap] = next(last)
-    return order
+        self._texts = [self._texts[i] for i in self._writing.leave(leaving)]

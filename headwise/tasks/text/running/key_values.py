@@ -1,6 +1,6 @@
 """`KeyValues`: the keys and values of every layer, of texts that differ in length and come and go.
 
-Dimension letters: L layers, N texts, G heads, S slots, D head dimension.
+Dimension letters: L layers, N texts, S slots, w hypotheses of each text, G heads, D head dimension.
 """
 
 from __future__ import annotations
@@ -14,63 +14,56 @@ SPARE_SLOTS = 32
 
 
 class KeyValues:
-    """Keys and values [L, N, G, S, D]; those of a text begin at slot 0, and what lies behind its last one is finite.
+    """Keys and values [L, N, S, w, G, D]; those of a text begin at slot 0, and what lies behind its last one is finite.
 
     Buffers have room for more texts and more slots, and double when it is used up.
 
     Args:
-        layers, heads, dim: L, G, D.
+        layers, width, heads, dim: L, w, G, D.
         like: a tensor with their dtype and device.
     """
 
-    def __init__(self, layers: int, heads: int, dim: int, like: Tensor) -> None:
-        self.keys = like.new_zeros(layers, 0, heads, 0, dim)
-        self.values = like.new_zeros(layers, 0, heads, 0, dim)
+    def __init__(self, layers: int, width: int, heads: int, dim: int, like: Tensor) -> None:
+        self.keys = like.new_zeros(layers, 0, 0, width, heads, dim)
+        self.values = like.new_zeros(layers, 0, 0, width, heads, dim)
+
+    @property
+    def slots(self) -> int:
+        """S, for which there is room."""
+        return self.keys.shape[2]
 
     def make_room(self, texts: int, slots: int) -> None:
         """Room for so many texts of so many slots."""
-        layers, had, heads, held, dim = self.keys.shape
+        layers, had, held, *rest = self.keys.shape
         if texts <= had and slots <= held:
             return
         room = had if texts <= had else max(texts, 2 * had)
         depth = held if slots <= held else max(slots + SPARE_SLOTS, 2 * held)
         for name in ("keys", "values"):
             old = getattr(self, name)
-            new = old.new_zeros(layers, room, heads, depth, dim)
-            new[:, :had, :, :held] = old
+            new = old.new_zeros(layers, room, depth, *rest)
+            new[:, :had, :held] = old
             setattr(self, name, new)
 
-    def clear(self, text: int) -> None:
-        """Before another text takes this place: a NaN that is left there would reach it past every mask."""
-        self.keys[:, text].zero_()
-        self.values[:, text].zero_()
+    def clear(self, first: int, past: int) -> None:
+        """Before other texts take these places: a NaN that is left there would reach them past every mask."""
+        self.keys[:, first:past].zero_()
+        self.values[:, first:past].zero_()
 
-    def write(self, layer: int, k_NGD: Tensor, v_NGD: Tensor, slots_N: Tensor) -> None:
-        """One more token of each of the first N texts, at its slot."""
+    def write(self, layer: int, k_NwGD: Tensor, v_NwGD: Tensor, slots_N: Tensor) -> None:
+        """One more token of each hypothesis of the first N texts, at the slot of the text."""
         texts = torch.arange(len(slots_N), device=slots_N.device)
-        self.keys[layer][texts, :, slots_N] = k_NGD
-        self.values[layer][texts, :, slots_N] = v_NGD
+        self.keys[layer][texts, slots_N] = k_NwGD
+        self.values[layer][texts, slots_N] = v_NwGD
 
     def read(self, layer: int, texts: int, slots: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [N, G, S, D] of the first texts."""
-        return self.keys[layer, :texts, :, :slots], self.values[layer, :texts, :, :slots]
+        """Keys and values [N, G, S · w, D] of the first texts."""
+        k, v = (x[layer, :texts, :slots].flatten(1, 2).transpose(1, 2) for x in (self.keys, self.values))
+        return k, v
 
-    def follow(self, parents_Nw: Tensor, slots: int) -> None:
-        """Hypothesis j of a text goes on from its hypothesis parents[j]; each of its w has G / w heads."""
-        texts, width = parents_Nw.shape
-        own = torch.arange(width, device=parents_Nw.device)
-        text, to = (parents_Nw != own).nonzero(as_tuple=True)
-        if not len(text):
-            return
-        into, out_of = text * width + to, text * width + parents_Nw[text, to]
-        for x in (self.keys, self.values):
-            for layer in x:
-                rows = layer[:texts].view(texts * width, -1, *layer.shape[2:])[:, :, :slots]
-                rows[into] = rows[out_of]
-
-    def move(self, order: Sequence[int]) -> None:
-        """Text i becomes what text order[i] was; only those move that stand elsewhere."""
+    def move(self, order: Sequence[int], slots: int) -> None:
+        """Text i becomes what text order[i] was, whose slots these are; only those move that stand elsewhere."""
         for to, out_of in enumerate(order):
             if to != out_of:
-                self.keys[:, to] = self.keys[:, out_of]
-                self.values[:, to] = self.values[:, out_of]
+                self.keys[:, to, :slots] = self.keys[:, out_of, :slots]
+                self.values[:, to, :slots] = self.values[:, out_of, :slots]

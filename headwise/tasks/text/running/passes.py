@@ -1,16 +1,16 @@
 """One token more for texts of different lengths: the passes of a decoder through its layers.
 
-Hypotheses of one text share its source: they are queries of one call of cross-attention, whose keys are kept once; and
-in self-attention they are heads, so that the texts are the batch in both. The numbers are those of the modules'
-`forward`, whose parts are called here. Dimension letters: N texts, w hypotheses of each, M model, H heads, D head
-dimension, S slots, K source tokens, V vocabulary.
+Hypotheses of one text share its source, whose keys are kept once, and its past: each knows which of them wrote every
+slot of it, so that a beam search moves no keys when it goes on. What the native kernels have is computed by them
+(`models.packed_decoder`), the rest by the parts of the modules; the numbers are those of the modules' `forward`.
+Dimension letters: N texts, w hypotheses of each, M model, H heads, D head dimension, S slots, K source tokens,
+V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,13 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from headwise import masks
 from headwise.call import make_call
 from headwise.functional import attention
-from headwise.kernels import native
+from headwise.kernels import native as native_kernel
 from headwise.models.encoder_decoder import EncoderDecoder
 from headwise.models.language_model import CausalLanguageModel
+from headwise.models.packed_decoder import Writer, writer_of
+from headwise.native.decoder import Decoder, Read, Source
+from headwise.native.linear import Weights
+from headwise.native.linear import linear as native_linear
 from headwise.nn import MultiHeadAttention
 from headwise.nn.transformer_layer import DecoderLayer, EncoderLayer
 from headwise.tasks.text.padding import padded_with_real
@@ -30,99 +34,162 @@ from headwise.tasks.text.running.key_values import KeyValues
 NATIVE_KEYS = 64  # with fewer keys, what a call costs beside its arithmetic decides
 
 
-class Pass(Protocol):
-    """A model that reads one more token in each hypothesis of each text."""
+class _Sources:
+    """What the texts read first, for cross-attention, in each layer."""
 
-    def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
-        """Texts that begin, behind those that are there.
+    def __init__(self, layers: Sequence[DecoderLayer], like: Tensor) -> None:
+        self._cross = [layer.cross_attention for layer in layers]
+        first = self._cross[0]
+        assert isinstance(first, MultiHeadAttention)
+        self.held = KeyValues(len(layers), 1, first.num_kv_heads, first.head_dim, like)
+        self.lengths_N = torch.zeros(0, dtype=torch.int64, device=like.device)
+        self.longest = 0
+        self.bias = like.new_zeros(0, 1, 1, 0)  # [N, 1, 1, K]: where a source ends
 
-        Returns:
-            The first token to read in each, int64 [new].
+    def join(self, memory_TM: Tensor, real_NK: Tensor, packed: Weights | None) -> None:
+        """More texts, behind those that are there.
+
+        Args:
+            memory_TM: of all their tokens, text by text.
+            real_NK: bool, where these stand.
+            packed: the projection to keys and values of all layers; None = that of the modules.
         """
-
-    def __call__(self, ids_Nw: Tensor) -> Tensor:
-        """Logits [N, w, V] of what follows after these tokens."""
-
-    def follow(self, parents_Nw: Tensor) -> None:
-        """Hypothesis j of a text goes on from what its hypothesis parents[j] has read."""
+        begun, (texts, longest) = len(self.lengths_N), real_NK.shape
+        self.held.make_room(begun + texts, longest)
+        self.held.clear(begun, begun + texts)
+        of_text_T, place_T = real_NK.nonzero(as_tuple=True)
+        heads = self.held.keys.shape[-2:]
+        if packed is not None:
+            found = native_linear(memory_TM, packed).unflatten(1, (len(self._cross), 2, *heads)).unbind(2)
+            k_LTGD, v_LTGD = (x.transpose(0, 1) for x in found)
+        else:
+            pairs = [cross.project(memory_TM[None], "kv") for cross in self._cross]
+            k_LTGD, v_LTGD = (torch.cat(x).transpose(1, 2) for x in zip(*pairs, strict=True))
+        self.held.keys[:, begun + of_text_T, place_T, 0] = k_LTGD
+        self.held.values[:, begun + of_text_T, place_T, 0] = v_LTGD
+        self._see(torch.cat([self.lengths_N, real_NK.sum(1)]))
 
     def keep(self, order: Sequence[int]) -> None:
-        """Text i becomes what text order[i] was; the others leave."""
+        self.held.move(order, self.longest)
+        self._see(self.lengths_N[list(order)])
+
+    def packed(self) -> Source:
+        """As the native kernels read them."""
+        return Source(self.held.keys.flatten(3), self.held.values.flatten(3), self.lengths_N)
+
+    def _see(self, lengths_N: Tensor) -> None:
+        self.lengths_N, self.longest = lengths_N, int(lengths_N.max()) if len(lengths_N) else 0
+        behind_NK = torch.arange(self.longest, device=lengths_N.device) >= lengths_N[:, None]
+        self.bias = _bias(behind_NK[:, None], self.held.keys.dtype)
 
 
 class _Decoder:
     """The layers of a decoder, and the tokens that each text has read.
 
     Args:
-        layers: with norms before their branches.
-        norm: behind them.
+        stack: the layers, with norms before their branches, and the norm behind them.
+        table: [V, M], of the logits.
         width: w.
+        sources: of layers with cross-attention.
     """
 
-    def __init__(self, layers: nn.ModuleList, norm: nn.Module | None, width: int, like: Tensor) -> None:
-        self.layers: list[DecoderLayer | EncoderLayer] = list(layers)  # type: ignore[arg-type]
-        self.norm, self.width = norm, width
+    def __init__(self, stack: nn.Module, table: Tensor, width: int, sources: _Sources | None = None) -> None:
+        self.layers: list[DecoderLayer | EncoderLayer] = list(stack.layers)  # type: ignore[arg-type]
+        self.norm: nn.Module | None = stack.norm  # type: ignore[assignment]
+        self.table, self.width, self._sources = table, width, sources
+        self._packed: Decoder | None = None
         first = _own_attention(self.layers[0])
-        self.held = KeyValues(len(self.layers), width * first.num_kv_heads, first.head_dim, like)
-        self.places_N = torch.zeros(0, dtype=torch.int64, device=like.device)  # tokens read by each text
+        self.held = KeyValues(len(self.layers), width, first.num_kv_heads, first.head_dim, table)
+        self.places_N = torch.zeros(0, dtype=torch.int64, device=table.device)  # tokens read by each text
         self.longest = 0  # of them
+        self._past_NwS = torch.zeros(0, width, 0, dtype=torch.int64, device=table.device)  # who wrote each slot
+        self._own_w = torch.arange(width, device=table.device)
 
     @property
     def texts(self) -> int:
         """N"""
         return len(self.places_N)
 
-    def begin(self, read: Sequence[int]) -> None:
-        """New texts, which have read so many tokens."""
-        begun, longest = self.texts, max(self.longest, *read)
-        self.held.make_room(begun + len(read), longest + 1)
-        for text in range(begun, begun + len(read)):
-            self.held.clear(text)
+    def begin(self, read: Sequence[int], writer: Writer | None) -> None:
+        """New texts, which have read so many tokens. From now on the native `writer` writes all, if there is one."""
+        begun = self.texts
+        self._make_room(begun + len(read), max(self.longest, *read) + 1)
+        self.held.clear(begun, begun + len(read))
         self.places_N = torch.cat([self.places_N, self.places_N.new_tensor(read)])
-        self.longest = longest
+        self._past_NwS = torch.cat([self._past_NwS, self._past_NwS.new_zeros(len(read), *self._past_NwS.shape[1:])])
+        self.longest = max(self.longest, *read)
+        self._packed = None if writer is None else writer.decoder
+
+    def _make_room(self, texts: int, slots: int) -> None:
+        self.held.make_room(texts, slots)
+        if (more := self.held.slots - self._past_NwS.shape[2]) > 0:
+            self._past_NwS = nn.functional.pad(self._past_NwS, (0, more))
 
     def keep(self, order: Sequence[int]) -> None:
-        self.held.move(order)
-        self.places_N = self.places_N[list(order)]
+        self.held.move(order, self.longest)
+        self.places_N, self._past_NwS = self.places_N[list(order)], self._past_NwS[list(order)]
         self.longest = int(self.places_N.max()) if len(order) else 0
 
     def follow(self, parents_Nw: Tensor) -> None:
-        self.held.follow(parents_Nw, self.longest)
+        past_NwS = self._past_NwS[..., : self.longest]
+        past_NwS.copy_(past_NwS.gather(1, parents_Nw[..., None].expand_as(past_NwS)))
 
-    def run(self, x_NwM: Tensor, source: tuple[KeyValues, Tensor] | None = None) -> Tensor:
+    def logits(self, x_NwM: Tensor) -> Tensor:
+        """Logits [N, w, V] behind one token more in each hypothesis."""
+        return self._step(x_NwM, None if self._packed is None else self._packed.logits, self.table)
+
+    def hidden(self, x_NwM: Tensor) -> Tensor:
         """Hidden states [N, w, M] of one token more in each hypothesis."""
+        return self._step(x_NwM, None if self._packed is None else self._packed.hidden, None)
+
+    def _step(self, x_NwM: Tensor, native: Callable[..., Tensor] | None, table: Tensor | None) -> Tensor:
         texts, slots = self.texts, self.longest + 1
-        self.held.make_room(texts, slots)
+        self._make_room(texts, slots)
+        places_Nw1 = self.places_N[:, None, None].expand(-1, self.width, 1)
+        self._past_NwS.scatter_(2, places_Nw1, self._own_w[:, None].expand(texts, -1, 1))
+        if native is not None:
+            found = native(x_NwM.flatten(0, 1), *self._read()).unflatten(0, (texts, self.width))
+        else:
+            found = self._through(x_NwM)
+            found = found if table is None else linear(found, table)
+        self.places_N, self.longest = self.places_N + 1, slots
+        return found
+
+    def _read(self) -> tuple[Read, Source | None]:
+        read = Read(self.held.keys.flatten(4), self.held.values.flatten(4), self._past_NwS, self.places_N)
+        return read, None if self._sources is None else self._sources.packed()
+
+    def _through(self, x_NwM: Tensor) -> Tensor:
+        """The hidden states, by the parts of the modules."""
+        slots, bias = self.longest + 1, None
         behind_NS = torch.arange(slots, device=x_NwM.device) > self.places_N[:, None]
-        bias = _bias(behind_NS, x_NwM.dtype) if bool((self.places_N < self.longest).any()) else None
+        if self.width > 1:
+            is_other_NwSw = self._past_NwS[..., :slots, None] != self._own_w
+            bias = _bias((is_other_NwSw | behind_NS[:, None, :, None]).flatten(2), x_NwM.dtype)
+        elif bool(behind_NS.any()):
+            bias = _bias(behind_NS[:, None], x_NwM.dtype)
         for i, layer in enumerate(self.layers):
             own = _own_attention(layer)
-            x_NwM = x_NwM + own.out(self._read_itself(i, own, _own_norm(layer)(x_NwM), bias))
-            if source is not None:
-                memory, memory_bias = source
+            q, k, v = own.project(_own_norm(layer)(x_NwM), "qkv")  # [N, H, w, D]
+            if own.positions is not None:
+                ids_Nw = self.places_N[:, None].expand(-1, self.width)
+                q, k = own.positions.rotate(q, ids_Nw), own.positions.rotate(k, ids_Nw)
+            self.held.write(i, k.transpose(1, 2), v.transpose(1, 2), self.places_N)
+            y_NHwD = _attend(q, *self.held.read(i, self.texts, slots), bias, own.scale)
+            x_NwM = x_NwM + own.out(y_NHwD.transpose(1, 2).flatten(2))
+            if self._sources is not None:
                 assert isinstance(layer, DecoderLayer)
                 cross = layer.cross_attention
                 assert isinstance(cross, MultiHeadAttention)
-                (q_NHwD,) = cross.project(layer.cross_attention_norm(x_NwM), "q")
-                y_NHwD = _attend(q_NHwD, *memory.read(i, texts, memory_bias.shape[-1]), memory_bias, cross.scale)
+                (q,) = cross.project(layer.cross_attention_norm(x_NwM), "q")
+                memory = self._sources.held.read(i, self.texts, self._sources.longest)
+                y_NHwD = _attend(q, *memory, self._sources.bias, cross.scale)
                 x_NwM = x_NwM + cross.out(y_NHwD.transpose(1, 2).flatten(2))
             x_NwM = x_NwM + layer.mlp(layer.mlp_norm(x_NwM))
-        self.places_N = self.places_N + 1
-        self.longest += 1
         return x_NwM if self.norm is None else self.norm(x_NwM)
 
-    def _read_itself(self, layer: int, own: MultiHeadAttention, x_NwM: Tensor, bias: Tensor | None) -> Tensor:
-        texts, width = x_NwM.shape[:2]
-        q, k, v = (y.transpose(1, 2).flatten(1, 2)[:, :, None] for y in own.project(x_NwM, "qkv"))  # [N, w · H, 1, D]
-        if own.positions is not None:
-            turned = own.positions.rotate(torch.cat([q, k], 1), self.places_N[:, None])
-            q, k = turned[:, : q.shape[1]], turned[:, q.shape[1] :]
-        self.held.write(layer, k[:, :, 0], v[:, :, 0], self.places_N)
-        y = _attend(q, *self.held.read(layer, texts, self.longest + 1), bias, own.scale)
-        return y.view(texts, width, -1)
-
     def read(self, text: int, x_1SM: Tensor) -> None:
-        """The first S tokens of a text that has begun."""
+        """The first S tokens of a text that has begun, which has one hypothesis."""
         size = x_1SM.shape[1]
         ids_S = torch.arange(size, device=x_1SM.device)
         for i, layer in enumerate(self.layers):
@@ -130,7 +197,8 @@ class _Decoder:
             q, k, v = own.project(_own_norm(layer)(x_1SM), "qkv")
             if own.positions is not None:
                 q, k = own.positions.rotate(q, ids_S), own.positions.rotate(k, ids_S)
-            self.held.keys[i, text, :, :size], self.held.values[i, text, :, :size] = k[0], v[0]
+            self.held.keys[i, text, :size, 0] = k[0].transpose(0, 1)
+            self.held.values[i, text, :size, 0] = v[0].transpose(0, 1)
             y = attention(q, k, v, mask=masks.causal(), scale=own.scale)
             x_1SM = x_1SM + own.out(y.transpose(1, 2).flatten(2))
             x_1SM = x_1SM + layer.mlp(layer.mlp_norm(x_1SM))
@@ -141,32 +209,25 @@ class Translating:
 
     def __init__(self, model: EncoderDecoder, width: int, begin: int) -> None:
         self.model, self._begin = model, begin
-        table = model.target_embedding.weight
-        self._decoder = _Decoder(model.decoder.layers, model.decoder.norm, width, table)
-        cross = self._decoder.layers[0].cross_attention
-        assert isinstance(cross, MultiHeadAttention)
-        self._memory = KeyValues(len(self._decoder.layers), cross.num_kv_heads, cross.head_dim, table)
-        self._lengths: list[int] = []  # of the sources
+        table, stack = model.target_embedding.weight, model.decoder
+        self._sources = _Sources(list(stack.layers), table)  # type: ignore[arg-type]
+        self._decoder = _Decoder(stack, table, width, self._sources)
         self._copied: list[tuple[Tensor, Tensor]] = []  # ids [K] and memory [K, M] of each, for a model that copies
-        self._bias = table.new_zeros(0, 1, 1, 0)  # [N, 1, 1, K]: where a source ends
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
         model, device = self.model, self._decoder.places_N.device
         ids_NK, real_NK = (x.to(device) for x in padded_with_real(sources, 0))
-        memory_NKM = model.encode(ids_NK, real_NK)
-        begun, lengths = len(self._lengths), [len(source) for source in sources]
-        projected = [layer.cross_attention.project(memory_NKM, "kv") for layer in self._decoder.layers]  # type: ignore[union-attr,operator]
-        self._memory.make_room(begun + len(sources), max(lengths))
-        for text, length in enumerate(lengths):
-            self._memory.clear(begun + text)
-            for i, (k, v) in enumerate(projected):
-                self._memory.keys[i, begun + text, :, :length] = k[text, :, :length]
-                self._memory.values[i, begun + text, :, :length] = v[text, :, :length]
-            if model.copy is not None:
-                self._copied.append((ids_NK[text, :length], memory_NKM[text, :length]))
-        self._decoder.begin([0] * len(sources))
-        self._lengths += lengths
-        self._see()
+        writer = writer_of(model)
+        if writer is None or writer.encoder is None:
+            memory_TM = model.encode(ids_NK, real_NK)[real_NK]
+        else:
+            first = nn.functional.pad(real_NK.sum(1).cumsum(0), (1, 0))
+            memory_TM = writer.encoder(model.embed_source(ids_NK)[real_NK], first)
+        self._sources.join(memory_TM, real_NK, None if writer is None else writer.memory)
+        if model.copy is not None:
+            lengths = [len(source) for source in sources]
+            self._copied += zip(ids_NK[real_NK].split(lengths), memory_TM.split(lengths), strict=True)
+        self._decoder.begin([0] * len(sources), writer)
         return torch.full((len(sources),), self._begin, device=device)
 
     def __call__(self, ids_Nw: Tensor) -> Tensor:
@@ -175,27 +236,19 @@ class Translating:
         positions = model.positions if model.target_positions is None else model.target_positions
         if positions is not None:
             x_NwM = x_NwM + positions(decoder.places_N)[:, None].to(x_NwM.dtype)
-        hidden_NwM = decoder.run(x_NwM, (self._memory, self._bias))
         if model.copy is None:
-            return linear(hidden_NwM, model.target_embedding.weight)
+            return decoder.logits(x_NwM)
         ids_NK, real_NK = (x.to(ids_Nw.device) for x in padded_with_real([ids.tolist() for ids, _ in self._copied], 0))
         memory_NKM = nn.utils.rnn.pad_sequence([memory for _, memory in self._copied], batch_first=True)
-        return model.logits(hidden_NwM, memory_NKM, ids_NK, real_NK)
+        return model.logits(decoder.hidden(x_NwM), memory_NKM, ids_NK, real_NK)
 
     def follow(self, parents_Nw: Tensor) -> None:
         self._decoder.follow(parents_Nw)
 
     def keep(self, order: Sequence[int]) -> None:
         self._decoder.keep(order)
-        self._memory.move(order)
-        self._lengths = [self._lengths[i] for i in order]
+        self._sources.keep(order)
         self._copied = [self._copied[i] for i in order] if self._copied else []
-        self._see()
-
-    def _see(self) -> None:
-        lengths_N = self._decoder.places_N.new_tensor(self._lengths)
-        behind_NK = torch.arange(max(self._lengths, default=0), device=lengths_N.device) >= lengths_N[:, None]
-        self._bias = _bias(behind_NK, self._memory.keys.dtype)
 
 
 class Continuing:
@@ -203,7 +256,7 @@ class Continuing:
 
     def __init__(self, model: CausalLanguageModel) -> None:
         self.model = model
-        self._decoder = _Decoder(model.decoder.layers, model.decoder.norm, 1, model.embedding.weight)
+        self._decoder = _Decoder(model.decoder, model.embedding.weight, 1)
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
         """All but the last token of each is read at once, alone, so that a long one pads no others."""
@@ -211,7 +264,7 @@ class Continuing:
         embedded = [
             self.model.embedding(torch.tensor([source[:-1]], dtype=torch.int64, device=device)) for source in sources
         ]
-        self._decoder.begin([len(source) - 1 for source in sources])
+        self._decoder.begin([len(source) - 1 for source in sources], writer_of(self.model))
         try:
             for text, x_1SM in enumerate(embedded):
                 if x_1SM.shape[1]:
@@ -222,7 +275,7 @@ class Continuing:
         return torch.tensor([source[-1] for source in sources], device=device)
 
     def __call__(self, ids_Nw: Tensor) -> Tensor:
-        return linear(self._decoder.run(self.model.embedding(ids_Nw)), self.model.embedding.weight)
+        return self._decoder.logits(self.model.embedding(ids_Nw))
 
     def follow(self, parents_Nw: Tensor) -> None:
         self._decoder.follow(parents_Nw)
@@ -241,17 +294,16 @@ def _own_norm(layer: DecoderLayer | EncoderLayer) -> nn.Module:
     return layer.self_attention_norm if isinstance(layer, DecoderLayer) else layer.attention_norm
 
 
-def _bias(behind_NS: Tensor, dtype: torch.dtype) -> Tensor:
-    """-inf where a slot lies behind the end of a text, [N, 1, 1, S]."""
-    return torch.zeros(behind_NS.shape, dtype=dtype, device=behind_NS.device).masked_fill(behind_NS, -math.inf)[
-        :, None, None
-    ]
+def _bias(hidden_NwS: Tensor, dtype: torch.dtype) -> Tensor:
+    """-inf where a slot is not to be seen, [N, 1, w, S]."""
+    zeros = torch.zeros(hidden_NwS.shape, dtype=dtype, device=hidden_NwS.device)
+    return zeros.masked_fill_(hidden_NwS, -math.inf)[:, None]
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
     """Attention of a few queries. The native kernel reads many keys faster; with few, its call costs more than them."""
     if k.shape[2] >= NATIVE_KEYS:
         call = make_call(q, k, v, bias=bias, scale=scale)
-        if native.refuse(call) is None:
-            return native.run(call)
+        if native_kernel.refuse(call) is None:
+            return native_kernel.run(call)
     return scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)

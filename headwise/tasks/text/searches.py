@@ -1,7 +1,7 @@
-"""How texts of different lengths choose their next tokens: `decoding.choosing` and `beam_search.searching`, by steps.
+"""How texts choose their next tokens: greedily, by chance, or by beam search. A text joins and leaves at any step.
 
-Those two begin and end with all their texts; here a text joins and leaves at any step. Dimension letters: N texts,
-w hypotheses of each, V vocabulary, t the longest that is written.
+No model is known here: `choose` is given the logits of the next token. Dimension letters: N texts, w hypotheses of
+each, V vocabulary, t the longest that is written.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError
-from headwise.tasks.text.decoding import drawn, likeliest
-from headwise.tasks.text.running import likeliest as tokens_of
+from headwise.tasks.text.likeliest import likeliest
 from headwise.tasks.text.steps import Decoding, Written, log_probabilities, without_repeats
 
 
@@ -42,6 +41,11 @@ class Chosen(NamedTuple):
     ended: dict[int, Written | ArgumentError]
 
 
+def search_for(decoding: Decoding, device: torch.device) -> Choosing | Searching:
+    """An empty search, of the kind that the options ask for."""
+    return (Searching if decoding.beams > 1 else Choosing)(decoding, device)
+
+
 class _Search:
     """The state of each text, in tensors whose first dimension is the text. All have `held` names."""
 
@@ -52,7 +56,10 @@ class _Search:
         self.decoding = decoding
         self.lengths = torch.zeros(0, dtype=torch.int64, device=device)
         self.limits = torch.zeros(0, dtype=torch.int64, device=device)
-        self._never = torch.tensor(decoding.never, dtype=torch.int64, device=device)
+
+    def __len__(self) -> int:
+        """N"""
+        return len(self.lengths)
 
     def join(self, asked: Sequence[Asked]) -> None:
         self.lengths = torch.cat([self.lengths, self.lengths.new_zeros(len(asked))])
@@ -95,10 +102,8 @@ class Choosing(_Search):
         texts = torch.arange(len(self.lengths), device=self.lengths.device)
         log_p = log_probabilities(logits_N1V[:, 0], self.decoding.never)
         log_p = without_repeats(log_p, self.written, self.decoding.no_repeat, self.lengths)
-        if self.decoding.sample:
-            ids = drawn(log_p, self.draws[texts, self.lengths], self.decoding)
-        else:
-            ids = likeliest(log_p, texts, 0)
+        how = self.decoding
+        ids = drawn(log_p, self.draws[texts, self.lengths], how) if how.sample else log_p.argmax(-1)
         self.totals = self.totals + log_p.gather(1, ids[:, None])[:, 0].double()
         self.written[texts, self.lengths] = ids
         self.lengths = self.lengths + 1
@@ -110,10 +115,24 @@ class Choosing(_Search):
             ended[i] = Written(self.written[i, :count].tolist(), total, total, is_finished)
         return Chosen(ids[:, None], None, ended)
 
+    def certain(self, text: int) -> list[int]:
+        """What this text begins with, whatever follows: every token, as soon as it is chosen."""
+        ids: list[int] = self.written[text, : int(self.lengths[text])].tolist()
+        return ids[:-1] if ids[-1:] == [self.decoding.end] else ids
+
 
 class Searching(_Search):
-    """Beam search; see `headwise.tasks.text.beam_search.searching`. A text has w hypotheses from its first step on: at
-    first all but one of them are impossible."""
+    """Beam search: several hypotheses side by side, and the best of those that came to an end, by log p(Y) / lp(Y),
+    lp(Y) = ((5 + |Y|) / 6)^α; |Y| counts the end too.
+
+    Wu et al. 2016 (GNMT), equation 14, without coverage. At each step all hypotheses of a text are continued by all
+    tokens; of the `beams` likeliest of these, those that end are finished, and the likeliest `beams` that do not end go
+    on. The best finished one is kept. One that goes on is given up when even an end at the limit, with no further loss,
+    could not make it better: so a search ends as soon as no better hypothesis is possible, and not before. If none came
+    to an end at the limit, the best that was cut there is returned, and says so.
+
+    A text has w hypotheses from its first step on: at first all but one of them are impossible.
+    """
 
     held = ("totals", "written", "best", "at_limit")
 
@@ -179,18 +198,28 @@ class Searching(_Search):
             )
         return Chosen(tokens, parents, ended)
 
+    def certain(self, text: int) -> list[int]:
+        """What all hypotheses of a text that can still become the best have in common."""
+        best = self._found[text]
+        texts = [] if best is None else [best.ids]
+        length = int(self.lengths[text])
+        if length < int(self.limits[text]):
+            texts += self.written[text, self.totals[text] > -torch.inf, :length].tolist()
+        first, last = min(texts, default=[]), max(texts, default=[])  # all others stand between these two
+        differs = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+        return first[: next(differs, len(first))]
+
     def _continuations(self, logits_NwV: Tensor) -> tuple[Tensor, Tensor]:
-        """log p of the likeliest tokens of each hypothesis, and these tokens, [N, w, C] each."""
-        count = min(2 * self.width, logits_NwV.shape[-1])
-        logits_RV = logits_NwV.flatten(0, 1)
-        if len(self._never):
-            logits_RV = logits_RV.index_fill(-1, self._never, -torch.inf)
-        log_sums_R1 = logits_RV.logsumexp(-1, keepdim=True)
+        """log p of the likeliest tokens of each hypothesis, and these tokens, [N, w, C] each.
+
+        Of 2 · w continuations at most half end, so enough go on.
+        """
+        log_p_RV = log_probabilities(logits_NwV.flatten(0, 1), self.decoding.never)
         lengths_R = self.lengths.repeat_interleave(self.width)
-        logits_RV = without_repeats(logits_RV, self.written.flatten(0, 1), self.decoding.no_repeat, lengths_R)
-        values_RC, tokens_RC = tokens_of.likeliest(logits_RV, count)
+        log_p_RV = without_repeats(log_p_RV, self.written.flatten(0, 1), self.decoding.no_repeat, lengths_R)
+        values_RC, tokens_RC = likeliest(log_p_RV, min(2 * self.width, log_p_RV.shape[1]))
         shape = (-1, self.width)
-        return (values_RC - log_sums_R1).unflatten(0, shape), tokens_RC.unflatten(0, shape)
+        return values_RC.unflatten(0, shape), tokens_RC.unflatten(0, shape)
 
     def _penalty(self, lengths: Tensor) -> Tensor:
         return ((5.0 + lengths.double()) / 6.0) ** self.decoding.length_penalty
@@ -200,3 +229,22 @@ def _stacked(above: Tensor, below: Tensor) -> Tensor:
     """One below the other, the narrower one filled with 0 at the end of its last dimension."""
     width = max(above.shape[-1], below.shape[-1])
     return torch.cat([torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (above, below)])
+
+
+def drawn(log_p_RV: Tensor, draws_R: Tensor, decoding: Decoding) -> Tensor:
+    """The token of each row that a number in [0, 1) draws: softmax(log p / temperature), of which
+
+    - only the `top_k` likeliest stay, if it is not 0 (Fan et al. 2018);
+    - of these only the fewest that have `top_p` together (the nucleus; Holtzman et al. 2020, equation 2);
+    - the token is where the draw falls when those lie side by side, the likeliest first.
+    """
+    p, tokens = (log_p_RV.double() / decoding.temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
+    if decoding.top_k:
+        p[:, decoding.top_k :] = 0
+    p = p / p.sum(-1, keepdim=True)
+    before = p.cumsum(-1) - p
+    p = torch.where(before < decoding.top_p, p, 0)
+    up_to = p.cumsum(-1)
+    place = (up_to <= draws_R[:, None] * up_to[:, -1:]).sum(-1, keepdim=True)
+    last = (p > 0).sum(-1, keepdim=True) - 1  # rounding must not lead past the last that may be drawn
+    return tokens.gather(1, place.minimum(last))[:, 0]

@@ -1,0 +1,117 @@
+"""What of a model is packed for the native kernels: once, and again after its parameters have changed.
+
+For inference on the CPU, where nothing looks into the model: hooks, `watch` and `edit` see the modules themselves.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from headwise.functional import is_followed
+from headwise.native.library import instruction_set
+from headwise.native.linear import Dtype, Norm, Weights, norm_of, pack
+from headwise.nn.positions import Rope
+
+NAMES: dict[torch.dtype, Dtype] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+Made = TypeVar("Made")
+
+
+class _Packed(NamedTuple):
+    parameters: list[Tensor]  # held, so that no other tensor takes their place in memory
+    versions: list[tuple[int, int]]
+    made: Any  # None: there are no such kernels for these layers
+
+
+_remembered: weakref.WeakKeyDictionary[nn.Module, dict[str, _Packed]] = weakref.WeakKeyDictionary()
+
+
+def packed(model: nn.Module, make: Callable[[Dtype], Made | None], dtype: Dtype | None = None) -> Made | None:
+    """What `make` makes of a model, kept with it; None where the modules themselves must run, or are as fast.
+
+    It is made at the first call, and again after parameters were changed in place or replaced. Writes that change no
+    version counter are not seen: through `.data`, through NumPy, and by fused optimizers, after which `forget` helps.
+
+    Args:
+        model: all of whose parameters are packed; of one model always the same is made.
+        make: None where the kernels do not have its layers.
+        dtype: of the products; None = that of the parameters.
+    """
+    if torch.is_grad_enabled() or model.training or not _is_alone() or instruction_set() in (None, "portable"):
+        return None
+    parameters: list[Tensor] = []
+    if not _collect(model, parameters):
+        return None
+    kind = parameters[0].dtype
+    name = NAMES.get(kind) if dtype is None else dtype
+    if name is None:
+        return None
+    versions = [(x.data_ptr(), 0 if x.is_inference() else x._version) for x in parameters]
+    kept = _remembered.setdefault(model, {})
+    found = kept.get(name)
+    if found is None or found.versions != versions:
+        held = [x.detach() for x in parameters]
+        found = kept[name] = _Packed(held, versions, make(name) if _are_plain(parameters) else None)
+    return found.made
+
+
+def forget(model: nn.Module) -> None:
+    """Pack the weights of a model again at the next call."""
+    _remembered.pop(model, None)
+
+
+def weights_of(linear: Any, dtype: Dtype) -> Weights:
+    """An nn.Linear, packed."""
+    return pack(linear.weight, linear.bias, dtype)
+
+
+def layer_norm_of(norm: Any) -> Norm:
+    """An nn.LayerNorm, padded."""
+    return norm_of(norm.weight, norm.bias, norm.normalized_shape[0], norm.eps)
+
+
+def turns_of(positions: Any) -> tuple[float, int] | None:
+    """What makes a RoPE that the kernels have: base and dimensions. None for any other scheme."""
+    if type(positions) is not Rope or positions.interleaved or positions.scaling is not None:
+        return None
+    return positions.base, positions.rotary_dim
+
+
+def frequencies_of(positions: Any) -> Tensor | None:
+    """Of such a RoPE, or of none."""
+    return None if positions is None else positions.inverse_frequencies
+
+
+def _is_alone() -> bool:
+    """Whether nothing follows torch's operators or headwise's attention, or changes what they do."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or is_followed()
+        or torch.is_autocast_enabled("cpu")
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+        or nn.modules.module._global_forward_hooks
+        or nn.modules.module._global_forward_pre_hooks
+    )
+
+
+def _collect(module: nn.Module, parameters: list[Tensor]) -> bool:
+    """Collect the parameters of a module. False if a part has hooks, is in training or has a forward of its own."""
+    state = module.__dict__
+    if state["_forward_hooks"] or state["_forward_pre_hooks"] or state["training"] or "forward" in state:
+        return False
+    parameters += [x for x in state["_parameters"].values() if x is not None]
+    return all(_collect(part, parameters) for part in state["_modules"].values() if part is not None)
+
+
+def _are_plain(parameters: list[Tensor]) -> bool:
+    first = parameters[0]
+    return all(type(x) is nn.Parameter and x.device.type == "cpu" and x.dtype == first.dtype for x in parameters)

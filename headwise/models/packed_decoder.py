@@ -1,0 +1,180 @@
+"""The steps of a decoder by the native kernels: weights packed once, all layers and the logits in one call."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from headwise.models.encoder_decoder import EncoderDecoder
+from headwise.models.language_model import CausalLanguageModel
+from headwise.models.packed import frequencies_of, layer_norm_of, packed, turns_of, weights_of
+from headwise.models.packed_encoder import stack_of
+from headwise.native.decoder import Decoder, Layer
+from headwise.native.linear import ACTIVATIONS, Dtype, Encoder, Norm, Weights, norm_of, pack
+from headwise.nn import DecoderLayer, EncoderLayer, FeedForward, MultiHeadAttention
+from headwise.nn import Encoder as Stack
+from headwise.nn.norm import LayerNorm, RMSNorm
+
+GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
+
+
+class Writer(NamedTuple):
+    """A model that writes from left to right.
+
+    Args:
+        decoder: its steps.
+        memory: the keys and values of a source for all layers, [L, 2, M] outputs; None without cross-attention.
+        encoder: what reads a source; None: the kernels do not have its layers, or there is none.
+    """
+
+    decoder: Decoder
+    memory: Weights | None
+    encoder: Encoder | None
+
+
+def writer_of(model: EncoderDecoder | CausalLanguageModel) -> Writer | None:
+    """A model for the native kernels; None where the modules of its decoder must run: see `packed.packed`."""
+    encoder: nn.Module | None = None
+    if isinstance(model, EncoderDecoder):
+        table, encoder = model.target_embedding.weight, model.encoder
+    else:
+        table = model.embedding.weight
+
+    def make(dtype: Dtype) -> Writer | None:
+        found = _packed(model.decoder, table, dtype)
+        if found is None:
+            return None
+        read = stack_of(encoder, dtype) if type(encoder) is Stack else None
+        return Writer(found, _memory(model.decoder.layers, dtype), read)
+
+    return packed(model, make)
+
+
+def _memory(layers: Any, dtype: Dtype) -> Weights | None:
+    if not isinstance(layers[0], DecoderLayer):
+        return None
+    weights, biases = [], []
+    for layer in layers:
+        cross = layer.cross_attention
+        # Behind those of the queries, which may be of another width.
+        parts = _projections(cross) if cross.is_fused else _projections(cross)[1:]
+        skipped = cross.dim if cross.is_fused else 0
+        weights.append(torch.cat([x.weight for x in parts])[skipped:])
+        biases.append(torch.cat([_bias(x) for x in parts])[skipped:])
+    return pack(torch.cat(weights), torch.cat(biases), dtype)
+
+
+def _bias(linear: Any) -> Tensor:
+    bias: Tensor = linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias
+    return bias
+
+
+def _packed(stack: Any, table: Tensor, dtype: Dtype) -> Decoder | None:
+    layers = list(stack.layers)
+    if dtype != "float32" or not all(_is_known(layer) for layer in layers):  # what is read is kept as float32
+        return None
+    kinds = [type(stack.norm), *(type(norm) for layer in layers for norm in _norms(layer))]
+    options = {_options(layer) for layer in layers}
+    if len(options) > 1 or any(kind is not kinds[0] for kind in kinds) or kinds[0] not in (LayerNorm, RMSNorm):
+        return None
+    first, own = layers[0], _own(layers[0])
+    cross = first.cross_attention if isinstance(first, DecoderLayer) else own
+    return Decoder(
+        [_layer(layer, dtype) for layer in layers],
+        own.num_heads,
+        GATED.get(first.mlp.activation, first.mlp.activation),
+        _scale(own),
+        _scale(cross),
+        _norm(stack.norm),
+        pack(table, None, dtype),
+        rms=kinds[0] is RMSNorm,
+        frequencies=frequencies_of(own.positions),
+    )
+
+
+def _own(layer: Any) -> Any:
+    return layer.self_attention if isinstance(layer, DecoderLayer) else layer.attention
+
+
+def _norms(layer: Any) -> tuple[nn.Module, ...]:
+    if isinstance(layer, DecoderLayer):
+        return layer.self_attention_norm, layer.cross_attention_norm, layer.mlp_norm
+    return layer.attention_norm, layer.mlp_norm
+
+
+def _options(layer: Any) -> tuple[object, ...]:
+    """What all layers must have alike."""
+    own, mlp = _own(layer), layer.mlp
+    cross = _scale(layer.cross_attention) if isinstance(layer, DecoderLayer) else None
+    return (type(layer), own.num_heads, _scale(own), cross, mlp.activation, mlp.hidden_dim, turns_of(own.positions))
+
+
+def _scale(attention: Any) -> float:
+    return attention.head_dim**-0.5 if attention.scale is None else attention.scale
+
+
+def _is_known(layer: Any) -> bool:
+    """Whether a layer is one whose parts the kernels have, and nothing else."""
+    if type(layer) not in (EncoderLayer, DecoderLayer) or not layer.norm_first or type(layer.mlp) is not FeedForward:
+        return False
+    own, mlp = _own(layer), layer.mlp
+    if not _is_plain(own, layer.dim) or not own.is_fused or own.projection_sizes != (layer.dim,) * 3:
+        return False
+    if own.positions is not None and turns_of(own.positions) is None:
+        return False
+    if isinstance(layer, DecoderLayer):
+        cross = layer.cross_attention
+        if not _is_plain(cross, layer.dim) or cross.positions is not None or cross.num_heads != own.num_heads:
+            return False
+    linear = [mlp.up, mlp.down] if mlp.gate is None else [mlp.gate, mlp.up, mlp.down]
+    is_known = mlp.activation in GATED if mlp.gate is not None else mlp.activation in ACTIVATIONS
+    return is_known and all(type(x) is nn.Linear for x in linear)
+
+
+def _is_plain(attention: Any, dim: int) -> bool:
+    return (
+        type(attention) is MultiHeadAttention
+        and attention.projection == "per_head"
+        and attention.projection_sizes == (dim,) * 3
+        and attention.kernel == "auto"
+        and not any((attention.gate, attention.q_norm, attention.k_norm, attention.softcap))
+        and attention.sinks is None
+        and all(type(x) is nn.Linear for x in (*_projections(attention), attention.out))
+    )
+
+
+def _projections(attention: Any) -> list[Any]:
+    return [attention.qkv] if attention.is_fused else [attention.q, attention.k, attention.v]
+
+
+def _layer(layer: Any, dtype: Dtype) -> Layer:
+    own, mlp = _own(layer), layer.mlp
+    cross = layer.cross_attention if isinstance(layer, DecoderLayer) else None
+    attention_norm, *cross_norm, mlp_norm = (_norm(x) for x in _norms(layer))
+    return Layer(
+        weights_of(own.qkv, dtype),
+        weights_of(own.out, dtype),
+        None if cross is None else _queries(cross, dtype),
+        None if cross is None else weights_of(cross.out, dtype),
+        None if mlp.gate is None else weights_of(mlp.gate, dtype),
+        weights_of(mlp.up, dtype),
+        weights_of(mlp.down, dtype),
+        attention_norm,
+        cross_norm[0] if cross_norm else None,
+        mlp_norm,
+    )
+
+
+def _queries(cross: Any, dtype: Dtype) -> Any:
+    """The projection of the queries, which may stand before those of keys and values."""
+    first = _projections(cross)[0]
+    return pack(first.weight[: cross.dim], _bias(first)[: cross.dim], dtype)
+
+
+def _norm(norm: Any) -> Norm:
+    if isinstance(norm, LayerNorm):
+        return layer_norm_of(norm)
+    eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
+    return norm_of(norm.weight, None, norm.normalized_shape[0], eps)

@@ -1,0 +1,152 @@
+"""One step of a decoder's layers, of packed weights, by the native kernels; src/decoder.hpp.
+
+Only this module knows the layout of hw_decoder and hw_decoder_layer. Dimension letters: N texts, w hypotheses of each,
+T = N · w tokens, M model, L layers, S slots, K source tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.native.linear import ACTIVATIONS, DTYPES, Norm, Turns, Weights, called
+
+# Every field has 8 bytes.
+_LAYER = struct.Struct("=" + 7 * "4Q" + 3 * "2Qd")
+_DECODER = struct.Struct("=12q2dQ2Q2q2Q2Q2qQ2Qq2Qd4Q3Q")
+_NOTHING = (0, 0, 0, 0)
+_NO_NORM = (0, 0, 0.0)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The parts of a decoder's layer, in the order of hw_decoder_layer. None: it does not have this one."""
+
+    qkv: Weights
+    out: Weights
+    cross_q: Weights | None
+    cross_out: Weights | None
+    gate: Weights | None
+    up: Weights
+    down: Weights
+    attention_norm: Norm
+    cross_norm: Norm | None
+    mlp_norm: Norm
+
+    def packed(self) -> bytes:
+        """hw_decoder_layer."""
+        weights = (self.qkv, self.out, self.cross_q, self.cross_out, self.gate, self.up, self.down)
+        norms = (self.attention_norm, self.cross_norm, self.mlp_norm)
+        fields = [field for x in weights for field in (_NOTHING if x is None else x.fields())]
+        return _LAYER.pack(*fields, *(field for x in norms for field in (_NO_NORM if x is None else x.fields())))
+
+
+class Read(NamedTuple):
+    """What the steps before have left.
+
+    Args:
+        keys, values: [L, room, S, w, M], float32 and contiguous; a step writes the slot of its token.
+        past: [N, w, S], int64 and contiguous: which hypothesis of a text wrote each slot of the past of another.
+        places: [N], int64: the slot of the token that is read now.
+    """
+
+    keys: Tensor
+    values: Tensor
+    past: Tensor
+    places: Tensor
+
+
+class Source(NamedTuple):
+    """Keys and values [L, room, K, M] of the sources, float32 and contiguous; and the tokens of each, int64 [N]."""
+
+    keys: Tensor
+    values: Tensor
+    lengths: Tensor
+
+
+class Decoder:
+    """Layers whose weights are packed, with norms before their branches, and the table of the logits.
+
+    Args:
+        layers: at least one.
+        num_heads: H, of queries, keys and values alike.
+        activation: one of `ACTIVATIONS`.
+        scale, cross_scale: the factors on q kᵀ.
+        norm: behind the layers.
+        vocabulary: of the logits.
+        rms: whether the norms are RMSNorm.
+        frequencies: of `Turns`.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        num_heads: int,
+        activation: str,
+        scale: float,
+        cross_scale: float,
+        norm: Norm,
+        vocabulary: Weights,
+        *,
+        rms: bool,
+        frequencies: Tensor | None,
+    ) -> None:
+        self.layers, self.norm, self.vocabulary = list(layers), norm, vocabulary  # which own what is pointed to
+        first = layers[0]
+        self.dim, self.dtype = first.qkv.inputs, DTYPES[first.qkv.dtype]
+        self.sizes = (self.dim, num_heads, first.up.outputs, ACTIVATIONS[activation], len(layers))
+        self.rms, self.scales = int(rms), (scale, cross_scale)
+        packed = b"".join(layer.packed() for layer in layers)
+        self.array = ctypes.create_string_buffer(packed, len(packed))
+        self._turns = Turns(frequencies)
+
+    def logits(self, x_TM: Tensor, read: Read, source: Source | None = None) -> Tensor:
+        """Logits [T, V] behind these tokens.
+
+        Args:
+            x_TM: what the first layer reads, float32.
+            read: of the steps before.
+            source: of layers with cross-attention.
+        """
+        out = torch.empty(len(x_TM), self.vocabulary.outputs)
+        self._step(x_TM, read, source, logits=out)
+        return out
+
+    def hidden(self, x_TM: Tensor, read: Read, source: Source | None = None) -> Tensor:
+        """The hidden states [T, M] of these tokens. Arguments as of `logits`."""
+        out = torch.empty(len(x_TM), self.dim)
+        self._step(x_TM, read, source, hidden=out)
+        return out
+
+    def _step(
+        self,
+        x_TM: Tensor,
+        read: Read,
+        source: Source | None,
+        *,
+        hidden: Tensor | None = None,
+        logits: Tensor | None = None,
+    ) -> None:
+        x_TM = x_TM.contiguous()
+        cos, sin, _, turned = self._turns.fields(read.keys.shape[2])
+        given = _DECODER.pack(
+            *(_DECODER.size, self.dtype, torch.get_num_threads(), len(x_TM), *self.sizes, read.keys.shape[3]),
+            *(self.vocabulary.outputs, self.rms, *self.scales, ctypes.addressof(self.array)),
+            *(read.keys.data_ptr(), read.values.data_ptr(), *read.keys.shape[1:3]),
+            *(read.places.data_ptr(), read.past.data_ptr()),
+            *((0, 0, 0, 0, 0) if source is None else _source(source)),
+            *(cos, sin, turned, *self.norm.fields(), *self.vocabulary.fields(), x_TM.data_ptr()),
+            *(0 if x is None else x.data_ptr() for x in (hidden, logits)),
+        )
+        called("hw_decoder_step", given)
+
+
+def _source(source: Source) -> tuple[int, ...]:
+    tensors = (source.keys, source.values)
+    return (*(x.data_ptr() for x in tensors), *source.keys.shape[1:3], source.lengths.data_ptr())
