@@ -62,8 +62,8 @@ def profile(
             so the result is the same to the last bit, if they compute on as many threads.
         workers: with Ray: processes, each of which holds the model.
         address: with Ray: of a cluster, as of `ray_engine.connected`.
-        load: with Ray: what a worker calls for the model, such as `partial(load_pretrained, name)`. Default: the model is
-            sent to each.
+        load: with Ray: what a worker calls for the model, such as `partial(load_pretrained, name)`. Default: the model
+            is sent to each.
         tell: is called with the profile so far after each batch.
 
     Returns:

@@ -1,7 +1,7 @@
 """The batches of a profile, read by Ray Data workers.
 
-One task, on the machine that called, reads the corpus and cuts it into batches; workers read them with the model, on any
-machine. What they send is added up by the process that called. So only the model must be there on each machine.
+One task, on the machine that called, reads the corpus and cuts it into batches. Workers, on any machine, read them with
+the model. The process that called adds up what they send. So only the model must be there on each machine.
 """
 
 from __future__ import annotations

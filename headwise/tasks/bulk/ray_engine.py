@@ -1,7 +1,7 @@
 """Items that Ray Data workers compute: processes on this machine or on a cluster. For files: the parts of one.
 
-Of a file only the numbers of parts go through Ray: a worker reads its chunk and writes its part itself. So the file, the
-model's folder and the folder of `out` must be accessible to all machines under the same path.
+Of a file only the numbers of parts go through Ray: a worker reads its chunk and writes its part itself. So the file,
+the model's folder and the folder of `out` must be accessible to all machines under the same path.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import pickle
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from headwise.errors import ArgumentError, HeadwiseError, shortened

@@ -1,6 +1,6 @@
-"""What Ray workers make of files and corpora while they are killed: `python on_ray.py FOLDER NODES STEP...`, in a process
-of its own, because Ray starts others and warns. Prints the outcome of each step as JSON.
+"""What Ray workers make of files and corpora while they are killed: `python on_ray.py FOLDER NODES STEP...`.
 
+In a process of its own, because Ray starts others and warns. It prints the outcome of each step as JSON.
 NODES = 0: a local Ray with two workers. Else a cluster of so many nodes, each a process with its own workers.
 """
 
@@ -25,13 +25,13 @@ from headwise.tasks.rows.chunks import look_through
 from headwise.tasks.rows.sources import Table
 
 ROWS, BOMB = 40, "bomb"
-WORDS = "the cat saw a dog and ran on over far hills".split()
+WORDS = ("the", "cat", "saw", "a", "dog", "and", "ran", "on", "over", "far", "hills")
 TEXTS = [" ".join(WORDS[(number + i) % 11] for i in range(5 + number % 7)) for number in range(120)]
 TEXTS[70] = f"a {BOMB}"
 
 
 def explode(began: int, marker: Path | None) -> None:
-    """End this process, unless it is the one that began, as the system does without memory: with a marker, only once."""
+    """End this process, unless it is the one that began, as the lack of memory does; with a marker, only once."""
     if os.getpid() == began:
         return
     if marker is not None:
@@ -122,8 +122,16 @@ def started(nodes: int) -> Iterator[Callable[[], None]]:
         cluster.shutdown()
 
 
+def outcome(step: Callable[[], object]) -> str:
+    """What went wrong, or "done"."""
+    try:
+        step()
+    except HeadwiseError as error:
+        return str(error)
+    return "done"
+
+
 def main(folder: Path, nodes: int, *steps: str) -> None:
-    found: dict[str, str] = {}
     with started(nodes) as remove:
 
         def first(done: int, *_: object) -> None:  # of the rows: remove a node after the first part
@@ -139,12 +147,7 @@ def main(folder: Path, nodes: int, *steps: str) -> None:
             "corpus, a worker killed always": lambda: corpus(folder, "always.hw", "ray", None),
             "corpus, the beginning": lambda: corpus(folder, "part.hw", "ray", folder / "text", max_tokens=300),
         }
-        for step in steps:
-            try:
-                does[step]()
-                found[step] = "done"
-            except HeadwiseError as error:
-                found[step] = str(error)
+        found = {step: outcome(does[step]) for step in steps}
     print(json.dumps(found))
 
 
