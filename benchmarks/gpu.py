@@ -233,7 +233,7 @@ def shared(at: Setting) -> tuple[Run, Run]:
 def encoder(at: Setting) -> tuple[Run, Run]:
     dim = HEADS * HEAD_DIM
     ours = headwise.nn.EncoderLayer(dim, HEADS).to(at.device, at.dtype)
-    theirs = nn.TransformerEncoderLayer(dim, HEADS, 4 * dim, batch_first=True).to(at.device, at.dtype)
+    theirs = nn.TransformerEncoderLayer(dim, HEADS, 4 * dim, dropout=0.0, batch_first=True).to(at.device, at.dtype)
 
     def run(module: nn.Module) -> Run:
         x = at.randn(1, at.length, dim)

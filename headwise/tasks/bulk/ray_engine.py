@@ -15,6 +15,7 @@ from typing import Any
 
 from headwise.errors import ArgumentError, HeadwiseError, shortened
 from headwise.tasks.bulk.parts import Work
+from headwise.tasks.bulk.tries import TRIES, Tries
 from headwise.tasks.rows.chunks import Reader
 
 _QUIET = {
@@ -23,7 +24,6 @@ _QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 _STORE = 100_000_000  # bytes; Ray's minimum is 75 MiB, and little data goes through it
-TRIES = 3  #: how often an item is computed, or a model loaded, whose worker ends
 
 Do = Callable[[Any], Any]
 
@@ -89,7 +89,7 @@ def on_workers(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    tries = ray.remote(_Tries).options(num_cpus=0, scheduling_strategy=here).remote(TRIES * workers)
+    tries = ray.remote(Tries).options(num_cpus=0, scheduling_strategy=here).remote(TRIES * workers)
     done = items.map_batches(
         _Worker,
         fn_constructor_args=(load, tries, name),
@@ -109,30 +109,6 @@ def on_workers(
         raise ArgumentError(
             f"the work on Ray has failed: {shortened(said, 300)}. Run the same command again to resume"
         ) from error
-
-
-class _Tries:
-    """Counts how often each item was begun, and how often a model was loaded since the last item was finished."""
-
-    def __init__(self, loads: int) -> None:
-        self._loads = loads
-        self._loaded = 0
-        self._begun: dict[int, int] = {}
-
-    def loads(self) -> bool:
-        """Whether a worker may load the model."""
-        self._loaded += 1
-        return self._loaded <= self._loads
-
-    def begins(self, item: int) -> bool:
-        """Whether a worker may compute an item."""
-        self._begun[item] = self._begun.get(item, 0) + 1
-        return self._begun[item] <= TRIES
-
-    def ends(self, item: int) -> None:
-        """An item is computed."""
-        self._loaded = 0
-        self._begun.pop(item, None)
 
 
 class _Worker:
