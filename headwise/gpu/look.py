@@ -6,7 +6,6 @@ Two passes over the blocks in which the mask allows something, each with one pro
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -21,12 +20,13 @@ from headwise.native.sight import BLOCKS, SIZE, sight_of
 
 ANSWERS = frozenset({"highest", "log_sum", "entropy", "distance", "received"})  # of headwise.native.attend.ANSWERS
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DEVICES = ("cuda",)
 WIDEST = 256  # a head: its queries and keys stay in the registers
 
 
 def refuse(call: Scores) -> str | None:
     """Why these kernels cannot look at a call; None if they can."""
-    if call.q.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+    if call.q.device.type not in DEVICES:
         return f"they run on CUDA (the call is on {call.q.device})"
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"

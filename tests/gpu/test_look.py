@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,18 +23,29 @@ from headwise.records import AttentionRecord
 from headwise.records.statistics import STATISTICS, make
 from tests.mask_zoo import ZOO, fits
 
+ROOT = Path(__file__).parents[2]
 NAMES = ("lse", "entropy", "distance", "learned_sink", "received")
+pytest.importorskip("triton", reason="triton is not installed")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # triton reads it once, when it is imported
 compute = sys.modules["headwise.records.statistics.compute"]  # a function has this name, too
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    pytest.importorskip("triton", reason="triton is not installed")
+    if INTERPRETED != (request.param == "cpu"):
+        pytest.skip("one process does not both interpret and compile kernels")
     if request.param == "cpu":
-        if torch.cuda.is_available():
-            pytest.skip("one process does not both interpret and compile kernels")
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        monkeypatch.setattr(look, "DEVICES", ("cpu",))
     return str(request.param)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="this is that process")
+def test_all_of_it_by_the_interpreter() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
 
 
 def draw(B: int, H: int, G: int, Q: int, K: int, D: int) -> tuple[Tensor, Tensor]:
@@ -147,6 +161,6 @@ def test_what_they_refuse(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert look.refuse(make_call(q.double(), k.double(), k.double())) == "they have no float64"
     wide = torch.zeros(1, 1, 8, 300, device=device)
     assert look.refuse(make_call(wide, wide, wide)) == "they are for heads of 1 to 256 and some queries and keys"
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.undo()
     here = q.cpu()
     assert look.refuse(make_call(here, here, here)) == "they run on CUDA (the call is on cpu)"
