@@ -61,8 +61,8 @@ def refuse(call: Scores) -> str | None:
         return "there are no queries or no keys"
     if (why := missing()) is not None:
         return why
-    if not torch.compiler.is_compiling() and (watcher := watcher(call)) is not None:
-        return f"{watcher} would not see what they do"
+    if not torch.compiler.is_compiling() and (why := watcher(call)) is not None:
+        return f"{why} would not see what they do"
     return None
 
 

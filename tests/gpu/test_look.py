@@ -32,7 +32,7 @@ compute = sys.modules["headwise.records.statistics.compute"]  # a function has t
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if INTERPRETED != (request.param == "cpu"):
+    if (request.param == "cpu") != INTERPRETED:
         pytest.skip("one process does not both interpret and compile kernels")
     if request.param == "cpu":
         monkeypatch.setattr(look, "DEVICES", ("cpu",))
