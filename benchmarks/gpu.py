@@ -148,11 +148,11 @@ def recorded(at: Setting) -> tuple[Run, Run]:
     return lambda: headwise.attention(q, k, v, record=True), lambda: headwise.attention(q, k, v)
 
 
-def all_statistics(at: Setting) -> tuple[Run, Run]:
+def asked(at: Setting, *names: str) -> tuple[Run, Run]:
     q, k, v = at.qkv()
     call = make_call(q, k, v, mask=masks.causal())
     return (
-        lambda: AttentionRecord(call).statistics(),  # a new record, which remembers nothing
+        lambda: AttentionRecord(call).statistics(*names),  # a new record, which remembers nothing
         lambda: scaled_dot_product_attention(q, k, v, is_causal=True),
     )
 
@@ -254,7 +254,9 @@ LINES: dict[str, tuple[str, Callable[[Setting], tuple[Run, Run]]]] = {
     "decode": ("SDPA, enable_gqa", step),
     "decode, int8": ("SDPA, enable_gqa", lambda at: step(at, int8=True)),
     "record=True": ("record=False", recorded),
-    "all statistics": ("SDPA, is_causal", all_statistics),
+    "entropy, distance, lse": ("SDPA, is_causal", lambda at: asked(at, "entropy", "distance", "lse")),
+    "and received": ("SDPA, is_causal", lambda at: asked(at, "entropy", "distance", "lse", "received")),
+    "all statistics": ("SDPA, is_causal", asked),
     "save a record": ("its bytes to a file", saved),
     "recognise a mask": ("one pass over it", recognised),
     "watch": ("the plain model", watched),

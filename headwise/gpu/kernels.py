@@ -3,9 +3,10 @@
 This module imports triton, so it is imported where a kernel runs. With `TRITON_INTERPRET=1` that may be the CPU.
 """
 
-from __future__ import annotations
+# mypy: ignore-errors
+# (An argument of a kernel may have no annotation but tl.constexpr.)
 
-from typing import Any
+from __future__ import annotations
 
 import triton
 import triton.language as tl
@@ -17,9 +18,9 @@ BLOCKS = tl.constexpr(2)  # the kind of a mask: blocks with bits; any other is a
 
 @triton.jit
 def _scores(
-    q: Any, k: Any, rows: Any, keys: Any, offset: Any, scale: Any, cap: Any, slope: Any,
+    q, k, rows, keys, offset, scale, cap, slope,
     CAPPED: tl.constexpr, SLOPED: tl.constexpr,
-) -> Any:  # fmt: skip
+):  # fmt: skip
     """[64, 64] scores without the mask, float32, of queries [64, D] and keys [D, 64]."""
     s = tl.dot(q, k, input_precision="ieee") * scale
     if CAPPED:
@@ -30,7 +31,7 @@ def _scores(
 
 
 @triton.jit
-def _allowed(words: Any, at: Any, rows: Any, keys: Any, low: Any, high: Any, Q: Any, K: Any, KIND: tl.constexpr) -> Any:
+def _allowed(words, at, rows, keys, low, high, Q, K, KIND: tl.constexpr):
     """bool [64, 64]: which pairs of a block are there and allowed. `at`: its first word, or -1 = all."""
     there = (rows[:, None] < Q) & (keys[None, :] < K)
     if KIND == BLOCKS:
@@ -49,12 +50,13 @@ def of_rows(
     KIND: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, SINKS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """highest, log_sum, entropy and distance of 64 queries, float32 [B, H, Q] each, in one pass over their keys."""
-    tile, b, h = tl.program_id(0), tl.program_id(1) // H, tl.program_id(1) % H
+    tile = tl.program_id(0)
+    b, h = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
     i, d = tl.arange(0, SIZE), tl.arange(0, WIDTH)
     rows = tile * SIZE + i
-    at_q = b.to(tl.int64) * q_b + h * q_h + rows[:, None].to(tl.int64) * q_n + d[None, :] * q_d
+    at_q = b * q_b + h * q_h + rows[:, None].to(tl.int64) * q_n + d[None, :] * q_d
     queries = tl.load(q + at_q, mask=(rows[:, None] < Q) & (d[None, :] < D), other=0.0)
-    at_k = k + b.to(tl.int64) * k_b + (h // SHARED) * k_h
+    at_k = k + b * k_b + (h // SHARED) * k_h
     offset = K - Q
     slope = tl.load(slopes + h) if SLOPED else 0.0
     top = tl.full([SIZE], EMPTY, tl.float32)  # the highest score so far
@@ -117,12 +119,13 @@ def of_keys(
 
     The blocks are those of a tile of keys: the numbers in them are of tiles of queries.
     """
-    tile, b, h = tl.program_id(0), tl.program_id(1) // H, tl.program_id(1) % H
+    tile = tl.program_id(0)
+    b, h = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
     i, d = tl.arange(0, SIZE), tl.arange(0, WIDTH)
     keys = tile * SIZE + i
-    at_k = b.to(tl.int64) * k_b + (h // SHARED) * k_h + keys[None, :].to(tl.int64) * k_n + d[:, None] * k_d
+    at_k = b * k_b + (h // SHARED) * k_h + keys[None, :].to(tl.int64) * k_n + d[:, None] * k_d
     values = tl.load(k + at_k, mask=(keys[None, :] < K) & (d[:, None] < D), other=0.0)
-    at_q = q + b.to(tl.int64) * q_b + h * q_h
+    at_q = q + b * q_b + h * q_h
     of_head = tl.program_id(1).to(tl.int64) * Q
     slope = tl.load(slopes + h) if SLOPED else 0.0
     found = tl.zeros([SIZE], tl.float32)

@@ -21,7 +21,8 @@ from headwise.native.sight import BLOCKS, SIZE, sight_of
 ANSWERS = frozenset({"highest", "log_sum", "entropy", "distance", "received"})  # of headwise.native.attend.ANSWERS
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 DEVICES = ("cuda",)
-WIDEST = 256  # a head: its queries and keys stay in the registers
+WIDEST = 128  # of a head: a block of its queries and one of its keys have to fit the shared memory
+LEAST = (8, 0)  # compute capability
 
 
 def refuse(call: Scores) -> str | None:
@@ -32,6 +33,8 @@ def refuse(call: Scores) -> str | None:
         return "triton is not installed"
     if call.q.dtype not in DTYPES or call.k.dtype != call.q.dtype:
         return f"they have no {str(call.k.dtype).removeprefix('torch.')}"
+    if call.q.device.type == "cuda" and torch.cuda.get_device_capability(call.q.device) < LEAST:
+        return f"they are for GPUs of compute capability {LEAST[0]}.{LEAST[1]} and above"
     if call.bias is not None:
         return "they have no bias"
     if 0 in call.shape or not 0 < call.q.shape[3] <= WIDEST:
@@ -69,6 +72,7 @@ def look(call: Scores, names: Collection[str]) -> dict[str, Tensor]:
     numbers = (float(call.scale), float(call.softcap or 1.0))
     sizes = (heads, call.heads_per_key_head, q_len, k_len, call.q.shape[3])
     flags = {"CAPPED": call.softcap is not None, "SLOPED": slopes is not None, "WIDTH": width}
+    flags["num_stages"] = 1 if call.q.dtype == torch.float32 else 2  # blocks of keys in shared memory
     strides = (*call.q.stride(), *call.k.stride())
     with torch.cuda.device(device) if device.type == "cuda" else torch.no_grad():
         seen, at = _blocks(call.mask, q_len, k_len, device, by_keys=False)

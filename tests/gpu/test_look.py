@@ -19,6 +19,7 @@ from headwise import masks
 from headwise.call import Scores, make_call
 from headwise.gpu import look
 from headwise.masks import Mask
+from headwise.native.sight import BAND, BLOCKS
 from headwise.records import AttentionRecord
 from headwise.records.statistics import STATISTICS, make
 from tests.mask_zoo import ZOO, fits
@@ -46,6 +47,29 @@ def test_all_of_it_by_the_interpreter() -> None:
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout
+
+
+@pytest.mark.skipif(INTERPRETED, reason="what is interpreted is not compiled")
+@pytest.mark.parametrize("kind", [BAND, BLOCKS])
+def test_they_compile_for_a_gpu(kind: int) -> None:
+    """To the machine code of an H100, which needs none."""
+    from triton import compile
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from headwise.gpu import kernels
+
+    types = dict.fromkeys(("q", "k"), "*bf16") | dict.fromkeys(("matrix", "first", "blocks", "words"), "*i64")
+    types |= dict.fromkeys(("slopes", "sinks", *look.ANSWERS), "*fp32") | dict.fromkeys(("scale", "cap"), "fp32")
+    given = {"KIND": kind, "CAPPED": True, "SLOPED": True, "SINKS": True, "WIDTH": 64}
+    for kernel in (kernels.of_rows, kernels.of_keys):
+        names = kernel.arg_names
+        fixed = {name: value for name, value in given.items() if name in names}
+        signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in names}
+        source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in fixed.items()})
+        made = compile(source, target=GPUTarget("cuda", 90, 32), options={"num_stages": 2})
+        assert made.asm["cubin"]
+        assert made.metadata.shared < 2**16
 
 
 def draw(B: int, H: int, G: int, Q: int, K: int, D: int) -> tuple[Tensor, Tensor]:
@@ -160,7 +184,7 @@ def test_what_they_refuse(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert look.refuse(make_call(q, k, k, bias=bias)) == "they have no bias"
     assert look.refuse(make_call(q.double(), k.double(), k.double())) == "they have no float64"
     wide = torch.zeros(1, 1, 8, 300, device=device)
-    assert look.refuse(make_call(wide, wide, wide)) == "they are for heads of 1 to 256 and some queries and keys"
+    assert look.refuse(make_call(wide, wide, wide)) == "they are for heads of 1 to 128 and some queries and keys"
     monkeypatch.undo()
     here = q.cpu()
     assert look.refuse(make_call(here, here, here)) == "they run on CUDA (the call is on cpu)"
