@@ -47,8 +47,11 @@ class Lengths:
 
     began: int  # a process
     marker: Path | None
+    loads: bool = True  # else what loads it explodes
 
     def load(self) -> Answers:
+        if not self.loads:
+            explode(self.began, None)
         return self.of
 
     def of(self, table: Table) -> Answered:
@@ -65,10 +68,22 @@ class Lengths:
         return name
 
 
-def rows(folder: Path, out: str, engine: Engine, marker: Path | None, tell: Callable[..., None]) -> Path:
+def nothing(*_: object) -> None:
+    """Tells nothing."""
+
+
+def rows(
+    folder: Path,
+    out: str,
+    engine: Engine,
+    marker: Path | None = None,
+    *,
+    loads: bool = True,
+    tell: Callable[..., None] = nothing,
+) -> Path:
     """The lengths of the texts of a file, in parts of three rows."""
     path = folder / "in.csv"
-    job = Lengths(os.getpid(), marker)
+    job = Lengths(os.getpid(), marker, loads)
     written = compute(
         job,
         job.of,
@@ -140,9 +155,10 @@ def main(folder: Path, nodes: int, *steps: str) -> None:
                 remove()
 
         does: dict[str, Callable[[], Path]] = {
-            "rows, a worker killed": lambda: rows(folder, "killed.csv", "ray", folder / "row", lambda *_: None),
-            "rows, a node removed": lambda: rows(folder, "removed.csv", "ray", folder / "row", first),
-            "rows, a worker killed always": lambda: rows(folder, "always.csv", "ray", None, lambda *_: None),
+            "rows, a worker killed": lambda: rows(folder, "killed.csv", "ray", folder / "row"),
+            "rows, a node removed": lambda: rows(folder, "removed.csv", "ray", folder / "row", tell=first),
+            "rows, a worker killed always": lambda: rows(folder, "always.csv", "ray"),
+            "rows, no worker loads": lambda: rows(folder, "none.csv", "ray", loads=False),
             "corpus, a worker killed": lambda: corpus(folder, "killed.hw", "ray", folder / "text"),
             "corpus, a worker killed always": lambda: corpus(folder, "always.hw", "ray", None),
             "corpus, the beginning": lambda: corpus(folder, "part.hw", "ray", folder / "text", max_tokens=300),

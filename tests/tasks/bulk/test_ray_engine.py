@@ -41,7 +41,7 @@ def steps(folder: Path, nodes: int, *names: str) -> dict[str, str]:
     (folder / "in.csv").write_text("".join(f"{text}\n" for text in ["text", *texts]), encoding="utf-8")
     done = run(folder, str(ROOT / "tests/tasks/bulk/on_ray.py"), str(folder), str(nodes), *names)
     assert done.returncode == 0, done.stderr
-    on_ray.rows(folder, "local.csv", "local", None, lambda *_: None)
+    on_ray.rows(folder, "local.csv", "local")
     lines = (folder / "local.csv").read_text(encoding="utf-8").splitlines()
     assert lines == ["text,length", *(f"{text},{len(text)}" for text in texts)]
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
@@ -56,7 +56,8 @@ def test_rows_are_neither_lost_nor_doubled_when_a_worker_is_killed(tmp_path: Pat
 
 @pytest.mark.slow
 def test_rows_that_end_every_worker_are_named(tmp_path: Path) -> None:
-    (said,) = steps(tmp_path, 0, "rows, a worker killed always").values()
+    said, of_loading = steps(tmp_path, 0, "rows, a worker killed always", "rows, no worker loads").values()
+    assert of_loading.startswith("Ray workers ended again and again while they loaded the model. ")
     assert said == (
         f"{tmp_path / 'in.csv'}: rows 7 to 9, from line 8 on: a Ray worker ended each of the 3 times that it computed "
         "them. Look at them for what needs too much memory. What is finished is kept: the same command resumes"
