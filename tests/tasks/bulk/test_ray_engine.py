@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from headwise import tasks
 from headwise.profiles import load
@@ -24,6 +26,15 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(autouse=True)
 def _ray() -> None:
     pytest.importorskip("ray.data", reason="ray is not installed: pip install headwise[ray]")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As of the workers: sums on more threads end in other digits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
