@@ -36,7 +36,7 @@ def _allowed(words, at, rows, keys, low, high, Q, K, KIND: tl.constexpr):
     there = (rows[:, None] < Q) & (keys[None, :] < K)
     if KIND == BLOCKS:
         i = tl.arange(0, SIZE)
-        word = tl.load(words + at + i, mask=(i >= 0) & (at >= 0), other=-1)  # -1: all bits
+        word = tl.where(at >= 0, tl.load(words + tl.maximum(at, 0) + i), -1)  # -1: all bits
         return there & (((word[:, None] >> i[None, :].to(tl.int64)) & 1) == 1)
     apart = keys[None, :] - rows[:, None]
     return there & (apart >= low) & (apart <= high)

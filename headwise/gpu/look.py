@@ -126,6 +126,6 @@ def _made(mask: Mask | None, q_len: int, k_len: int, device: torch.device, by_ke
         first = np.concatenate([[0], np.bincount(column, minlength=matrix.size * wide).cumsum()])
         blocks = np.stack([owner % tiles, blocks[:, 1]], 1)[order]
         matrix = matrix // tiles * wide
-    empty = np.zeros(1, np.int64)  # no pointer is null
+    empty = np.zeros(SIZE, np.int64)  # the first words are read even if no block needs any
     parts = (first, blocks if len(blocks) else empty, words.ravel() if words.size else empty)
     return Blocks(BLOCKS, 0, 0, there(matrix), *map(there, parts))

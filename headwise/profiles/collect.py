@@ -137,12 +137,12 @@ def _measured_here(reading: Reading, found: Profile, model: Pretrained) -> Gener
 def _add(found: Profile, windows: Sequence[Window], layers: Sequence[LayerSums]) -> None:
     """Add what every head did with a batch."""
     if not found.layers:
-        found.layers = [LayerSums(each.name, each.heads, each.kept) for each in layers]
-    expected, names = ([each.name for each in some] for some in (found.layers, layers))
+        found.layers = [LayerSums(more.name, more.heads, more.kept) for more in layers]
+    expected, names = ([sums.name for sums in some] for some in (found.layers, layers))
     if names != expected:
         raise RecordError(f"a profile needs the same modules in every batch: {expected}. Received: {names}")
-    for sums, each in zip(found.layers, layers, strict=True):
-        sums.merge(each)
+    for sums, more in zip(found.layers, layers, strict=True):
+        sums.merge(more)
     found.windows += len(windows)
     for each in windows:
         found.tokens += len(each.tokens.ids)

@@ -143,6 +143,8 @@ def test_options(make_options: Callable[[int], dict[str, Any]], device: str) -> 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_is_summed_in_float32(dtype: torch.dtype, device: str) -> None:
+    if INTERPRETED and dtype == torch.bfloat16:
+        pytest.skip("the interpreter multiplies bfloat16 as if it were integers")
     q, k = (x.to(dtype).double() for x in draw(1, 2, 1, 100, 100, 64))
     truth = AttentionRecord(make_call(q, k, k, mask=masks.causal())).statistics(*NAMES)
     call = make_call(*(moved(x, device, dtype) for x in (q, k, k)), mask=masks.causal().to(device))
