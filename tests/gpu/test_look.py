@@ -26,6 +26,7 @@ from tests.mask_zoo import ZOO, fits
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("lse", "entropy", "distance", "learned_sink", "received")
+pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION:UserWarning")  # when it compiles
 pytest.importorskip("triton", reason="triton is not installed")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # triton reads it once, when it is imported
 compute = sys.modules["headwise.records.statistics.compute"]  # a function has this name, too
