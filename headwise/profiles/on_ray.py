@@ -57,7 +57,7 @@ def measured_on_ray(
         )
 
         def name(read: Read) -> str:
-            texts = [each.text + 1 for each in read.windows]
+            texts = [each.text + 1 for each in read.windows] or [read.texts]
             return f"{found.corpus}: texts {min(texts):,} to {max(texts):,}, of which the first is 1"
 
         for _, done in on_workers(ray, batches, _Measure(load, found), workers, name, in_order=True):

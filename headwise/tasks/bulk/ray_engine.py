@@ -170,9 +170,9 @@ def connected(workers: int, address: str | None, store: int = _STORE) -> Iterato
     except ImportError as error:
         raise ArgumentError('--engine ray needs the package ray: pip install "headwise[ray]"') from error
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    ray.data.DataContext.get_current().enable_progress_bars = False
     if ray.is_initialized():
-        yield ray
+        with _settings(ray):
+            yield ray
         return
     address = address or os.environ.get("RAY_ADDRESS")
     own = {"num_cpus": workers, "object_store_memory": store, "include_dashboard": False}
@@ -185,6 +185,20 @@ def connected(workers: int, address: str | None, store: int = _STORE) -> Iterato
         where = f"the Ray cluster at {address} does not respond" if address else "Ray cannot be started here"
         raise ArgumentError(f"{where}: {shortened(said, 200)}") from error
     try:
-        yield ray
+        with _settings(ray):
+            yield ray
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _settings(ray: Any) -> Iterator[None]:
+    """Without progress bars. What is set of this process's Ray Data meanwhile is as before afterwards."""
+    context = ray.data.DataContext.get_current()
+    options = context.execution_options
+    before = context.enable_progress_bars, context.target_max_block_size, options.preserve_order
+    context.enable_progress_bars = False
+    try:
+        yield
+    finally:
+        context.enable_progress_bars, context.target_max_block_size, options.preserve_order = before
