@@ -17,8 +17,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _INTERRUPTED = 130
 _OF_RAY = {"workers": "--workers", "address": "--ray-address"}
 
+_RESTART = click.option("--restart", is_flag=True, help="Delete the parts of an unfinished file and start again.")
 _OPTIONS = (
-    click.option("--restart", is_flag=True, help="Delete the parts of an unfinished file and start again."),
     click.option(
         "--engine",
         type=click.Choice(["local", "ray"]),
@@ -39,6 +39,11 @@ _OPTIONS = (
 
 def bulk_options(command: _F) -> _F:
     """The options --restart, --engine, --workers and --ray-address."""
+    return _RESTART(ray_options(command))
+
+
+def ray_options(command: _F) -> _F:
+    """The options --engine, --workers and --ray-address."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shlex
 import sys
 import time
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headwise.cli.bulk import check_ray, ray_options
 from headwise.cli.files import check_writable, size
 from headwise.cli.layers import parse_layers
 from headwise.cli.loading import load_model, only_of, plural, tell_missing
@@ -22,6 +24,7 @@ from headwise.tasks.rows.sources import readable
 if TYPE_CHECKING:
     from headwise.profiles import Corpus, Profile
     from headwise.profiles.profile import Head
+    from headwise.tasks.bulk.running import Engine
 
 SHOWN = 16  # heads of the table
 
@@ -50,6 +53,7 @@ SHOWN = 16  # heads of the table
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("profile.hw"), metavar="PATH", help="The file to write."
 )
+@ray_options
 @shared
 def profile(
     model: str | None,
@@ -63,6 +67,9 @@ def profile(
     examples: int,
     layers: str | None,
     out: Path,
+    engine: Engine,
+    workers: int | None,
+    ray_address: str | None,
 ) -> None:
     """Read a corpus with a model and write what each head does over all of it.
 
@@ -70,6 +77,7 @@ def profile(
     on from it after an interruption. Next: headwise view profile.hw
     """
     ranges = parse_layers(layers)
+    check_ray(engine, workers=workers, address=ray_address)
     if path is not None:
         with readable(path):  # before torch is imported
             path.stat()
@@ -87,6 +95,8 @@ def profile(
     tell_missing(pretrained)
     if model is None:  # its folder means nothing on another machine
         pretrained = dataclasses.replace(pretrained, name=DEFAULT_MODEL)
+    elif Path(model).expanduser().is_dir():  # Ray workers run in other folders
+        model = str(Path(model).expanduser().absolute())
     meter = _Meter(partial(out) if partial(out).exists() else None)
     found = collect(
         pretrained,
@@ -97,6 +107,10 @@ def profile(
         max_tokens=max_tokens,
         only=only_of(pretrained.model, ranges, ()),
         out=out,
+        engine=engine,
+        workers=workers or 2,
+        address=ray_address,
+        load=functools.partial(load_model, model, generates=False, dtype="auto"),
         tell=meter.tell,
     )
     meter.end()

@@ -61,8 +61,8 @@ def refuse(call: Scores) -> str | None:
         return "there are no queries or no keys"
     if (why := missing()) is not None:
         return why
-    if not torch.compiler.is_compiling() and (watcher := _watcher(call)) is not None:
-        return f"{watcher} would not see what they do"
+    if not torch.compiler.is_compiling() and (why := watcher(call)) is not None:
+        return f"{why} would not see what they do"
     return None
 
 
@@ -72,7 +72,7 @@ def is_few(call: Scores) -> bool:
     return call.heads_per_key_head * call.shape[2] <= (FEW // 4 if tiles else FEW)
 
 
-def _watcher(call: Scores) -> str | None:
+def watcher(call: Scores) -> str | None:
     """What follows torch's operators, and would miss this one; None if nothing does."""
     if torch.jit.is_tracing():
         return "torch.jit.trace"

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import gc
-import hashlib
-import itertools
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from headwise.capture.context import watch
 from headwise.capture.pretrained import Pretrained
 from headwise.errors import ArgumentError, DtypeError, RecordError, brief
 from headwise.profiles.block import block_scores
 from headwise.profiles.examples import KEPT, Window
-from headwise.profiles.measuring import Batch, measure
+from headwise.profiles.measuring import measured
 from headwise.profiles.memory import give_back
 from headwise.profiles.profile import Profile
-from headwise.profiles.resuming import digest_of, digest_text, partial, resumed, skip
+from headwise.profiles.reading import Read, Reading
+from headwise.profiles.resuming import digest_of, partial, resumed
 from headwise.profiles.saving import save
 from headwise.profiles.sums import LayerSums
-from headwise.profiles.windows import batches_of, pieces_of, windows_of
-from headwise.records import Seen
-
-POOL = 8  # batches that are sorted by length together; a checkpoint is written between pools
+from headwise.tasks.bulk.running import Engine
 
 Tell = Callable[[Profile], object]
+Load = Callable[[], Pretrained]
 
 
 def profile(
@@ -41,6 +36,10 @@ def profile(
     only: Sequence[int | str] | None = None,
     out: Path | None = None,
     every: float = 10.0,
+    engine: Engine = "local",
+    workers: int = 2,
+    address: str | None = None,
+    load: Load | None = None,
     tell: Tell = lambda so_far: None,
 ) -> Profile:
     """What every head of a model does over a corpus. Memory does not depend on the size of the corpus.
@@ -59,6 +58,12 @@ def profile(
         out: the file to write. Until it is there, checkpoints are written beside it (`partial(out)`), from which the
             same call goes on after an interruption: with the same result, to the last bit on one thread.
         every: seconds between checkpoints.
+        engine: "ray": the model reads on Ray workers. This process adds up what they send, in the order of the corpus:
+            so the result is the same to the last bit, if they compute on as many threads.
+        workers: with Ray: processes, each of which holds the model.
+        address: with Ray: of a cluster, as of `ray_engine.connected`.
+        load: with Ray: what a worker calls for the model, such as `partial(load_pretrained, name)`. Default: the model
+            is sent to each.
         tell: is called with the profile so far after each batch.
 
     Returns:
@@ -66,7 +71,8 @@ def profile(
 
     Raises:
         ArgumentError: an argument is out of range, there is no text with a token in the corpus, or the checkpoint is
-            of another model, corpus or options.
+            of another model, corpus or options. With Ray: it is not installed or does not respond, the corpus cannot
+            be sent, or a worker loads other weights, or ends again and again.
         RecordError: no self-attention was recorded, or other modules than in the batches before.
         FileError: the checkpoint is damaged or cannot be written.
     """
@@ -83,27 +89,35 @@ def profile(
     found = Profile(
         model.name, name or str(getattr(texts, "name", "texts")), options, model_digest=digest_of(model.model)
     )
-    reading = hashlib.sha256()
-    left = (piece for text in texts for piece in pieces_of(_checked(text)))
     checkpoint = None if out is None else partial(out)
     if checkpoint is not None and checkpoint.exists():
         found = resumed(checkpoint, found)
-        skip(left, found, reading, checkpoint)
+    before = (found.texts, found.corpus_digest, checkpoint) if found.texts else ()
+    reading = Reading(texts, model.encode, length, batch, *before)
     if not found.layers:
         found.block = block_scores(model, only)
+    if engine == "ray":
+        from headwise.profiles.on_ray import measured_on_ray
+
+        batches = measured_on_ray(reading, found, load or (lambda: model), workers, address)
+    else:
+        batches = _measured_here(reading, found, model)
     written = time.monotonic()
-    for pool, digest in _pools(found, left, reading, model, POOL * batch):
-        for windows in batches_of(pool, batch):
-            _add(found, windows, model, only)
-            gc.collect(1)  # what a watch recorded is in cycles, which Python would leave until there are many
-            tell(found)
-        give_back()
-        found.corpus_digest = digest
-        if max_tokens is not None and found.tokens >= max_tokens:
-            break
-        if checkpoint is not None and time.monotonic() - written >= every:
-            save(found, checkpoint)
-            written = time.monotonic()
+    with contextlib.closing(batches):
+        for read, layers in batches:
+            found.texts = read.texts
+            if read.windows:
+                _add(found, read.windows, layers)
+                tell(found)
+            if not read.digest:
+                continue
+            give_back()
+            found.corpus_digest = read.digest
+            if max_tokens is not None and found.tokens >= max_tokens:
+                break
+            if checkpoint is not None and time.monotonic() - written >= every:
+                save(found, checkpoint)
+                written = time.monotonic()
     if not found.layers:
         raise ArgumentError(f"{found.corpus}: there is no text in it: expected at least one word")
     found.complete = True
@@ -113,46 +127,22 @@ def profile(
     return found
 
 
-def _pools(
-    found: Profile, texts: Iterator[str], reading: Any, model: Pretrained, size: int
-) -> Iterator[tuple[list[Window], str]]:
-    """Windows of whole texts, at least `size` tokens at a time, and the digest of the texts up to there.
-
-    A pool ends with a text, so that a run can go on at the next one.
-    """
-    pool: list[Window] = []
-    tokens = 0
-    for number in itertools.count(found.texts):
-        text = next(texts, None)
-        if text is None or tokens >= size:
-            if pool:
-                found.texts = number
-                yield pool, reading.hexdigest()
-            pool, tokens = [], 0
-            if text is None:
-                found.texts = number
-                return
-        digest_text(reading, text)
-        for window in windows_of(text, number, model.encode, found.options["length"]):
-            pool.append(window)
-            tokens += len(window.tokens.ids)
+def _measured_here(reading: Reading, found: Profile, model: Pretrained) -> Generator[tuple[Read, list[LayerSums]]]:
+    """Each batch, and what every layer did with it."""
+    only, kept, length = (found.options[name] for name in ("only", "kept", "length"))
+    for read in reading:
+        yield read, measured(model, read.windows, only, kept, length) if read.windows else []
 
 
-def _checked(text: object) -> str:
-    if not isinstance(text, str):
-        raise DtypeError(f"texts: expected strings. Received: {type(text).__name__} {brief(text)}")
-    return text
-
-
-def _add(found: Profile, windows: Sequence[Window], model: Pretrained, only: Sequence[int | str] | None) -> None:
-    """Read a batch, and add what every head did."""
-    with watch(model.model, only=None if only is None else list(only)) as seen:
-        model.read([each.tokens for each in windows])
-    layers = _layers_of(seen, found)
-    batch = Batch.of(windows)
-    for sums, record in zip(layers, seen, strict=True):
-        measure(sums, record, batch, found.options["length"])
-    found.layers = layers
+def _add(found: Profile, windows: Sequence[Window], layers: Sequence[LayerSums]) -> None:
+    """Add what every head did with a batch."""
+    if not found.layers:
+        found.layers = [LayerSums(more.name, more.heads, more.kept) for more in layers]
+    expected, names = ([sums.name for sums in some] for some in (found.layers, layers))
+    if names != expected:
+        raise RecordError(f"a profile needs the same modules in every batch: {expected}. Received: {names}")
+    for sums, more in zip(found.layers, layers, strict=True):
+        sums.merge(more)
     found.windows += len(windows)
     for each in windows:
         found.tokens += len(each.tokens.ids)
@@ -160,18 +150,3 @@ def _add(found: Profile, windows: Sequence[Window], model: Pretrained, only: Seq
             before = found.names.setdefault(code, label)
             if label != before and label.lower() == before.lower():  # a vocabulary without capitals
                 found.names[code] = label.lower()
-
-
-def _layers_of(seen: Seen, found: Profile) -> list[LayerSums]:
-    """The sums of each record; new ones for the first batch."""
-    names = [record.site.name if record.site else str(i) for i, record in enumerate(seen)]
-    if not names:
-        said = [f"{site.name} was {site.status}: {site.how}" for site in seen.coverage()][:1] or seen.coverage().notes
-        raise RecordError(f"a profile needs attention: none was recorded. {'. '.join(said)}")
-    if not found.layers:
-        kept = found.options["kept"]
-        return [LayerSums(name, record.shape[1], kept) for name, record in zip(names, seen, strict=True)]
-    before = [sums.name for sums in found.layers]
-    if names != before:
-        raise RecordError(f"a profile needs the same modules in every batch: {before}. Received: {names}")
-    return found.layers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,9 +11,13 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from headwise.analyses.stack import self_attention
+from headwise.capture.context import watch
+from headwise.capture.pretrained import Pretrained
+from headwise.errors import RecordError
 from headwise.profiles.bins import BINS, MEASURES, NEAR, OF_RECORDS
 from headwise.profiles.classes import CLASSES, SEPARATOR, START, classes_of
 from headwise.profiles.examples import Example, Window
+from headwise.profiles.pairs import ALL, PairSketch
 from headwise.profiles.sums import LayerSums
 from headwise.records import AttentionRecord
 
@@ -43,6 +48,31 @@ class Batch:
         classes = one_hot(codes.clamp(min=0), len(CLASSES)).float() * (codes >= 0)[..., None]
         own = (ids[:, :, None] == ids[:, None, :]) & text[:, :, None] & text[:, None, :]
         return cls(windows, ids, text, classes, own)
+
+
+def measured(
+    model: Pretrained, windows: Sequence[Window], only: Sequence[int | str] | None, kept: int, length: int
+) -> list[LayerSums]:
+    """Read a batch: the sums of each layer over it, with all pairs. Any process that has the model gives the same.
+
+    Raises:
+        RecordError: no self-attention was recorded.
+    """
+    with watch(model.model, only=None if only is None else list(only)) as seen:
+        model.read([each.tokens for each in windows])
+    if not len(seen):
+        said = [f"{site.name} was {site.status}: {site.how}" for site in seen.coverage()][:1] or seen.coverage().notes
+        raise RecordError(f"a profile needs attention: none was recorded. {'. '.join(said)}")
+    batch = Batch.of(windows)
+    found = []
+    for number, record in enumerate(seen):
+        heads = record.shape[1]
+        name = record.site.name if record.site else str(number)
+        found.append(LayerSums(name, heads, kept, pairs=PairSketch(heads, capacity=ALL)))
+        measure(found[-1], record, batch, length)
+    del seen, record
+    gc.collect(1)  # what a watch recorded is in cycles, which Python would leave until there are many
+    return found
 
 
 def measure(sums: LayerSums, record: AttentionRecord, batch: Batch, length: int) -> None:

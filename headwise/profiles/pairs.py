@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 CAPACITY = 256  #: pairs for each head
+ALL = 2**62  # the capacity of a sketch that drops nothing
 
 
 @dataclass
@@ -36,11 +37,18 @@ class PairSketch:
 
     def add(self, head: int, codes: Tensor, weights: Tensor) -> None:
         """Add pairs [n], in any order and repeated, with their weights [n]."""
-        weights = weights.double()
-        self.total[head] += weights.sum()
-        both, place = torch.cat([self.codes[head], codes]).unique(return_inverse=True)
-        sums = torch.zeros(len(both), dtype=torch.float64)
-        sums.index_add_(0, place, torch.cat([self.weights[head], weights]))
+        self.total[head] += weights.double().sum()
+        self._join(head, *_summed(codes, weights.double()))
+
+    def merge(self, other: PairSketch) -> None:
+        """Add all pairs that another sketch of as many heads has kept; its errors, too."""
+        self.total += other.total
+        self.error += other.error
+        for head in range(self.heads):
+            self._join(head, other.codes[head], other.weights[head])
+
+    def _join(self, head: int, codes: Tensor, weights: Tensor) -> None:
+        both, sums = _summed(torch.cat([self.codes[head], codes]), torch.cat([self.weights[head], weights]))
         if len(both) > self.capacity:
             cut = sums.topk(self.capacity + 1).values[-1]
             self.error[head] += cut
@@ -53,3 +61,9 @@ class PairSketch:
         """(code, weight) of the pairs with the most weight, the highest first."""
         order = self.weights[head].argsort(descending=True, stable=True)[:count]
         return list(zip(self.codes[head][order].tolist(), self.weights[head][order].tolist(), strict=True))
+
+
+def _summed(codes: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Each code once, ascending, and the sum of its weights."""
+    once, place = codes.unique(return_inverse=True)
+    return once, torch.zeros(len(once), dtype=torch.float64).index_add_(0, place, weights)

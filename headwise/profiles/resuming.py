@@ -44,13 +44,13 @@ def resumed(checkpoint: Path, wanted: Profile) -> Profile:
     return found
 
 
-def skip(texts: Iterator[str], found: Profile, reading: Any, checkpoint: Path) -> None:
+def skip(texts: Iterator[str], count: int, digest: str, reading: Any, checkpoint: Path) -> None:
     """Pass over the texts that were read before; ArgumentError unless they are the same."""
-    for text in itertools.islice(texts, found.texts):
+    for text in itertools.islice(texts, count):
         digest_text(reading, text)
-    if reading.hexdigest() != found.corpus_digest:
+    if reading.hexdigest() != digest:
         raise ArgumentError(
-            f"{checkpoint} is the checkpoint of another corpus: the first {found.texts:,} texts are not those that it "
+            f"{checkpoint} is the checkpoint of another corpus: the first {count:,} texts are not those that it "
             "read. Give the same corpus, or delete that file to begin again"
         )
 

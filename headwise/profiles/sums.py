@@ -41,6 +41,15 @@ class LayerSums:
         target = self.numbers[name] if heads is None else self.numbers[name][heads]
         target += x.detach().cpu().to(target.dtype)
 
+    def merge(self, other: LayerSums) -> None:
+        """Add the sums of other queries, of the same layer."""
+        for name, x in other.numbers.items():
+            self.add(name, x)
+        self.pairs.merge(other.pairs)
+        for kept, found in zip(self.examples, other.examples, strict=True):
+            for example in found.examples:
+                kept.add(example)
+
 
 _COUNT, _SUM = torch.int64, torch.float64
 

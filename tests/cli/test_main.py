@@ -36,7 +36,8 @@ VERBS = {  # beside --lang and --debug, which all have
     "gradcheck": "target --set --spec --samples --all --seed --json",
     "plot": "path --kind --layer --head --layers --call --example --rows --cols --row --col --scale --values "
     "--hide-sink --cmap --title --width --out",
-    "profile": "--model --file --dataset --column --lines --length --batch --max-tokens --examples --layers --out",
+    "profile": "--model --file --dataset --column --lines --length --batch --max-tokens --examples --layers --out "
+    "--engine --workers --ray-address",
     "predict": "run inputs --context --file --out --chunk --restart --engine --workers --ray-address",
     "serve": "models --backend --precision --workers --threads --max-batch --max-delay-ms --max-queue "
     "--max-tokens --host --max-body --timeout --port --grpc-port --tensorflow-port --token-file --tls-cert "

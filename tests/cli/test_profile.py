@@ -92,6 +92,7 @@ def test_an_interrupted_command_goes_on(
         (("--file", "corpus.txt", "--length", "1000"), ("length: expected 4 to 512",)),
         (("--file", "corpus.txt", "--layers", "9"), ("only=9", "none was recorded")),
         (("--dataset", "corpus.txt", "--lines"), ("--lines",)),
+        (("--file", "corpus.txt", "--workers", "2"), ("--workers: only Ray uses it", "Add --engine ray")),
     ],
 )
 def test_bad_input_is_one_line(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -20,16 +21,20 @@ VOCABULARY = 400
 class Attend(nn.Module):
     """Head 0 attends to the token before (the first token to all alike), head 1 to all tokens alike.
 
-    `ahead`: where head 0 looks, as a relative position.
+    `ahead`: where head 0 looks, as a relative position. `first`: what is called with the ids before anything else.
     """
 
-    def __init__(self, sharpness: float = 100.0, ahead: int = -1) -> None:
+    def __init__(
+        self, sharpness: float = 100.0, ahead: int = -1, first: Callable[[Tensor], object] = lambda ids: None
+    ) -> None:
         super().__init__()
+        self.first = first
         self.embedding = nn.Embedding(VOCABULARY, 4)
         self.ahead = ahead
         self.sharpness = nn.Parameter(torch.tensor(sharpness))
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        self.first(ids)
         places = torch.eye(LONGEST)[: ids.shape[1]]
         q = torch.stack([self.sharpness * places, 0 * places]).expand(len(ids), -1, -1, -1)
         k = torch.stack([places.roll(-self.ahead, -1), places]).expand(len(ids), -1, -1, -1)
@@ -53,6 +58,6 @@ def encode(text: str, limit: int | None) -> Tokens:
     return Tokens(ids, labels, offsets, special, text, len(words) - most)
 
 
-def tiny(sharpness: float = 100.0, ahead: int = -1) -> Pretrained:
+def tiny(sharpness: float = 100.0, ahead: int = -1, first: Callable[[Tensor], object] = lambda ids: None) -> Pretrained:
     torch.manual_seed(0)
-    return Pretrained("tiny", Attend(sharpness, ahead).eval(), encode, LONGEST)
+    return Pretrained("tiny", Attend(sharpness, ahead, first).eval(), encode, LONGEST)

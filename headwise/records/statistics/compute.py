@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from headwise.call import Scores, as_written
-from headwise.native.attend import look, refuse
+from headwise.gpu import look as gpu
+from headwise.native.attend import ANSWERS, look, refuse
 from headwise.records.statistics.part import Part, Unit, on_all_threads, units
 from headwise.records.statistics.statistic import Statistic, tensors_of
 from headwise.tables import Cell, Heading, Table
@@ -67,10 +68,10 @@ class OfLayers(dict[str, Statistics]):
 def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = None) -> dict[str, Any]:
     """The answers to some statistics of a call's weights, by name; from about so many rows, or from all.
 
-    The native kernels find what they can; a pass over tiles by torch the rest. Which statistics are asked for together
-    decides how they are computed, and so the last digits.
+    The native kernels, on a GPU those of Triton, find what they can; a pass over tiles by torch the rest. Which
+    statistics are asked for together decides how they are computed, and so the last digits.
     """
-    answers = by_native(call, statistics) if rows is None else {}
+    answers = by_native(call, statistics) or by_triton(call, statistics) if rows is None else {}
     left = [each for each in statistics if each.name not in answers]
     return {**answers, **by_tiles(call, left, rows)} if left else answers
 
@@ -82,16 +83,34 @@ def by_native(call: Scores, statistics: Sequence[Statistic], out: Tensor | None 
     """
     if refuse(call) is not None:
         return {}
-    asked, names, options = [], set[str](), dict[str, Any]()
+    asked, names, options = _asked(call, statistics, ANSWERS.keys())
+    with torch.no_grad():
+        rows = look(call, names, options, out) if names else {}
+        return {each.name: each.of_rows(call, rows) for each in asked}
+
+
+def by_triton(call: Scores, statistics: Sequence[Statistic]) -> dict[str, Any]:
+    """The answers that the kernels for a GPU find: of all, some or no statistics."""
+    if gpu.refuse(call) is not None:
+        return {}
+    asked, names, _ = _asked(call, statistics, gpu.ANSWERS)
+    with torch.no_grad():
+        rows = gpu.look(call, names) if names else {}
+        return {each.name: each.of_rows(call, rows) for each in asked}
+
+
+def _asked(
+    call: Scores, statistics: Sequence[Statistic], known: Set[str]
+) -> tuple[list[Statistic], set[str], dict[str, Any]]:
+    """Those that follow from what a kernel knows, what they need of it, and with which options."""
+    asked, names, options = list[Statistic](), set[str](), dict[str, Any]()
     for each in statistics:
-        own = each.native_options(call) if each.native else None
+        own = each.native_options(call) if each.native and known >= set(each.native) else None
         if own is not None and all(_same(options.get(name, value), value) for name, value in own.items()):
             asked.append(each)
             names.update(each.native)
             options.update(own)
-    with torch.no_grad():
-        rows = look(call, names, options, out) if names else {}
-        return {each.name: each.of_rows(call, rows) for each in asked}
+    return asked, names, options
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -73,6 +73,12 @@ class Work:
         """The summary of a finished part."""
         return Note(**json.loads(self.note(number).read_text(encoding="utf-8")))
 
+    def rows_of(self, number: int) -> str:
+        """The rows of a part, for messages: from 1, and of text the line of the first."""
+        chunk = self.found.chunks[number]
+        line = f", from line {chunk.line:,} on" if chunk.line else ""
+        return f"{self.found.path}: rows {chunk.first + 1:,} to {chunk.first + chunk.rows:,}{line}"
+
     def do(self, number: int, answers: Answers, reader: Reader) -> None:
         """Compute the answers for a chunk and write its part.
 

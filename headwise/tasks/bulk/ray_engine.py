@@ -1,7 +1,7 @@
-"""The parts of a file, computed by Ray Data workers: processes on this machine or on a cluster.
+"""Items that Ray Data workers compute: processes on this machine or on a cluster. For files: the parts of one.
 
-Only the numbers of parts go through Ray: a worker reads its chunk and writes its part itself. So the file, the
-model's folder and the folder of `out` must be accessible to all machines under the same path.
+Of a file only the numbers of parts go through Ray: a worker reads its chunk and writes its part itself. So the file,
+the model's folder and the folder of `out` must be accessible to all machines under the same path.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+import pickle
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from headwise.errors import ArgumentError, HeadwiseError, shortened
 from headwise.tasks.bulk.parts import Work
+from headwise.tasks.bulk.tries import TRIES, Tries
 from headwise.tasks.rows.chunks import Reader
 
 _QUIET = {
@@ -23,66 +25,143 @@ _QUIET = {
 }
 _STORE = 100_000_000  # bytes; Ray's minimum is 75 MiB, and little data goes through it
 
+Do = Callable[[Any], Any]
+
 
 def answer_parts(work: Work, missing: Sequence[int], workers: int, address: str | None, *, gpus: bool) -> Iterator[int]:
     """Compute the parts in any order; yields the number of each finished part.
 
     Args:
-        workers: number of processes, each of which loads the model and computes one part at a time.
-        address: the address of a cluster: "auto", "host:6379". None = RAY_ADDRESS or, without it, a local Ray on this
-            machine, with as many CPUs as workers, which is stopped afterwards.
+        workers, address: as of `on_workers` and `connected`.
         gpus: whether each worker gets a GPU, if the cluster has enough.
 
     Raises:
-        ArgumentError: Ray is not installed or does not respond, a part cannot be computed, or a worker ended.
+        ArgumentError: Ray is not installed or does not respond, a part cannot be computed, or its worker ended `TRIES`
+            times; says which rows.
     """
-    ray = _ray()
-    with _running(ray, workers, address):
-        has_gpus = gpus and ray.cluster_resources().get("GPU", 0) >= workers
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False
-        numbers = ray.data.from_items(
-            [{"part": number} for number in missing], override_num_blocks=min(len(missing), 64 * workers)
+    with connected(workers, address) as ray:
+        items = ray.data.from_items(
+            [{"item": number, "given": pickle.dumps(number), "error": ""} for number in missing],
+            override_num_blocks=min(len(missing), 64 * workers),
         )
-        done = numbers.map_batches(
-            _Worker,
-            fn_constructor_args=(work,),
-            batch_size=1,
-            compute=ray.data.ActorPoolStrategy(size=workers),
-            num_cpus=1,
-            num_gpus=1 if has_gpus else 0,
-        )
-        try:
-            for row in done.iter_rows():
-                if row["error"]:
-                    raise ArgumentError(row["error"])
-                yield int(row["part"])
-        except ray.exceptions.RayError as error:
-            said = str(error).strip().splitlines()[-1]
-            raise ArgumentError(
-                f"a Ray worker ended: {shortened(said, 300)}. Run the same command again to resume"
-            ) from error
+        for number, _ in on_workers(ray, items, _Parts(work), workers, work.rows_of, gpus=gpus):
+            yield number
 
 
-class _Worker:
-    """Loads the model and computes parts. Errors in the data are returned as a sentence, to stop the work."""
+class _Parts:
+    """What a worker does for a file: `_Parts(work)()` loads the model."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._answers = work.job.load()
-        self._reader = Reader(work.found)
+
+    def __call__(self) -> Do:
+        work, answers, reader = self._work, self._work.job.load(), Reader(self._work.found)
+        return lambda number: work.do(number, answers, reader)
+
+
+def on_workers(
+    ray: Any,
+    items: Any,
+    load: Callable[[], Do],
+    workers: int,
+    name: Callable[[Any], str],
+    *,
+    gpus: bool = False,
+    in_order: bool = False,
+) -> Generator[tuple[int, Any]]:
+    """What workers compute of each item of a `ray.data.Dataset`; yields (item, what was computed).
+
+    A worker that ends is replaced, on another machine if its own is gone, and its item is computed again: at most
+    `TRIES` times, so that an item that ends every worker ends the work.
+
+    Args:
+        items: the columns "item" (its number), "given" (pickled) and "error" (empty, or why it cannot be computed).
+        load: is called once in each worker, and gives what computes one item: `given` -> a value that can be pickled.
+            It is pickled itself.
+        workers: number of processes, each of which computes one item at a time.
+        name: what an item is called in an error, of `given`.
+        gpus: whether each worker gets a GPU, if the cluster has one for each.
+        in_order: whether they come in the order of the items; else as they are finished.
+
+    Raises:
+        ArgumentError: an item cannot be computed, or Ray has failed.
+    """
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    tries = ray.remote(Tries).options(num_cpus=0, scheduling_strategy=here).remote(TRIES * workers)
+    done = items.map_batches(
+        _Worker,
+        fn_constructor_args=(load, tries, name),
+        batch_size=1,
+        compute=ray.data.ActorPoolStrategy(size=workers),
+        num_cpus=1,
+        num_gpus=1 if gpus and ray.cluster_resources().get("GPU", 0) >= workers else 0,
+    )
+    done.context.execution_options.preserve_order = in_order
+    try:
+        for row in done.iter_rows():
+            if row["error"]:
+                raise ArgumentError(row["error"])
+            yield int(row["item"]), pickle.loads(row["found"])
+    except ray.exceptions.RayError as error:
+        said = str(error).strip().splitlines()[-1]
+        raise ArgumentError(
+            f"the work on Ray has failed: {shortened(said, 300)}. Run the same command again to resume"
+        ) from error
+
+
+class _Worker:
+    """Loads a model and computes items. Errors in the data are returned as a sentence, to stop the work."""
+
+    def __init__(self, load: Callable[[], Do], tries: Any, name: Callable[[Any], str]) -> None:
+        import ray
+
+        self._get, self._tries, self._name = ray.get, tries, name
+        self._failed = ""
+        if not self._get(tries.loads.remote()):
+            self._failed = (
+                "Ray workers ended again and again while they loaded the model. Give each more memory: start fewer "
+                "workers (--workers), or run on larger machines"
+            )
+            return
+        try:
+            self._do = load()
+        except HeadwiseError as error:
+            self._failed = str(error)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        (number,) = batch["part"].tolist()
-        said = ""
-        try:
-            self._work.do(number, self._answers, self._reader)
-        except HeadwiseError as error:
-            said = str(error)
-        return {"part": [number], "error": [said]}
+        (item,), (given,), (said,) = (batch[name].tolist() for name in ("item", "given", "error"))
+        said = said or self._failed
+        found = None
+        if not said:
+            given = pickle.loads(given)
+            if not self._get(self._tries.begins.remote(item)):
+                said = (
+                    f"{self._name(given)}: a Ray worker ended each of the {TRIES} times that it computed them. Look at "
+                    "them for what needs too much memory. What is finished is kept: the same command resumes"
+                )
+            else:
+                try:
+                    found = self._do(given)
+                except HeadwiseError as error:
+                    said = str(error)
+                self._get(self._tries.ends.remote(item))
+        return {"item": [item], "found": [pickle.dumps(found)], "error": [said]}
 
 
-def _ray() -> Any:
+@contextlib.contextmanager
+def connected(workers: int, address: str | None, store: int = _STORE) -> Iterator[Any]:
+    """The module `ray`, connected to a cluster or to a new local Ray; an existing connection is used and left open.
+
+    Args:
+        address: the address of a cluster: "auto", "host:6379". None = RAY_ADDRESS or, without it, a local Ray on this
+            machine, with as many CPUs as workers, which is stopped afterwards.
+        store: bytes of shared memory of a local Ray.
+
+    Raises:
+        ArgumentError: Ray is not installed or does not respond.
+    """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     try:
@@ -91,17 +170,12 @@ def _ray() -> Any:
     except ImportError as error:
         raise ArgumentError('--engine ray needs the package ray: pip install "headwise[ray]"') from error
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    return ray
-
-
-@contextlib.contextmanager
-def _running(ray: Any, workers: int, address: str | None) -> Iterator[None]:
-    """A connection to a cluster, or a new local Ray; an existing connection is used and left open."""
     if ray.is_initialized():
-        yield
+        with _settings(ray):
+            yield ray
         return
     address = address or os.environ.get("RAY_ADDRESS")
-    own = {"num_cpus": workers, "object_store_memory": _STORE, "include_dashboard": False}
+    own = {"num_cpus": workers, "object_store_memory": store, "include_dashboard": False}
     try:
         ray.init(
             address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if address else own)
@@ -111,6 +185,20 @@ def _running(ray: Any, workers: int, address: str | None) -> Iterator[None]:
         where = f"the Ray cluster at {address} does not respond" if address else "Ray cannot be started here"
         raise ArgumentError(f"{where}: {shortened(said, 200)}") from error
     try:
-        yield
+        with _settings(ray):
+            yield ray
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _settings(ray: Any) -> Iterator[None]:
+    """Without progress bars. What is set of this process's Ray Data meanwhile is as before afterwards."""
+    context = ray.data.DataContext.get_current()
+    options = context.execution_options
+    before = context.enable_progress_bars, context.target_max_block_size, options.preserve_order
+    context.enable_progress_bars = False
+    try:
+        yield
+    finally:
+        context.enable_progress_bars, context.target_max_block_size, options.preserve_order = before

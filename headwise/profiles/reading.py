@@ -1,0 +1,84 @@
+"""Reads a corpus once: its texts, cut into windows, as the batches that the model reads one after the other."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headwise.errors import DtypeError, brief
+from headwise.profiles.examples import Window
+from headwise.profiles.resuming import digest_text, skip
+from headwise.profiles.windows import Encode, batches_of, pieces_of, windows_of
+
+POOL = 8  # batches that are sorted by length together; a checkpoint is written between pools
+
+
+@dataclass(frozen=True)
+class Read:
+    """A batch of windows; after the last one of the corpus, none.
+
+    Args:
+        texts: of the corpus up to the end of its pool.
+        digest: of these texts, if this is the last batch of its pool: a run can go on after it. Else empty.
+    """
+
+    windows: list[Window]
+    texts: int
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A corpus, and how it is read.
+
+    Args:
+        texts: any iterable of strings.
+        encode: of the model.
+        length, batch: as of `profile`.
+        before, digest, checkpoint: how many texts a checkpoint has read, and their digest. They are passed over.
+    """
+
+    texts: Iterable[str]
+    encode: Encode
+    length: int
+    batch: int
+    before: int = 0
+    digest: str = ""
+    checkpoint: Path | None = None
+
+    def __iter__(self) -> Iterator[Read]:
+        """All batches that are left.
+
+        Raises:
+            ArgumentError: the checkpoint is of another corpus.
+            DtypeError: something in the corpus is no string. Errors of reading it pass through.
+        """
+        digest = hashlib.sha256()
+        texts = (piece for text in self.texts for piece in pieces_of(_checked(text)))
+        if self.checkpoint is not None:
+            skip(texts, self.before, self.digest, digest, self.checkpoint)
+        pool: list[Window] = []
+        tokens = 0
+        for number in itertools.count(self.before):
+            text = next(texts, None)
+            if text is None or tokens >= POOL * self.batch:  # a pool ends with a text, so that a run can go on there
+                batches = list(batches_of(pool, self.batch))
+                for place, windows in enumerate(batches, start=1):
+                    yield Read(windows, number, digest.hexdigest() if place == len(batches) else "")
+                pool, tokens = [], 0
+                if text is None:
+                    yield Read([], number)
+                    return
+            digest_text(digest, text)
+            for window in windows_of(text, number, self.encode, self.length):
+                pool.append(window)
+                tokens += len(window.tokens.ids)
+
+
+def _checked(text: object) -> str:
+    if not isinstance(text, str):
+        raise DtypeError(f"texts: expected strings. Received: {type(text).__name__} {brief(text)}")
+    return text
