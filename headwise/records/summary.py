@@ -247,7 +247,6 @@ def _only_row(seen: Seen, record: AttentionRecord, row: Place, called: str) -> T
     batch, _, q_len, _ = record.shape
     tokens: Sequence[Tokens | None] = seen.axes(record)[0] or [None] * batch
     places = [positions(place_of(row, one, called), q_len, called)[0] for one in tokens]
-    device = record.q.device
     return torch.arange(q_len, device=device) == torch.tensor(places, device=device)[:, None, None]
 
 
