@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Share:
-    """Where the queries and keys of a call stand that computes some rows of a longer sequence, as one of several processes.
+    """Where the queries and keys of a call stand that computes some rows of a longer sequence, in one of its processes.
 
-    Both count positions of the whole sequence, and rise.
+    Both are positions of the whole sequence, and rise.
     """
 
     rows: Tensor = dataclasses.field(metadata={"since": 3})  # int64 [Q]
@@ -62,9 +62,8 @@ class Scores(Options):
     # Of a part of a call with slopes: where its queries and keys stand in the whole.
     places: tuple[Tensor, Tensor] | None = dataclasses.field(default=None, kw_only=True, metadata={"stored": False})
 
-    share: Share | None = dataclasses.field(
-        default=None, kw_only=True, metadata={"stored": False}
-    )  # None = it is whole
+    # Of a call that computes some rows of a longer sequence; None = it is whole.
+    share: Share | None = dataclasses.field(default=None, kw_only=True, metadata={"stored": False})
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -104,7 +104,7 @@ def agree(what: str, question: Mapping[str, object], group: Any, failed: Excepti
 
 
 def told_by_all(what: str, told: Mapping[str, int], group: Any) -> tuple[list[dict[str, int]], list[str]]:
-    """What each process told by name, and the names. ParallelError on every process if they do not do the same thing."""
+    """What each process told by name, and the names. ParallelError on every process if they do different things."""
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     numbers = [_number(repr((what, sorted(told))).encode()), *told.values()]
     mine = torch.tensor([*numbers, *[0] * (WIDTH - len(numbers))], dtype=torch.int64, device=device)

@@ -41,8 +41,9 @@ def joined(seen: Seen, mesh: DeviceMesh) -> SharedSeen:
     >>> whole.save("run.hw")                                      # or whole.save("run.hw", parts=True)
 
     The records stay where they are: nothing but the rows of what is asked travels, and every process gets the answer.
-    So every process asks the same, in the same order: `weights`, `statistics`, `summary`, `save`. What needs all queries
-    and keys in one process (`record.call`, a page, an analysis) raises RecordError: save the records, and open the file.
+    So every process asks the same, in the same order: `weights`, `statistics`, `summary`, `save`. What needs all
+    queries and keys in one process (`record.call`, a page, an analysis) raises RecordError: save the records, and open
+    the file.
 
     Args:
         seen: what this process watched inside `context_parallel`; or `Seen([record])`.
@@ -91,8 +92,8 @@ class SharedSeen(Seen):
         """Write everything to one file, or to a file for each process; `headwise.load(path)` opens both. All call it.
 
         Args:
-            path: one file is written by the first process, on its machine. The rows come to it in pieces of about 16 MB,
-                each key once.
+            path: one file is written by the first process, on its machine. The rows come to it in pieces of about 16
+                MB, each key once.
             parts: make `path` a folder in which each process writes the rows and keys that it has. On several machines,
                 copy the parts into one folder; one alone opens too. The tokens are in the part of the first process.
 
@@ -227,7 +228,8 @@ class _Processes:
         self._name = own.site.name if own.site else "record"
 
     def ask(self, question: Mapping[str, object], plan: Plan) -> Answer:
-        counts, answer, failed = [0], Answer([]), None
+        counts: Sequence[int] = ()
+        answer, failed = Answer(), None
         try:
             counts, work = plan()
             answer = work(self.own)
@@ -251,6 +253,6 @@ class _Processes:
 
     def whole(self, fields: Callable[[], SimpleNamespace]) -> NoReturn:
         raise RecordError(
-            f"{self._name}: its queries and keys are with {self.count} processes, which answer for weights and statistics. "
-            "For anything else save the records, and open the file with headwise.load in one process"
+            f"{self._name}: its queries and keys are with {self.count} processes, which answer for weights and "
+            "statistics. For anything else save the records, and open the file with headwise.load in one process"
         )

@@ -1,8 +1,8 @@
 """`WholeRecord`: the record of a sequence of which several records, the parts, have some rows each.
 
-The parts are those of several processes (`headwise.parallel.joined`) or of several files (`headwise.load` of a folder).
-What is asked of the whole is asked of every part, which answers for its rows, and the answers are put in the order of the
-sequence. Whoever has the parts brings the answers together: `Parts.ask`.
+The parts are those of several processes (`headwise.parallel.joined`) or of several files (`headwise.load` of a
+folder). What is asked of the whole is asked of every part, which answers for its rows, and the answers are put in the
+order of the sequence. Whoever has the parts brings the answers together: `Parts.ask`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from headwise.softmax import EMPTY
 class Answer(NamedTuple):
     """What a part says, and what all of them say together."""
 
-    rows: list[Tensor]  # [its rows of those that were asked for, …] each; together, the rows of the first part first
-    sums: list[Tensor] = []  # together: added
-    maxima: list[Tensor] = []  # together: the largest
+    rows: Sequence[Tensor] = ()  # [its rows of those that were asked for, …] each; together, those of part 0 first
+    sums: Sequence[Tensor] = ()  # together: added
+    maxima: Sequence[Tensor] = ()  # together: the largest
 
 
 Work = Callable[[AttentionRecord], Answer]
@@ -126,8 +126,8 @@ def share_of(record: AttentionRecord) -> Share:
     if share is None:
         where = f"{record.site.name}: " if record.site else ""
         raise RecordError(
-            f"{where}expected the record of a call whose sequence is shared. Received: a record of its own: the call was "
-            "not made by headwise.attention inside context_parallel, or an edit gave it another mask"
+            f"{where}expected a record of a shared sequence. Received: one of this process alone. The call was not made "
+            "by headwise.attention inside context_parallel, or an edit gave it another mask"
         )
     return share
 
@@ -273,13 +273,13 @@ class WholeRecord(AttentionRecord):
 
         def work(part: AttentionRecord) -> Answer:
             answers = part._answers([each.for_share() for each in asked], None)
-            share, answer = share_of(part), Answer([], [], [])
-            kinds = {"rows": answer.rows, "sum": answer.sums, "max": answer.maxima}
+            share = share_of(part)
+            kinds: dict[str, list[Tensor]] = {"rows": [], "sum": [], "max": []}
             for each in asked:
                 made[each.name] = found = each.in_whole(answers[each.name], share)
                 by_row = each.of_shares == "rows"
                 kinds[each.of_shares].extend(x.movedim(2, 0) if by_row else x for x in tensors_of(found))
-            return answer
+            return Answer(kinds["rows"], kinds["sum"], kinds["max"])
 
         question = {"asked": "statistics", "names": [each.name for each in asked], "options": list(map(vars, asked))}
         found = self.parts.ask({**question, "rows": rows}, plan)
@@ -325,14 +325,14 @@ class WholeRecord(AttentionRecord):
                     (length if size == lengths[letter] else 1) if letter in lengths else size
                     for letter, size in zip(dims[name], x.shape, strict=True)
                 ]
-            return Answer([], [], [torch.tensor(flat)])
+            return Answer(maxima=[torch.tensor(flat)])
 
         everybody = [1] * self.parts.count
         found = iter(self.parts.ask({"asked": "sizes", "names": names}, lambda: (everybody, work)).maxima[0].tolist())
         return {name: list(itertools.islice(found, len(dims[name]))) for name in names}
 
     def _key_owner(self) -> Tensor:
-        """int64 [N]: the part from which each key is taken, that with its query if it has it; -1 where nobody has it."""
+        """int64 [N]: the part from which each key is taken, that with its query where it has it; -1 = nobody has it."""
         count, owner = self.parts.count, self.parts.owner
 
         def work(part: AttentionRecord) -> Answer:
@@ -340,7 +340,7 @@ class WholeRecord(AttentionRecord):
             number = int(owner[share.rows[0]])
             told = torch.zeros(len(owner), dtype=torch.long)
             told[share.cols] = number + 1 + count * (owner[share.cols] == number)
-            return Answer([], [], [told])
+            return Answer(maxima=[told])
 
         told = self.parts.ask({"asked": "keys"}, lambda: ([1] * count, work)).maxima[0]
         return torch.where(told > 0, (told - 1) % count, -1)

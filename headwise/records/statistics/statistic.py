@@ -70,8 +70,8 @@ class Statistic:
     #: the other), "keys" (the sum over the steps, for each key), or "" (the one does not follow from the others).
     of_steps: ClassVar[Literal["", "rows", "keys"]] = ""
 
-    #: The same of processes that share a sequence (`Scores.share`), each with some of its rows: "rows", or "sum" or "max"
-    #: of answers that all have the shape of the whole's (`in_whole`), or "" (it does not follow from theirs).
+    #: The same of processes that share a sequence (`Scores.share`), each with some of its rows: "rows", or "sum" or
+    #: "max" of answers that all have the shape of the whole's (`in_whole`), or "" (it does not follow from theirs).
     of_shares: ClassVar[Literal["", "rows", "sum", "max"]] = ""
     nothing: ClassVar[float] = 0.0  #: the answer to an empty row
 
