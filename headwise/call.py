@@ -79,7 +79,10 @@ class Scores(Options):
     @property
     def whole(self) -> tuple[Mask | None, int, int]:
         """The mask and the lengths (Q, K) of the whole of which this is a share; else its own."""
-        return (self.mask, *self.shape[2:]) if self.share is None else (self.share.mask, *[self.share.length] * 2)
+        if self.share is not None:
+            return self.share.mask, self.share.length, self.share.length
+        _, _, q_len, k_len = self.shape
+        return self.mask, q_len, k_len
 
     @property
     def heads_per_key_head(self) -> int:

@@ -149,12 +149,12 @@ def context_parallel(mesh: DeviceMesh, layout: Layout | None = None, *, strategy
 @contextlib.contextmanager
 def alone(share: Share | None) -> Iterator[None]:
     """Inside, a call is one process's own: its share of that of the whole sequence, where records need to know."""
-    tokens = [(_current, _current.set(None)), (_share, _share.set(share))]
+    before, shared = _current.set(None), _share.set(share)
     try:
         yield
     finally:
-        for variable, token in tokens:
-            variable.reset(token)
+        _current.reset(before)
+        _share.reset(shared)
 
 
 def as_share(call: AttentionCall) -> AttentionCall:

@@ -83,8 +83,13 @@ class SharedSeen(Seen):
         super().__init__(records, coverage)
         self._together = together
 
+    @property
+    def whole_records(self) -> list[WholeRecord]:
+        """All records."""
+        return [record for record in self.records if isinstance(record, WholeRecord)]
+
     def _copy(self, records: Sequence[AttentionRecord]) -> SharedSeen:
-        seen = SharedSeen([each for each in records if isinstance(each, WholeRecord)], self.coverage(), self._together)
+        seen = SharedSeen([each for each in self.whole_records if each in records], self.coverage(), self._together)
         seen._tokens, seen._source_tokens = self._tokens, self._source_tokens
         return seen
 
@@ -102,7 +107,14 @@ class SharedSeen(Seen):
             ParallelError: on the others, if one process cannot do its part.
             RecordError: a record that cannot be represented.
         """
-        agree("save", {"parts": parts, "records": [repr(each) for each in self.records]}, self._together.group)
+        failed = None
+        try:
+            for record in self.whole_records:
+                record.parts.own.check()
+        except RecordError as error:
+            failed = error
+        told = {"parts": parts, "records": [repr(each) for each in self.records]}
+        agree("save", told, self._together.group, failed)
         if parts:
             self._save_part(Path(path))
         else:
@@ -110,9 +122,13 @@ class SharedSeen(Seen):
 
     def _save_whole(self, path: Path) -> None:
         together = self._together
-        tensors, metadata, failed = {}, {}, None
+        tensors: dict[str, Tensor | Pieced] = {}
+        metadata: dict[str, str] = {}
+        failed = None
         try:
             tensors, metadata = in_file(self)
+        except ParallelError:  # all of them know
+            raise
         except Exception as error:
             failed = error
         agree("save", {}, together.group, failed)
@@ -130,7 +146,7 @@ class SharedSeen(Seen):
     def _save_part(self, folder: Path) -> None:
         together = self._together
         part = PartOf(together.from_first(secrets.token_hex(8)), together.rank, together.count)
-        own = Seen([record.parts.own for record in self.records if isinstance(record, WholeRecord)], self.coverage())
+        own = Seen([record.parts.own for record in self.whole_records], self.coverage())
         if together.rank == 0:
             own._tokens, own._source_tokens = self._tokens, self._source_tokens
         with together.ending_alike():

@@ -123,6 +123,12 @@ class AttentionRecord:
             )
         return self._call
 
+    def check(self) -> None:
+        """RecordError if a tensor of the call or of the extras was changed in place, or was not kept."""
+        _ = self.call
+        for name in EXTRAS:
+            self.extras.unchanged(name)
+
     @property
     def q(self) -> Tensor:
         """Queries [B, H, Q, D]."""

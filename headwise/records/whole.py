@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -126,8 +126,8 @@ def share_of(record: AttentionRecord) -> Share:
     if share is None:
         where = f"{record.site.name}: " if record.site else ""
         raise RecordError(
-            f"{where}expected a record of a shared sequence. Received: one of this process alone. The call was not made "
-            "by headwise.attention inside context_parallel, or an edit gave it another mask"
+            f"{where}expected a record of a shared sequence. Received: one of this process alone. The call was not "
+            "made by headwise.attention inside context_parallel, or an edit gave it another mask"
         )
     return share
 
@@ -142,6 +142,10 @@ class WholeRecord(AttentionRecord):
 
     def __init__(self, parts: Parts) -> None:
         self.parts, self.site = parts, parts.own.site
+        batch, heads, _, _ = parts.own.shape
+        # Known from here on: where the record of one part cannot answer any more, all parts are to hear of it (`ask`).
+        self._shape = batch, heads, len(parts.owner), len(parts.owner)
+        self._mask = share_of(parts.own).mask
         self.row_names = self.col_names = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -153,8 +157,7 @@ class WholeRecord(AttentionRecord):
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(B, H, N, N)"""
-        batch, heads, _, _ = self.parts.own.shape
-        return batch, heads, len(self.parts.owner), len(self.parts.owner)
+        return self._shape
 
     @property
     def share(self) -> None:
@@ -164,7 +167,7 @@ class WholeRecord(AttentionRecord):
     @property
     def mask(self) -> Mask | None:
         """The mask of the whole sequence; None = every query sees every key."""
-        return share_of(self.parts.own).mask
+        return self._mask
 
     @property
     def call(self) -> Scores:
@@ -179,7 +182,7 @@ class WholeRecord(AttentionRecord):
         return Extras(**{name: getattr(found, name) for name in stored_fields(Extras)})
 
     @property
-    def lse(self) -> Tensor:  # type: ignore[override]
+    def lse(self) -> Tensor:
         """As in `AttentionRecord`."""
         return self._ask("lse")
 
@@ -248,7 +251,11 @@ class WholeRecord(AttentionRecord):
     # Statistics.
 
     def _asked(self, names: Sequence[str], options: Mapping[str, Any]) -> list[Statistic]:
-        asked = self.parts.own._asked(names, options)
+        try:
+            asked = self.parts.own._asked(names, options)
+        except ArgumentError as error:
+            self.parts.ask(_of_statistics(names, options, None), functools.partial(_fail, error))
+            raise
         return asked if names else [each for each in asked if not self._why_not(each)]
 
     def _why_not(self, statistic: Statistic) -> str:
@@ -281,8 +288,8 @@ class WholeRecord(AttentionRecord):
                 kinds[each.of_shares].extend(x.movedim(2, 0) if by_row else x for x in tensors_of(found))
             return Answer(kinds["rows"], kinds["sum"], kinds["max"])
 
-        question = {"asked": "statistics", "names": [each.name for each in asked], "options": list(map(vars, asked))}
-        found = self.parts.ask({**question, "rows": rows}, plan)
+        question = _of_statistics([each.name for each in asked], list(map(vars, asked)), rows)
+        found = self.parts.ask(question, plan)
         of_kind = {"rows": iter(found.rows), "sum": iter(found.sums), "max": iter(found.maxima)}
 
         def take(each: Statistic) -> Tensor:
@@ -390,6 +397,14 @@ class WholeRecord(AttentionRecord):
         return piece.index_copy_(0, order[len(order) - len(found) :].to(piece.device), found).movedim(1, 0)
 
 
+def _of_statistics(names: Sequence[str], options: object, rows: int | None) -> dict[str, object]:
+    return {"asked": "statistics", "names": list(names), "options": options, "rows": rows}
+
+
+def _fail(error: Exception) -> NoReturn:
+    raise error
+
+
 def _places(wanted: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
     """Where each position stands among those that are there, which rise; and whether it is there."""
     at = torch.searchsorted(there, wanted).clamp_(max=len(there) - 1)
@@ -397,7 +412,8 @@ def _places(wanted: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _tensor(part: AttentionRecord, name: str) -> Tensor:
-    x: Tensor = getattr(part.call, name) if name in stored_fields(Scores) else part.extras.unchanged(name)
+    x = getattr(part.call, name) if name in stored_fields(Scores) else part.extras.unchanged(name)
+    assert isinstance(x, Tensor)
     return x
 
 

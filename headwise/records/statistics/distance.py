@@ -43,8 +43,9 @@ class Distance(Statistic):
 
     def update(self, tile: WeightTile) -> None:
         if self.part.share is not None:
-            rows, cols = self.at
-            self.answer[:, tile.rows] = (tile.weights * (cols[tile.keys] - rows[tile.rows, None]).abs()).sum(-1)
+            of_rows, of_keys = self.at
+            far = (of_keys[tile.keys] - of_rows[tile.rows, None]).abs()
+            self.answer[:, tile.rows] = (tile.weights * far).sum(-1)
             return
         # Away from the diagonal |i - j| is the sum of a number of the row and a number of the key. All terms are
         # positive, so nothing cancels.

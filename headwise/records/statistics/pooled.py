@@ -109,6 +109,7 @@ class _OfShare(Pooled):
     """What some rows of a longer sequence give to the picture of the whole (`Scores.share`), [B, H, h, w] of that."""
 
     over: ClassVar[Callable[..., Tensor]]
+    add_up: ClassVar[Callable[..., Tensor]]
 
     def empty(self, call: Scores) -> Tensor:
         _, q_len, k_len = call.whole
@@ -127,7 +128,7 @@ class _OfShare(Pooled):
         for cell, lo, hi in _inside(self.col_cells, tile.k_lo, tile.k_hi):
             strips[..., cell] = self.over(tile.weights[..., lo:hi], 2)
         for cell, lo, hi in _inside(self.row_cells, tile.q_lo, tile.q_hi):
-            self.answer[:, cell] = self.join(self.answer[:, cell], self.over(strips[:, lo:hi], 1))
+            self.answer[:, cell] = self.add_up(self.answer[:, cell], self.over(strips[:, lo:hi], 1))
 
     def finish(self) -> None:
         pass
@@ -137,7 +138,7 @@ class _MeanOfShare(_OfShare):
     name = "pooled_mean"
     of_shares = "sum"
     over = staticmethod(torch.sum)
-    join = staticmethod(torch.add)
+    add_up = staticmethod(torch.add)
 
     def finish(self) -> None:
         assert self.part.share is not None
@@ -152,7 +153,7 @@ class _MaxOfShare(_OfShare):
     name = "pooled_max"
     of_shares = "max"
     over = staticmethod(torch.amax)
-    join = staticmethod(torch.maximum)
+    add_up = staticmethod(torch.maximum)
 
 
 class PooledMean(Pooled):
