@@ -63,8 +63,8 @@ def agreed_rows(told: tuple[int, ...], group: Any) -> list[int]:
     Raises:
         ParallelError: on every process alike, if they differ, or if one of them is gone.
     """
-    table, names = told_by_all("context_parallel", dict(zip(NAMES, told, strict=True)), group)
-    for name in names:
+    table = told_by_all("context_parallel", dict(zip(NAMES, told, strict=True)), group)
+    for name in NAMES:
         column = [row[name] for row in table]
         if name != "rows" and len(set(column)) > 1:
             shown = "they differ" if name in ("mask", "options", "layout") else f"{name}={column}"
@@ -88,7 +88,7 @@ def agree(what: str, question: Mapping[str, object], group: Any, failed: Excepti
         ParallelError: on every process alike, if they differ or one of them is gone; on the others, if one has failed.
     """
     told = {"failed": int(failed is not None), **{name: _number(repr(x).encode()) for name, x in question.items()}}
-    table, _ = told_by_all(what, told, group)
+    table = told_by_all(what, told, group)
     for name, value in question.items():
         if len({row[name] for row in table}) > 1:
             raise ParallelError(
@@ -103,8 +103,8 @@ def agree(what: str, question: Mapping[str, object], group: Any, failed: Excepti
         )
 
 
-def told_by_all(what: str, told: Mapping[str, int], group: Any) -> tuple[list[dict[str, int]], list[str]]:
-    """What each process told by name, and the names. ParallelError on every process if they do different things."""
+def told_by_all(what: str, told: Mapping[str, int], group: Any) -> list[dict[str, int]]:
+    """What each process told, by name. ParallelError on every process if they do different things."""
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     numbers = [_number(repr((what, sorted(told))).encode()), *told.values()]
     mine = torch.tensor([*numbers, *[0] * (WIDTH - len(numbers))], dtype=torch.int64, device=device)
@@ -117,4 +117,4 @@ def told_by_all(what: str, told: Mapping[str, int], group: Any) -> tuple[list[di
             f"{what}: expected every process to do this now. Received: something else in some of them. Every process "
             "makes the same calls, in the same order"
         )
-    return [dict(zip(told, row[1:], strict=False)) for row in rows], list(told)
+    return [dict(zip(told, row[1:], strict=False)) for row in rows]

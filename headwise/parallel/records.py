@@ -66,14 +66,15 @@ def joined(seen: Seen, mesh: DeviceMesh) -> SharedSeen:
     agree("joined", {"number of records": len(seen.records)}, group, failed)
     agree("joined", {"records": told}, group)
     together = _Together(group)
-    owners: dict[int, Tensor] = {}  # by the tensor of the rows: most layers have the same
-    records = []
-    for record in seen.records:
-        share = share_of(record)
-        if id(share.rows) not in owners:
-            owners[id(share.rows)] = together.owner(share.rows, share.length)
-        records.append(WholeRecord(_Processes(record, owners[id(share.rows)], together)))
-    return SharedSeen(records, seen.coverage(), together)
+    shares = [share_of(record) for record in seen.records]
+    # Most layers have the rows of the one before, in every process.
+    again = [int(torch.equal(a.rows, b.rows)) for a, b in zip(shares[1:], shares, strict=False)]
+    known = [False, *together.reduced(torch.tensor(again), dist.ReduceOp.MIN).tolist()]
+    owners: list[Tensor] = []
+    for share, same in zip(shares, known, strict=False):
+        owners.append(owners[-1] if same else together.owner(share.rows, share.length))
+    parts = [_Processes(record, owner, together) for record, owner in zip(seen.records, owners, strict=True)]
+    return SharedSeen([WholeRecord(each) for each in parts], seen.coverage(), together)
 
 
 class SharedSeen(Seen):
@@ -216,7 +217,7 @@ class _Together:
             return
         self._ended = True
         raise failed or ParallelError(
-            f"save: process {int(told) - 1} cannot do its part. Look at the error of that process; no file was replaced"
+            f"save: process {int(told) - 1} cannot do its part. Look at the error of that process, and save again"
         )
 
     @contextmanager

@@ -5,9 +5,9 @@ description: the fields of every record, with the names of its tensors; the mask
 (`headwise.masks.description`); the names of rows and columns; the coverage. What several records share, such as a bias
 or the tables of a mask, is stored once. Nothing in a file is code.
 
-The fields are those of the dataclasses `Scores` with its `Options`, `Share`, `Extras`, `RecordFields`, `Site`, `PartOf`,
-`Coverage`, `CallSite`, `Tokens` and `Patches` (`headwise.records.fields`): a field added to one of them is in the files. **Versions
-of the layout**:
+The fields are those of the dataclasses `Scores` with its `Options`, `Share`, `Extras`, `RecordFields`, `Site`,
+`PartOf`, `Coverage`, `CallSite`, `Tokens` and `Patches` (`headwise.records.fields`): a field added to one of them is in
+the files. **Versions of the layout**:
 
     1  the first one
     2  records may have names for their rows and columns

@@ -72,22 +72,22 @@ class Here:
     def __init__(self, records: Sequence[AttentionRecord]) -> None:
         self._records = list(records)
         self.own, self.count = self._records[0], len(self._records)
-        first = share_of(self.own)
-        self.owner = torch.full((first.length,), -1, dtype=torch.long)
         told = [told_of(record) for record in self._records]
-        for number, record in enumerate(self._records):
+        for number in range(self.count):
             if told[number] != told[0]:
                 name, one, other = next(
                     (key, a, b) for (key, a), b in zip(told[0].items(), told[number].values(), strict=True) if a != b
                 )
                 raise RecordError(f"parts 0 and {number} are not of one record: {name}={one} and {other}")
+        length, there = share_of(self.own).length, sum(record.shape[2] for record in self._records)
+        if there < length:
+            raise RecordError(f"the {self.count} parts have {there:,} of {length:,} rows")
+        self.owner = torch.full((length,), -1, dtype=torch.long)
+        for number, record in enumerate(self._records):
             rows = share_of(record).rows
             if bool((self.owner[rows] >= 0).any()):
                 raise RecordError(f"part {number} has rows that another one has too")
             self.owner[rows] = number
-        if bool((self.owner < 0).any()):
-            row = int((self.owner < 0).nonzero()[0, 0])
-            raise RecordError(f"row {row} of {first.length} is in none of the {self.count} parts")
         self._found: SimpleNamespace | None = None
 
     def ask(self, question: Mapping[str, object], plan: Plan) -> Answer:

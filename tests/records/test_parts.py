@@ -163,7 +163,7 @@ def fewer_rows(folder: Path) -> None:
         (other_layer, RecordError, r"parts 0 and 1 are not of one record: layer=layers\.7 and layers\.0\.attention"),
         (same_rows, RecordError, r"part 1 has rows that another one has too"),
         (more_layers, RecordError, r"its parts have 2, 1, 1 records"),
-        (fewer_rows, RecordError, r"row 59 of 60 is in none of the 3 parts"),
+        (fewer_rows, RecordError, r"the 3 parts have 59 of 60 rows"),
     ],
 )
 def test_what_does_not_belong_together(
