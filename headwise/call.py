@@ -31,7 +31,7 @@ from headwise.quantized import Int8
 from headwise.softmax import EMPTY, attention_weights
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,6 +83,10 @@ class Scores(Options):
             return self.share.mask, self.share.length, self.share.length
         _, _, q_len, k_len = self.shape
         return self.mask, q_len, k_len
+
+    def of(self, share: Share | None) -> Self:
+        """The same as this share of a longer call; as a call of its own if an edit gave it another mask."""
+        return dataclasses.replace(self, share=share if share is not None and share.has(self.mask) else None)
 
     @property
     def heads_per_key_head(self) -> int:

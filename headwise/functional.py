@@ -241,6 +241,7 @@ def tell(call: AttentionCall, out: Tensor, used: Callable[[], Tensor]) -> None:
     """Hand a call to the listeners whose weights [B, H, Q, K] an edit changed before they met the values."""
     listeners = _listeners.get()
     weights = used() if listeners else None
+    call = call if call.share is None else call.of(call.share)
     for listener in listeners:
         listener(call, out, weights)
 

@@ -160,7 +160,7 @@ def alone(share: Share | None) -> Iterator[None]:
 def as_share(call: AttentionCall) -> AttentionCall:
     """The call, with the share that it is of a longer sequence's, if it is one."""
     share = _share.get()
-    return call if share is None or not share.has(call.mask) else dataclasses.replace(call, share=share)
+    return call if share is None else call.of(share)
 
 
 def shard(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 1) -> Tensor:

@@ -25,6 +25,7 @@ from headwise.records.saving import PartOf, in_file, save
 from headwise.records.seen import Seen
 from headwise.records.tensor_file import Pieced, in_file_order, write_tensors
 from headwise.records.whole import Answer, Plan, WholeRecord, share_of, told_of
+from headwise.registry import Bundle
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -88,6 +89,9 @@ class SharedSeen(Seen):
     def whole_records(self) -> list[WholeRecord]:
         """All records."""
         return [record for record in self.records if isinstance(record, WholeRecord)]
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[Bundle, Bundle]:
+        return {"text/plain": repr(self)}, {}  # a page needs all queries and keys in one process
 
     def _copy(self, records: Sequence[AttentionRecord]) -> SharedSeen:
         seen = SharedSeen([each for each in self.whole_records if each in records], self.coverage(), self._together)

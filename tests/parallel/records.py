@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -369,6 +370,13 @@ def edited(mesh: DeviceMesh) -> None:
 
     one, seen = watched(headwise.edits.ablate("layers.0", heads=[1]))
     same(parallel.joined(seen, mesh)["layers.1"].weights(), one["layers.1"].weights(), "ablated")
+
+    def nearer(call: Any, where: Any) -> Any:
+        return dataclasses.replace(call, mask=call.mask & masks.window(3, 3))
+
+    _, seen = watched(headwise.edits.call("layers.1", nearer))
+    raises(RecordError, "an edit gave it another mask", lambda: parallel.joined(seen, mesh))
+    assert len(parallel.joined(seen.only("layers.0"), mesh)) == 1
 
 
 def checks() -> dict[str, Callable[[DeviceMesh], object]]:
