@@ -25,6 +25,7 @@ from headwise.records.statistics import Statistic
 
 LENGTH = 53
 IDS = torch.arange(LENGTH) // 17
+FOR_THREE = ("causal, grouped", "packed", "everything", "small pieces", "statistics alone", "bytes", "one cannot")
 
 
 @contextmanager
