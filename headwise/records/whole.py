@@ -29,6 +29,10 @@ from headwise.records.statistics.statistic import mapped, tensors_of
 from headwise.records.tensor_file import PIECE, Pieced
 from headwise.softmax import EMPTY
 
+# The dimensions of the tensors of a record.
+DIMS = {"q": "BHQD", "k": "BGKD", **{name: option.dims for name, option in OPTIONS.items()}}
+DIMS |= {name: field.dims for name, field in stored_fields(Extras).items()}
+
 
 class Answer(NamedTuple):
     """What a part says, and what all of them say together."""
@@ -79,6 +83,8 @@ class Here:
                     (key, a, b) for (key, a), b in zip(told[0].items(), told[number].values(), strict=True) if a != b
                 )
                 raise RecordError(f"parts 0 and {number} are not of one record: {name}={one} and {other}")
+            if share_of(self._records[number]).mask != share_of(self.own).mask:
+                raise RecordError(f"parts 0 and {number} are not of one record: their masks differ")
         length, there = share_of(self.own).length, sum(record.shape[2] for record in self._records)
         if there < length:
             raise RecordError(f"the {self.count} parts have {there:,} of {length:,} rows")
@@ -117,7 +123,13 @@ def told_of(record: AttentionRecord) -> dict[str, object]:
     told = {"layer": site and site.name, "call": site and site.call, "B": batch, "H": heads, "length": share.length}
     if isinstance(record, ComputedRecord):
         return {**told, "kept": "statistics"}
-    return {**told, "G": record.k.shape[1], "D": record.k.shape[3], "dtype": record.q.dtype}
+    values = {name: getattr(record.call, name) for name in stored_fields(Scores) if name != "mask"}
+    values |= {name: record.extras.unchanged(name) for name in stored_fields(Extras)}
+    for name, x in values.items():
+        if isinstance(x, Tensor):
+            sizes = zip(DIMS[name][-x.ndim :], x.shape, strict=True)
+            values[name] = x.dtype, [size for dim, size in sizes if dim not in "QK"]
+    return told | values
 
 
 def share_of(record: AttentionRecord) -> Share:
@@ -306,20 +318,18 @@ class WholeRecord(AttentionRecord):
         found: dict[str, Any] = {name: getattr(own.call, name) for name in stored_fields(Scores)}
         found |= {name: own.extras.unchanged(name) for name in stored_fields(Extras)}
         found["mask"] = self.mask
-        dims = {name: option.dims for name, option in OPTIONS.items()} | {"q": "BHQD", "k": "BGKD"}
-        dims |= {name: field.dims for name, field in stored_fields(Extras).items()}
-        spread = [name for name, x in found.items() if isinstance(x, Tensor) and {"Q", "K"} & set(dims[name])]
-        sizes = self._sizes(spread, dims)
+        spread = [name for name, x in found.items() if isinstance(x, Tensor) and {"Q", "K"} & set(DIMS[name])]
+        sizes = self._sizes(spread)
         keys = self._key_owner()
         for name in spread:
-            x, letters, size = found[name], dims[name], sizes[name]
+            x, letters, size = found[name], DIMS[name], sizes[name]
             along = next((dim for dim in "QK" if dim in letters and size[letters.index(dim)] == len(keys) > 1), "")
             if along:
                 owner = self.parts.owner if along == "Q" else keys
                 found[name] = self._pieced(name, letters, letters.index(along), size, owner, x)
         return SimpleNamespace(**found)
 
-    def _sizes(self, names: Sequence[str], dims: Mapping[str, str]) -> dict[str, list[int]]:
+    def _sizes(self, names: Sequence[str]) -> dict[str, list[int]]:
         """The shape of each tensor in the whole. A dimension that broadcasts in every part broadcasts there too."""
         length = len(self.parts.owner)
 
@@ -330,13 +340,13 @@ class WholeRecord(AttentionRecord):
                 x = _tensor(part, name)
                 flat += [
                     (length if size == lengths[letter] else 1) if letter in lengths else size
-                    for letter, size in zip(dims[name], x.shape, strict=True)
+                    for letter, size in zip(DIMS[name], x.shape, strict=True)
                 ]
             return Answer(maxima=[torch.tensor(flat)])
 
         everybody = [1] * self.parts.count
         found = iter(self.parts.ask({"asked": "sizes", "names": names}, lambda: (everybody, work)).maxima[0].tolist())
-        return {name: list(itertools.islice(found, len(dims[name]))) for name in names}
+        return {name: list(itertools.islice(found, len(DIMS[name]))) for name in names}
 
     def _key_owner(self) -> Tensor:
         """int64 [N]: the part from which each key is taken, that with its query where it has it; -1 = nobody has it."""
@@ -414,7 +424,7 @@ def _places(wanted: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
 def _tensor(part: AttentionRecord, name: str) -> Tensor:
     x = getattr(part.call, name) if name in stored_fields(Scores) else part.extras.unchanged(name)
     assert isinstance(x, Tensor)
-    return x
+    return x[(None,) * (len(DIMS[name]) - x.ndim)]
 
 
 def _in_memory(x: Any) -> Any:

@@ -133,6 +133,22 @@ def other_layer(folder: Path) -> None:
     save(Seen([record]), folder / "0-of-3.hw", PartOf("a", 0, 3))
 
 
+def other_option(folder: Path) -> None:
+    call = dataclasses.replace(whole_call(), softcap=8.0)
+    save(Seen(split(call)[2:]), folder / "2-of-3.hw", PartOf("a", 2, 3))
+
+
+def without_values(folder: Path) -> None:
+    (record, *_) = split(whole_call())
+    record.extras.v = None
+    save(Seen([record]), folder / "0-of-3.hw", PartOf("a", 0, 3))
+
+
+def other_mask(folder: Path) -> None:
+    call = dataclasses.replace(whole_call(), mask=masks.window(9, 0).aligned(LENGTH, LENGTH))
+    save(Seen(split(call)[2:]), folder / "2-of-3.hw", PartOf("a", 2, 3))
+
+
 def same_rows(folder: Path) -> None:
     save(Seen(split(whole_call())[:1]), folder / "1-of-3.hw", PartOf("a", 1, 3))
 
@@ -148,7 +164,8 @@ def fewer_rows(folder: Path) -> None:
     rows = call.share.rows[:-1]
     share = dataclasses.replace(call.share, rows=rows)
     mask = picked(call.share.mask, rows, share.cols)  # type: ignore[arg-type]
-    part = record_of(dataclasses.replace(call, q=call.q[:, :, :-1], mask=mask, share=share))  # type: ignore[arg-type]
+    part = AttentionRecord(dataclasses.replace(call, q=call.q[:, :, :-1], mask=mask, share=share), site=record.site)
+    part.extras = record.extras
     save(Seen([part]), folder / "2-of-3.hw", PartOf("a", 2, 3))
 
 
@@ -161,6 +178,9 @@ def fewer_rows(folder: Path) -> None:
         (add_a_whole, FileError, r"Received also: z\.hw"),
         (empty, FileError, r"run\.hw holds no parts of records"),
         (other_layer, RecordError, r"parts 0 and 1 are not of one record: layer=layers\.7 and layers\.0\.attention"),
+        (other_option, RecordError, r"parts 0 and 2 are not of one record: softcap=9\.0 and 8\.0"),
+        (without_values, RecordError, r"parts 0 and 1 are not of one record: v=None and \(torch\.float64"),
+        (other_mask, RecordError, r"parts 0 and 2 are not of one record: their masks differ"),
         (same_rows, RecordError, r"part 1 has rows that another one has too"),
         (more_layers, RecordError, r"its parts have 2, 1, 1 records"),
         (fewer_rows, RecordError, r"the 3 parts have 59 of 60 rows"),
