@@ -24,13 +24,31 @@ from torch import Tensor
 from headwise import shapes
 from headwise.masks import Mask
 from headwise.masks.cellwise import Dense, as_mask
+from headwise.masks.picked import Picked
 from headwise.masks.tensors import recall
 from headwise.options import EVERY, Index, OptionArguments, Options, check_options
 from headwise.quantized import Int8
 from headwise.softmax import EMPTY, attention_weights
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Share:
+    """Where the queries and keys of a call stand that computes some rows of a longer sequence, in one of its processes.
+
+    Both are positions of the whole sequence, and rise.
+    """
+
+    rows: Tensor = dataclasses.field(metadata={"since": 3})  # int64 [Q]
+    cols: Tensor = dataclasses.field(metadata={"since": 3})  # int64 [K]: all keys that these rows may see, maybe others
+    length: int = dataclasses.field(metadata={"since": 3})  # N
+    mask: Mask | None = dataclasses.field(default=None, metadata={"stored": False})  # of the whole, aligned to [N, N]
+
+    def has(self, mask: Mask | None) -> bool:
+        """Whether this is the whole's mask, of these rows and columns. That of an edited call is another one."""
+        return mask is None if self.mask is None else isinstance(mask, Picked) and mask.part is self.mask
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,6 +62,9 @@ class Scores(Options):
     # Of a part of a call with slopes: where its queries and keys stand in the whole.
     places: tuple[Tensor, Tensor] | None = dataclasses.field(default=None, kw_only=True, metadata={"stored": False})
 
+    # Of a call that computes some rows of a longer sequence; None = it is whole.
+    share: Share | None = dataclasses.field(default=None, kw_only=True, metadata={"stored": False})
+
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(B, H, Q, K)"""
@@ -54,6 +75,18 @@ class Scores(Options):
     def dtype(self) -> torch.dtype:
         """That of the scores: float32 or better."""
         return torch.promote_types(self.q.dtype, torch.float32)
+
+    @property
+    def whole(self) -> tuple[Mask | None, int, int]:
+        """The mask and the lengths (Q, K) of the whole of which this is a share; else its own."""
+        if self.share is not None:
+            return self.share.mask, self.share.length, self.share.length
+        _, _, q_len, k_len = self.shape
+        return self.mask, q_len, k_len
+
+    def of(self, share: Share | None) -> Self:
+        """The same as this share of a longer call; as a call of its own if an edit gave it another mask."""
+        return dataclasses.replace(self, share=share if share is not None and share.has(self.mask) else None)
 
     @property
     def heads_per_key_head(self) -> int:
@@ -141,7 +174,8 @@ class Scores(Options):
     def detached(self) -> Scores:
         """What a record keeps: all but the values, the tensors detached."""
         options = {**self.options(), **{name: x.detach() for name, x in self.option_tensors().items()}}
-        return Scores(self.q.detach(), self.k.detach(), mask=self.mask, places=self.places, **options)
+        q, k = self.q.detach(), self.k.detach()
+        return Scores(q, k, mask=self.mask, places=self.places, share=self.share, **options)
 
     @property
     def used_keys(self) -> Tensor | None:

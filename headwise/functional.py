@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 from torch import Tensor
 
-from headwise.call import AttentionCall, as_written, make_call
+from headwise.call import AttentionCall, Share, as_written, make_call
 from headwise.errors import RecordError
 from headwise.kernels import Plan, make_plan, run_at_once, run_call
 from headwise.masks import Mask
@@ -127,6 +127,7 @@ def attention(
             for listener in _traced.get():
                 listener(call, out)
         return out
+    call = parallel.as_share(call)
     edited = _edited(call)
     if edited is not None:
         if record:
@@ -148,8 +149,8 @@ def attention(
     return (out, AttentionRecord(call)) if record else out
 
 
-def _alone(*given: Any, **options: Any) -> Any:
-    with parallel.alone():
+def _alone(*given: Any, share: Share | None = None, **options: Any) -> Any:
+    with parallel.alone(share):
         return attention(*given, **options)
 
 
@@ -240,6 +241,7 @@ def tell(call: AttentionCall, out: Tensor, used: Callable[[], Tensor]) -> None:
     """Hand a call to the listeners whose weights [B, H, Q, K] an edit changed before they met the values."""
     listeners = _listeners.get()
     weights = used() if listeners else None
+    call = call if call.share is None else call.of(call.share)
     for listener in listeners:
         listener(call, out, weights)
 

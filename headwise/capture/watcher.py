@@ -57,7 +57,7 @@ class Entry:
             if self.whole:
                 self.built = AttentionRecord(call, values=self.values, site=self.site, computed=computed)
             else:
-                self.built = ComputedRecord(call.shape, computed, site=self.site)
+                self.built = ComputedRecord(call.shape, computed, site=self.site, share=call.share)
             for side, count in zip(("row_names", "col_names"), call.shape[2:], strict=True):
                 if len(self.names.get(side) or ()) == count:  # not if there are rows of several steps
                     setattr(self.built, side, self.names[side])
@@ -261,16 +261,19 @@ class Watcher:
         if not self._wants(state.name) or self.generating.drafts:
             return None
         state.how = how
-        if self.generating.run is not None or place.has_cache:  # else keys of 0 are the model's own
+        if (
+            self.generating.run is not None or place.has_cache
+        ) and call.share is None:  # else keys of 0 are the model's own
             call, note = without_empty_buffer(call, copy=self.generating.run is not None)
             if note:
                 self.note(note)
         causal = _is_causal(call)
-        kind = kind_of(place, *call.shape[2:], causal)
+        kind = kind_of(place, *call.whole[1:], causal)
         if state.generation is None and run % self._every:
             return None
         step, keys = self._computed(call), self.appended.read(call.k)
-        steps = not call.q.requires_grad and used is None  # whether it may be one of the steps of a sequence
+        # Whether it may be one of the steps of a sequence.
+        steps = not call.q.requires_grad and used is None and call.share is None
         if steps and self._continues(state, step, call, keys, causal, kind == "cross"):
             return None
         if call.q.dtype in HALF:
@@ -522,5 +525,5 @@ def in_backward() -> bool:
 
 def _is_causal(call: AttentionCall) -> bool:
     """Whether no query attends to a key after its own position; queries of padding do not count."""
-    blind = rows_of_padding(call)
-    return is_causal(call.mask, *call.shape[2:], None if blind is None else blind[:, :, :-1].cpu())
+    blind = None if call.share is not None else rows_of_padding(call)
+    return is_causal(*call.whole, None if blind is None else blind[:, :, :-1].cpu())

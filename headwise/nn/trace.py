@@ -57,9 +57,8 @@ def attend(
     if not record:
         return attention(q, k, v, **given), None
     out, found = attention(q, k, v, **given, record=True)
-    _, heads, q_len, k_len = found.shape
-    causal = kind == "self" and is_causal(found.mask, q_len, k_len)
-    found.site = Site(UNNAMED, 0, kind, causal, heads, found.k.shape[1])
+    causal = kind == "self" and is_causal(*found.call.whole)
+    found.site = Site(UNNAMED, 0, kind, causal, found.shape[1], found.k.shape[1])
     return out, found
 
 

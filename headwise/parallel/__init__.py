@@ -7,5 +7,17 @@ Dimension letters: P processes, N positions of the whole sequence, S those of th
 from headwise.parallel.context import context_parallel, gather, positions_here, shard
 from headwise.parallel.layout import Layout, deal
 from headwise.parallel.paper import ParallelPlan, on_paper
+from headwise.parallel.records import SharedSeen, joined
 
-__all__ = ["Layout", "ParallelPlan", "context_parallel", "deal", "gather", "on_paper", "positions_here", "shard"]
+__all__ = [
+    "Layout",
+    "ParallelPlan",
+    "SharedSeen",
+    "context_parallel",
+    "deal",
+    "gather",
+    "joined",
+    "on_paper",
+    "positions_here",
+    "shard",
+]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headwise.errors import ParallelError
+from headwise.errors import ParallelError, brief
 from headwise.masks import Mask
 from headwise.parallel.exchange import talking
 
+WIDTH = 16  # numbers that each process tells, whatever it does: so that even different calls meet
 NAMES = ("rows", "B", "H", "G", "D", "E", "dtype", "mask", "options", "layout")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -61,19 +63,58 @@ def agreed_rows(told: tuple[int, ...], group: Any) -> list[int]:
     Raises:
         ParallelError: on every process alike, if they differ, or if one of them is gone.
     """
-    size = dist.get_world_size(group)
-    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
-    mine = torch.tensor(told, dtype=torch.int64, device=device)
-    found = [torch.empty_like(mine) for _ in range(size)]
-    with talking(group):
-        dist.all_gather(found, mine, group=group)
-    table = torch.stack(found).cpu()
-    for name, column in zip(NAMES[1:], table[:, 1:].T.tolist(), strict=True):
-        if len(set(column)) > 1:
+    table = told_by_all("context_parallel", dict(zip(NAMES, told, strict=True)), group)
+    for name in NAMES:
+        column = [row[name] for row in table]
+        if name != "rows" and len(set(column)) > 1:
             shown = "they differ" if name in ("mask", "options", "layout") else f"{name}={column}"
             raise ParallelError(
                 f"context_parallel: expected the same {name} in every process. Received: {shown}. "
                 "Masks, biases and options are those of the whole sequence; q, k and v are each process's rows"
             )
-    rows: list[int] = table[:, 0].tolist()
-    return rows
+    return [row["rows"] for row in table]
+
+
+def agree(what: str, question: Mapping[str, object], group: Any, failed: Exception | None = None) -> None:
+    """Nothing, where all processes ask the same question and none has failed to answer its part.
+
+    Args:
+        what: is asked of, for messages.
+        question: the values of each name are compared by their `repr`; at most `WIDTH` - 2 names.
+        group: of the processes.
+        failed: what went wrong on this process; it is raised here, where all ask the same.
+
+    Raises:
+        ParallelError: on every process alike, if they differ or one of them is gone; on the others, if one has failed.
+    """
+    told = {"failed": int(failed is not None), **{name: _number(repr(x).encode()) for name, x in question.items()}}
+    table = told_by_all(what, told, group)
+    for name, value in question.items():
+        if len({row[name] for row in table}) > 1:
+            raise ParallelError(
+                f"{what}: expected the same {name} in every process. Received: {name}={brief(value)} in process "
+                f"{dist.get_rank(group)}, and others elsewhere. Every process asks the same, in the same order"
+            )
+    if failed is not None:
+        raise failed
+    if others := [number for number, row in enumerate(table) if row["failed"]]:
+        raise ParallelError(
+            f"{what}: process {others[0]} cannot answer its part. Look at the error of that process, and ask again"
+        )
+
+
+def told_by_all(what: str, told: Mapping[str, int], group: Any) -> list[dict[str, int]]:
+    """What each process told, by name. ParallelError on every process if they do different things."""
+    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    numbers = [_number(repr((what, sorted(told))).encode()), *told.values()]
+    mine = torch.tensor([*numbers, *[0] * (WIDTH - len(numbers))], dtype=torch.int64, device=device)
+    found = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    with talking(group):
+        dist.all_gather(found, mine, group=group)
+    rows = torch.stack(found).tolist()
+    if len({row[0] for row in rows}) > 1:
+        raise ParallelError(
+            f"{what}: expected every process to do this now. Received: something else in some of them. Every process "
+            "makes the same calls, in the same order"
+        )
+    return [dict(zip(told, row[1:], strict=False)) for row in rows]

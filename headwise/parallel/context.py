@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from headwise.call import AttentionCall, Share
 from headwise.errors import ArgumentError, ShapeError
 from headwise.masks import Mask
 from headwise.masks.cellwise import as_mask
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 Local = Callable[..., Any]  # `attention`, of what one process computes
 
 _current: ContextVar[Processes | None] = ContextVar("headwise_parallel", default=None)
+_share: ContextVar[Share | None] = ContextVar("headwise_share", default=None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -130,7 +132,7 @@ def context_parallel(mesh: DeviceMesh, layout: Layout | None = None, *, strategy
         ParallelError: processes that do not agree, or one that is gone.
         ArgumentError: a mesh of several dimensions, or an unknown strategy.
     """
-    _check_mesh(mesh)
+    check_mesh(mesh)
     if strategy not in ("auto", *STRATEGIES):
         raise ArgumentError(f"strategy: expected auto, {', '.join(STRATEGIES)}. Received: strategy={strategy!r}")
     if layout is not None and layout.processes != mesh.size():
@@ -145,13 +147,20 @@ def context_parallel(mesh: DeviceMesh, layout: Layout | None = None, *, strategy
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Inside, a call is one process's own."""
-    token = _current.set(None)
+def alone(share: Share | None) -> Iterator[None]:
+    """Inside, a call is one process's own: its share of that of the whole sequence, where records need to know."""
+    before, shared = _current.set(None), _share.set(share)
     try:
         yield
     finally:
-        _current.reset(token)
+        _current.reset(before)
+        _share.reset(shared)
+
+
+def as_share(call: AttentionCall) -> AttentionCall:
+    """The call, with the share that it is of a longer sequence's, if it is one."""
+    share = _share.get()
+    return call if share is None else call.of(share)
 
 
 def shard(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 1) -> Tensor:
@@ -163,7 +172,7 @@ def shard(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 1
         mesh: of one dimension.
         dim: the dimension of the sequence.
     """
-    _check_mesh(mesh)
+    check_mesh(mesh)
     layout = by if isinstance(by, Layout) else deal(by, x.shape[dim], mesh)
     return layout.shard(x, dist.get_rank(mesh.get_group()), dim)
 
@@ -175,7 +184,7 @@ def gather(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 
         x: this process's rows, along `dim`.
         by, mesh, dim: as in `shard`.
     """
-    _check_mesh(mesh)
+    check_mesh(mesh)
     group = mesh.get_group()
     if isinstance(by, Layout):
         layout = by
@@ -245,7 +254,8 @@ def _layout(here: Processes, what: str) -> Layout:
     return here.layout
 
 
-def _check_mesh(mesh: DeviceMesh) -> None:
+def check_mesh(mesh: DeviceMesh) -> None:
+    """ArgumentError for a mesh of several dimensions."""
     if mesh.ndim != 1:
         names = mesh.mesh_dim_names
         hint = f'mesh["{names[-1]}"]' if names else 'init_device_mesh(..., mesh_dim_names=("dp", "cp"))["cp"]'

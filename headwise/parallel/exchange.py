@@ -46,9 +46,19 @@ def _bytes(x: Tensor) -> Tensor:
 
 
 def all_gather(x: Tensor, counts: list[int], group: Any) -> list[Tensor]:
-    """The rows of every process, x [its count, ...] here."""
+    """The rows of every process, x [its count, ...] here.
+
+    Where some have far fewer than others, nothing but the rows travels; else they are filled up to travel at once.
+    """
     out = [x.new_empty(count, *x.shape[1:]) for count in counts]
     size = max(counts)
+    if len(counts) * size >= 2 * sum(counts):
+        out[dist.get_rank(group)].copy_(x)
+        with talking(group):
+            for process, rows in enumerate(out):
+                if rows.numel():
+                    dist.broadcast(_bytes(rows), group=group, group_src=process)
+        return out
     padded = torch.nn.functional.pad(_bytes(x.contiguous()), (0, 0, 0, size - len(x)))
     found = [torch.empty_like(padded) for _ in counts]
     with talking(group):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from headwise.call import Share
 from headwise.errors import RecordError
 from headwise.records.record import AttentionRecord, Extras
 from headwise.records.site import Site
@@ -29,8 +30,10 @@ class ComputedRecord(AttentionRecord):
         site: Site | None = None,
         row_names: Sequence[str] | None = None,
         col_names: Sequence[str] | None = None,
+        share: Share | None = None,
     ) -> None:
         self._shape, self._computed, self.site, self.extras = shape, computed, site, Extras()
+        self._share = share
         self.row_names, self.col_names = row_names, col_names
 
     def __getstate__(self) -> dict[str, Any]:
@@ -46,6 +49,11 @@ class ComputedRecord(AttentionRecord):
             f"{self._where}: the queries and keys were not kept (keep=False), so only these statistics of the call are "
             f"known: {', '.join(self._known())}. For anything else watch the model with keep=True"
         )
+
+    @property
+    def share(self) -> Share | None:
+        """As in `AttentionRecord`."""
+        return self._share
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from headwise import registry
-from headwise.call import AttentionCall, Scores
+from headwise.call import AttentionCall, Scores, Share
 from headwise.errors import ArgumentError, DtypeError, RecordError, brief
 from headwise.masks import Mask
 from headwise.options import EVERY, OPTIONS
@@ -123,6 +123,12 @@ class AttentionRecord:
             )
         return self._call
 
+    def check(self) -> None:
+        """RecordError if a tensor of the call or of the extras was changed in place, or was not kept."""
+        _ = self.call
+        for name in EXTRAS:
+            self.extras.unchanged(name)
+
     @property
     def q(self) -> Tensor:
         """Queries [B, H, Q, D]."""
@@ -137,6 +143,11 @@ class AttentionRecord:
     def mask(self) -> Mask | None:
         """The mask, aligned to this call's lengths; None = every query sees every key."""
         return self.call.mask
+
+    @property
+    def share(self) -> Share | None:
+        """Which rows and keys of a longer sequence these are, where several processes share it; None = they are all."""
+        return self.call.share
 
     def __getattr__(self, name: str) -> Any:
         """The options of the call: `bias`, `slopes`, `scale`, `softcap`, `sinks`, `dropout` (`headwise.options`)."""

@@ -5,9 +5,9 @@ description: the fields of every record, with the names of its tensors; the mask
 (`headwise.masks.description`); the names of rows and columns; the coverage. What several records share, such as a bias
 or the tables of a mask, is stored once. Nothing in a file is code.
 
-The fields are those of the dataclasses `Scores` with its `Options`, `Extras`, `RecordFields`, `Site`, `Coverage`,
-`CallSite`, `Tokens` and `Patches` (`headwise.records.fields`): a field added to one of them is in the files. **Versions
-of the layout**:
+The fields are those of the dataclasses `Scores` with its `Options`, `Share`, `Extras`, `RecordFields`, `Site`,
+`PartOf`, `Coverage`, `CallSite`, `Tokens` and `Patches` (`headwise.records.fields`): a field added to one of them is in
+the files. **Versions of the layout**:
 
     1  the first one
     2  records may have names for their rows and columns
@@ -31,13 +31,16 @@ from typing import TYPE_CHECKING, Any, NewType
 import torch
 from torch import Tensor
 
+from headwise.call import Scores, Share
+from headwise.errors import RecordError
 from headwise.masks import Mask
 from headwise.masks.description import describe
 from headwise.records.coverage import CallSite
 from headwise.records.fields import stored_fields
-from headwise.records.record import AttentionRecord
+from headwise.records.record import AttentionRecord, Extras
 from headwise.records.site import Site
-from headwise.records.tensor_file import write_tensors
+from headwise.records.tensor_file import Pieced, write_tensors
+from headwise.records.whole import WholeRecord
 
 if TYPE_CHECKING:
     from headwise.records.seen import Seen
@@ -53,24 +56,52 @@ class RecordFields:
     """What a record holds beside its scores and its extras."""
 
     site: Site | None
+    share: Share | None = dataclasses.field(default=None, metadata={"since": 3})
     row_names: Names | None = dataclasses.field(default=None, metadata={"since": 2})
     col_names: Names | None = dataclasses.field(default=None, metadata={"since": 2})
 
 
-def save(seen: Seen, path: str | Path) -> None:
+@dataclasses.dataclass(frozen=True)
+class PartOf:
+    """Which part of a run a file is, where several processes wrote one each."""
+
+    run: str  # the same in all of its parts, and in no other run's
+    number: int  # from 0
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.number < self.count:
+            raise RecordError(f"part: expected a number below {self.count}. Received: number={self.number}")
+
+    @property
+    def file_name(self) -> str:
+        """Of the part, in the folder of all: the names are in the order of the numbers."""
+        return f"{self.number:0{len(str(self.count - 1))}}-of-{self.count}.hw"
+
+
+def save(seen: Seen, path: str | Path, part: PartOf | None = None) -> None:
     """Write all records, the coverage and the tokens to `path`.
 
     It needs no memory besides the records' own, except for a mask that is a predicate (`masks.from_predicate`): a file
     holds no code, so its answers are stored, one bit a pair of query and key, and it is read as a mask of those.
+    The records are put together from their parts while they are written (`WholeRecord`).
 
     Raises:
         FileError: the file cannot be written. An older file of that name is then left as it was.
         RecordError: a record that was changed in place, or has a tensor of a dtype that files do not have.
     """
+    write_tensors(Path(path), *in_file(seen, part))
+
+
+def in_file(seen: Seen, part: PartOf | None = None) -> tuple[dict[str, Tensor | Pieced], dict[str, str]]:
+    """The tensors and the metadata of a file."""
     writer = _Writer()
     coverage = seen.coverage()
+    if part is not None:
+        writer.version = 3
     text = writer.json(
         {
+            **({} if part is None else {"part": part}),
             "records": [writer.record(record, f"records.{i}") for i, record in enumerate(seen.records)],
             "masks": writer.masks,
             "names": list(writer.names),
@@ -80,7 +111,7 @@ def save(seen: Seen, path: str | Path) -> None:
     if seen.tokens is not None or seen.source_tokens is not None:
         tokens = writer.json({"target": seen.tokens, "source": seen.source_tokens})
         writer.tensors[TOKENS] = torch.frombuffer(bytearray(tokens.encode()), dtype=torch.uint8)
-    write_tensors(Path(path), writer.tensors, {"headwise": str(writer.version), "description": text})
+    return writer.tensors, {"headwise": str(writer.version), "description": text}
 
 
 class _Writer:
@@ -88,7 +119,7 @@ class _Writer:
 
     def __init__(self) -> None:
         self.version = 1
-        self.tensors: dict[str, Tensor] = {}  # name -> tensor
+        self.tensors: dict[str, Tensor | Pieced] = {}  # name -> tensor
         self.masks: list[dict[str, Any]] = []
         self.names: dict[tuple[str, ...], int] = {}  # names -> place
         self._tensor_names: dict[tuple[object, ...], str] = {}
@@ -104,7 +135,7 @@ class _Writer:
             value = getattr(x, field.name)
             if field.since == 1 or (value is not field.default and value != field.default):
                 self.version = max(self.version, field.since)
-                found[field.name] = _unexpanded(value) if field.broadcasts and value is not None else value
+                found[field.name] = _unexpanded(value) if field.broadcasts and isinstance(value, Tensor) else value
         return found
 
     def call_site(self, site: CallSite) -> object:
@@ -113,10 +144,23 @@ class _Writer:
         return [*found.values()] if all(fields[name].since == 1 for name in found) else found
 
     def record(self, record: AttentionRecord, prefix: str) -> dict[str, Any]:
-        entry = self.plain(record.call) | self.plain(record.extras) | self.plain(record, RecordFields)
+        if isinstance(record, WholeRecord):
+            fields = record.fields()
+            entry = self.plain(fields, Scores) | self.plain(fields, Extras)
+        else:
+            entry = self.plain(record.call) | self.plain(record.extras)
+        entry |= self.plain(record, RecordFields)
         for name, value in entry.items():
             if isinstance(value, Tensor):
                 entry[name] = self._keep(f"{prefix}.{name}", value)
+            elif isinstance(value, Pieced):
+                entry[name] = f"{prefix}.{name}"
+                self.tensors[entry[name]] = value
+            elif isinstance(value, Share):
+                entry[name] = {
+                    each: self._keep(f"{prefix}.{name}.{each}", x) if isinstance(x, Tensor) else x
+                    for each, x in self.plain(value).items()
+                }
             elif isinstance(value, Mask):
                 entry[name] = self._mask(value, *record.shape[2:])
             elif isinstance(value, tuple):

@@ -7,6 +7,7 @@ checks its arguments, and a mask is rebuilt from data. Nothing is executed.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,19 @@ import torch
 from torch import Tensor
 
 from headwise import shapes
-from headwise.call import Scores, make_call
+from headwise.call import Scores, Share, make_call
 from headwise.errors import FileError, HeadwiseError, RecordError, brief, shortened
 from headwise.masks import Mask
 from headwise.masks.description import rebuild
+from headwise.masks.picked import Picked
 from headwise.records.coverage import Coverage
 from headwise.records.fields import FieldReader, stored_fields
+from headwise.records.names import listed
 from headwise.records.record import AttentionRecord, Extras
-from headwise.records.saving import TOKENS, VERSION, Names, RecordFields
+from headwise.records.saving import TOKENS, VERSION, Names, PartOf, RecordFields
 from headwise.records.seen import Seen
 from headwise.records.tensor_file import TensorFile, parse_json
+from headwise.records.whole import Here, WholeRecord
 from headwise.text import Tokens
 
 
@@ -33,6 +37,7 @@ class _Description:
     masks: tuple[dict, ...]
     coverage: Coverage
     names: tuple[tuple[str, ...], ...] = ()
+    part: PartOf | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,19 +49,71 @@ class _Sides:
 def load(path: str | Path, *, verify: bool = False) -> Seen:
     """The records that `seen.save(path)` wrote, at once: the file is mapped, and what is not asked for is not read.
 
+    A folder with a part of each of several processes (`headwise.parallel.joined`) is opened as the whole: a question is
+    answered by the parts that have its rows. What needs all queries and keys of a layer, such as a page, puts them
+    together in memory then. A part alone opens too, as the rows of its process.
+
     The tensors are on the CPU. Do not change the file while they are in use (saving to the same path makes a new file,
     and so is safe). What is changed in memory does not reach the file. Fields that only a newer headwise knows are
     ignored, with a note in `seen.coverage()`.
 
     Args:
-        path: the file.
+        path: the file, or the folder of all parts.
         verify: read all of it now, and compare every tensor with the checksum that was stored with it.
 
     Raises:
-        FileError: the file is missing, cannot be read, holds no records, is damaged, or needs a newer headwise.
+        FileError: the file is missing, cannot be read, holds no records, is damaged, or needs a newer headwise; some
+            parts are missing, or the folder holds something else too.
         RecordError: what the file says about its records does not fit together.
     """
     path = Path(path)
+    if path.is_dir():
+        return _of_folder(path, verify)
+    seen, part = _of_file(path, verify)
+    if part is not None:  # the tokens are those of the whole
+        seen._tokens = seen._source_tokens = None
+    return seen
+
+
+def _of_folder(folder: Path, verify: bool) -> Seen:
+    """The whole, from the parts."""
+    files = sorted(folder.glob("*.hw"))
+    found = {path: _of_file(path, verify) for path in files}
+    parts = {path: part for path, (_, part) in found.items() if part is not None}
+    if not parts:
+        raise FileError(f"{folder} holds no parts of records: expected a file .hw of each process. Received: a folder")
+    runs: dict[tuple[str, int], dict[int, Path]] = {}
+    for path, part in parts.items():
+        runs.setdefault((part.run, part.count), {}).setdefault(part.number, path)
+    (run, count), kept = max(runs.items(), key=lambda item: len(item[1]))
+    foreign = [path.name for path in files if path not in kept.values()]
+    if foreign:
+        raise FileError(
+            f"{folder}: expected the parts of one run, which are {listed([path.name for path in kept.values()])}. "
+            f"Received also: {listed(foreign)}. Move the others away"
+        )
+    if len(kept) < count:
+        missing = (PartOf(run, number, count).file_name for number in range(count) if number not in kept)
+        names = list(itertools.islice(missing, 8))
+        more = f" and {count - len(kept) - len(names):,} more" if count - len(kept) > len(names) else ""
+        raise FileError(
+            f"{folder}: expected the {count:,} parts of its run. Received: {len(kept):,}. "
+            f"Missing: {', '.join(names)}{more}. Copy them into the folder"
+        )
+    seen = [found[kept[number]][0] for number in range(count)]
+    layers = [len(each.records) for each in seen]
+    if len(set(layers)) > 1:
+        raise RecordError(f"{folder} does not fit together: its parts have {listed(list(map(str, layers)))} records")
+    try:
+        whole = Seen([WholeRecord(Here(each)) for each in zip(*seen, strict=True)], seen[0].coverage())
+    except RecordError as error:
+        raise RecordError(f"{folder} does not fit together: {error}") from error
+    whole._tokens, whole._source_tokens = seen[0]._tokens, seen[0]._source_tokens
+    return whole
+
+
+def _of_file(path: Path, verify: bool) -> tuple[Seen, PartOf | None]:
+    """What a file holds, and which part of a run it is."""
     file = TensorFile(path)
     version = file.metadata.get("headwise", "")
     if not (version.isascii() and version.isdecimal() and 0 < len(version) < 10):
@@ -87,7 +144,7 @@ def load(path: str | Path, *, verify: bool = False) -> Seen:
         raise RecordError(f"{path} does not fit together: {error}") from error
     if reader.fields.ignored:
         seen._coverage = dataclasses.replace(seen._coverage, notes=(*seen._coverage.notes, reader.note()))
-    return seen
+    return seen, reader.part
 
 
 _RECORD = stored_fields(Scores) | stored_fields(Extras) | stored_fields(RecordFields)
@@ -102,6 +159,10 @@ class _Reader:
         self._said = self.fields.read(_Description, description)
         self._masks: dict[tuple[int, int, int], Mask] = {}
 
+    @property
+    def part(self) -> PartOf | None:
+        return self._said.part
+
     def seen(self) -> Seen:
         return Seen([self._record(entry) for entry in self._said.records], self._said.coverage)
 
@@ -115,13 +176,15 @@ class _Reader:
         values = self.fields.values(_RECORD, entry, "record")
         own = {name: values.pop(name) for name in stored_fields(RecordFields)}
         extras = Extras(**{name: values.pop(name) for name in stored_fields(Extras)})
-        q, k, mask = (values.pop(name) for name in ("q", "k", "mask"))
+        q, k, mask, share = (*(values.pop(name) for name in ("q", "k", "mask")), own.pop("share"))
         v = k if extras.v is None else extras.v
         with torch.autocast("cpu", enabled=False):  # which would change their dtype
             shapes.check_qkv(q, k, v)
             mask = None if mask is None else self._mask(mask, q, k)
             call = make_call(q, k, v, mask=mask, **values)
         _check_dims(extras, dict(zip("BHQGKE", (*q.shape[:3], *k.shape[1:3], v.shape[3]), strict=True)))
+        if share is not None:
+            call = dataclasses.replace(call, share=_checked(share, call))
         record = AttentionRecord(call, **own)
         record.extras = extras
         return record
@@ -140,6 +203,22 @@ class _Reader:
         if key not in self._masks:
             self._masks[key] = rebuild(self._said.masks[place], *key[1:], self._find)
         return self._masks[key]
+
+
+def _checked(share: Share, call: Scores) -> Share:
+    """The share with the mask of the whole. RecordError unless it fits the call."""
+    for name, x, size in (("rows", share.rows, call.shape[2]), ("cols", share.cols, call.shape[3])):
+        fits = x.dtype == torch.int64 and x.shape == (size,) and bool((x.diff() > 0).all())
+        if not fits or (size and not 0 <= int(x[0]) <= int(x[-1]) < share.length):
+            raise RecordError(
+                f"share: expected {size} {name} of {share.length} that rise. Received: {name}={x.dtype} {list(x.shape)}"
+            )
+    if call.mask is None:
+        return share
+    mask = call.mask
+    if not (isinstance(mask, Picked) and torch.equal(mask.rows, share.rows) and torch.equal(mask.cols, share.cols)):
+        raise RecordError(f"share: expected the mask of its rows and columns. Received: mask={brief(mask)}")
+    return dataclasses.replace(share, mask=mask.part)
 
 
 def _place(what: str, place: object, count: int) -> int:

@@ -202,7 +202,7 @@ def rows_of(seen: Seen, record: AttentionRecord, row: Place | None = None, *, ca
     shown = [column.name for column in columns().values() if column.heading]
     found = ask(record, kind)
     if row is not None:
-        found.lse = found.lse.where(_only_row(seen, record, row, called), math.nan)
+        found.lse = found.lse.where(_only_row(seen, record, row, called).to(found.lse.device), math.nan)
     empty = not (q_len and k_len)
     alone = None if empty or row is not None else _alone(found)
     means = {} if empty else {name: mean.tolist() for name, mean in numbers(found, kind, (0, 2)).items()}
@@ -247,8 +247,7 @@ def _only_row(seen: Seen, record: AttentionRecord, row: Place, called: str) -> T
     batch, _, q_len, _ = record.shape
     tokens: Sequence[Tokens | None] = seen.axes(record)[0] or [None] * batch
     places = [positions(place_of(row, one, called), q_len, called)[0] for one in tokens]
-    device = record.q.device
-    return torch.arange(q_len, device=device) == torch.tensor(places, device=device)[:, None, None]
+    return torch.arange(q_len, device="cpu") == torch.tensor(places, device="cpu")[:, None, None]
 
 
 def _label(labels: Sequence[str] | None, place: int) -> str:

@@ -11,6 +11,7 @@ leaves half a file when it is interrupted; this one needs no memory and replaces
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -18,7 +19,7 @@ import math
 import mmap
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -50,7 +51,32 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 # --- Writing ----------------------------------------------------------------------------------------------------------
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+@dataclasses.dataclass(frozen=True)
+class Pieced:
+    """A tensor that is made piece by piece while it is written, in the order of its elements."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    pieces: Callable[[], Iterator[Tensor]]  # of about PIECE bytes at most
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.itemsize
+
+
+Tensors = Mapping[str, Tensor | Pieced]
+
+
+def in_file_order(tensors: Tensors) -> dict[str, Tensor | Pieced]:
+    """Wide dtypes first: each tensor then begins at a multiple of its item's size."""
+    return dict(sorted(tensors.items(), key=lambda item: -item[1].itemsize))
+
+
+def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> None:
     """Write a file that replaces `path` when it is complete: until then, and after an error, `path` is the old file.
 
     Raises:
@@ -62,8 +88,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
             raise RecordError(
                 f"{name} cannot be saved: expected {', '.join(map(str, _NAMES))}. Received: {name}={x.dtype}"
             )
-    # Wide dtypes first: each tensor then begins at a multiple of its item's size.
-    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].itemsize))
+    tensors = in_file_order(tensors)
     try:
         with replacing(path) as part, part.open("wb") as file:
             blank = _header(tensors, metadata, dict.fromkeys(tensors, 0))
@@ -79,7 +104,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         raise FileError(f"cannot write {path}: {reason}; choose another file") from error
 
 
-def _header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], crcs: Mapping[str, int]) -> bytes:
+def _header(tensors: Tensors, metadata: Mapping[str, str], crcs: Mapping[str, int]) -> bytes:
     """The header. Its length does not depend on the checksums, so it can be written again when they are known."""
     crc32 = json.dumps({name: f"{crc:08x}" for name, crc in crcs.items()}, separators=(",", ":"))
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata, "crc32": crc32}}
@@ -104,10 +129,10 @@ def _checksum(header: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps({**header, "__metadata__": said}, sort_keys=True).encode()).hexdigest()
 
 
-def _write(file: BinaryIO, x: Tensor) -> int:
+def _write(file: BinaryIO, x: Tensor | Pieced) -> int:
     """Write the bytes of a tensor on any device, in row-major order; returns their CRC-32."""
     crc = 0
-    for piece in _pieces(x.detach()):
+    for piece in x.pieces() if isinstance(x, Pieced) else _pieces(x.detach()):
         data = piece.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
         crc = zlib.crc32(data, crc)
         file.write(data)

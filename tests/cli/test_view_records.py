@@ -18,6 +18,7 @@ from headwise.records import AttentionRecord, Seen, Site
 from headwise.viewer import Input
 from headwise.viewer.changes import Asked, Change
 from headwise.viewer.live import Live
+from tests.records.parting import record_of, split, whole_call, write
 
 from .conftest import Run, contents, refused
 
@@ -50,6 +51,26 @@ def facts(path: Path) -> dict[str, Any]:
 
 def layers(page: dict[str, Any]) -> list[str]:
     return [layer["expression"] for layer in page["inputs"][0]["stacks"][0]["layers"]]
+
+
+def test_a_folder_of_parts_is_a_file_of_records(run: Run, tmp_path: Path) -> None:
+    """`view`, `stats`, `plot` and `worksheet` show what several processes wrote as they show one file."""
+    call = whole_call()
+    Seen([record_of(call)]).save(tmp_path / "one.hw")
+    write(tmp_path / "parts.hw", split(call))
+    told = {}
+    for name in ("one.hw", "parts.hw"):
+        shown = [
+            run("view", name),
+            run("stats", name),
+            run("plot", name, "--out", "found.svg"),
+            run("worksheet", name, "--head", "1", "--row", "9", "--col", "4"),
+        ]
+        assert [each.code for each in shown] == [0] * 4, shown
+        told[name] = shown[1].out, shown[3].out.replace(name, ""), layers(facts(tmp_path / "attention.html"))
+    assert told["one.hw"] == told["parts.hw"]
+    (tmp_path / "parts.hw" / "1-of-3.hw").unlink()
+    refused(run("view", "parts.hw"), "expected the 3 parts of its run", "Missing: 1-of-3.hw")
 
 
 def test_writes_the_page_of_a_file_and_says_what_is_in_it(run: Run, records: Path, tmp_path: Path) -> None:

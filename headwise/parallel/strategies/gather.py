@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from headwise.call import Share
 from headwise.parallel.exchange import needed_rows, rows_of, split
 from headwise.parallel.strategies.part import Cost, Part, Sizes
 
@@ -25,4 +26,5 @@ def attend(part: Part, local: Callable[..., Any]) -> Any:
     k, v = split(needed_rows(rows_of(part.k, part.v), part.routes, part.group), part.k, part.v)
     keys = part.routes.keys
     options = {**part.options, "bias": part.bias_of(keys), "slopes": None}
-    return local(part.q, k, v, mask=part.masked(keys, "gather"), **options)
+    share = Share(part.rows, keys, part.layout.length, part.mask)
+    return local(part.q, k, v, mask=part.masked(keys, "gather"), share=share, **options)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from headwise.call import Scores
 from headwise.records.statistics.part import WeightTile
 from headwise.records.statistics.statistic import Column, Statistic
 
 
 class Distance(Statistic):
-    """Σ_j A[i, j] |i - j| of each row, [B, H, Q], in tokens; the last query is at the position of the last key."""
+    """Σ_j A[i, j] |i - j| of each row, [B, H, Q], in tokens; the last query is at the position of the last key.
+
+    In a share of a longer sequence, positions are those of the whole.
+    """
 
     name = "distance"
     unit = "tokens"
@@ -18,16 +24,29 @@ class Distance(Statistic):
     column = Column("distance", within_sequence=True)
     native = ("distance",)
     of_steps = "rows"
+    of_shares = "rows"
 
     def begin(self) -> None:
         _, q_len, k_len = self.part.shape
+        share = self.part.share
+        if share is not None:
+            self.at = tuple(x.to(self.answer) for x in (share.rows, share.cols))
+            return
         self.offset = k_len - q_len  # the position of the first query
         self.rising = torch.arange(q_len + k_len + 1, dtype=self.answer.dtype, device=self.answer.device)
         self.falling = self.rising.flip(0)
         most = max((tile.rows for tile in self.part.ranges), default=0)
         self.apart = (self.rising[:most, None] - self.rising[:most]).abs()
 
+    def native_options(self, call: Scores) -> dict[str, Any] | None:
+        return {} if call.share is None else None
+
     def update(self, tile: WeightTile) -> None:
+        if self.part.share is not None:
+            of_rows, of_keys = self.at
+            far = (of_keys[tile.keys] - of_rows[tile.rows, None]).abs()
+            self.answer[:, tile.rows] = (tile.weights * far).sum(-1)
+            return
         # Away from the diagonal |i - j| is the sum of a number of the row and a number of the key. All terms are
         # positive, so nothing cancels.
         rows = tile.q_hi - tile.q_lo

@@ -21,6 +21,7 @@ class Entropy(Statistic):
     overwrites = "scores"
     native = ("entropy",)
     of_steps = "rows"
+    of_shares = "rows"
 
     def update(self, tile: WeightTile) -> None:
         torch.sum(tile.spread(), dim=-1, out=self.answer[:, tile.rows])

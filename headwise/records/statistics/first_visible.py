@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.call import Scores
+from headwise.call import Scores, Share
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.records.statistics.part import WeightTile
@@ -30,6 +30,7 @@ class FirstVisible(Statistic):
     column = Column("first visible")
     native = ("at_keys",)
     of_steps = "rows"
+    of_shares = "rows"
 
     first_keys: int = 1
 
@@ -39,7 +40,7 @@ class FirstVisible(Statistic):
 
     def begin(self) -> None:
         part = self.part
-        keys = self._keys(part.mask, *part.shape[1:])
+        keys = self._keys(part.mask, *part.shape[1:], part.share)
         self.visible = keys[part.b % keys.shape[0], part.heads.start % keys.shape[1]].tolist()
 
     def update(self, tile: WeightTile) -> None:
@@ -48,7 +49,7 @@ class FirstVisible(Statistic):
                 self.answer[:, tile.rows] += tile.weights[..., key - tile.k_lo]
 
     def native_options(self, call: Scores) -> dict[str, Any]:
-        return {"keys": self._keys(call.mask, *call.shape[2:])}
+        return {"keys": self._keys(call.mask, *call.shape[2:], call.share)}
 
     def of_step(self, call: Scores, answer: Tensor, before: int) -> tuple[Tensor, ...]:
         """And the first key that is visible, counted from 1; 0 where there is none."""
@@ -63,8 +64,15 @@ class FirstVisible(Statistic):
         of_all = first.masked_fill(first == 0, k_len + 1).amin(2, keepdim=True)
         return torch.where(first == of_all, answer, 0.0)
 
-    def _keys(self, mask: Mask | None, q_len: int, k_len: int) -> Tensor:
-        """The first keys that are visible, int64 [B|1, H|1, first_keys]; -1 where there are no more."""
+    def _keys(self, mask: Mask | None, q_len: int, k_len: int, share: Share | None = None) -> Tensor:
+        """The first keys that are visible, int64 [B|1, H|1, first_keys]; -1 where there are no more.
+
+        Of a share, the columns of those that are visible in the whole; -1 also where it does not have them.
+        """
+        if share is not None:
+            keys, cols = self._keys(share.mask, share.length, share.length), share.cols.cpu()
+            at = torch.searchsorted(cols, keys).clamp_(max=len(cols) - 1)
+            return torch.where(cols[at] == keys, at, -1)
         most = min(self.first_keys, k_len)
         used = None if mask is None else mask.used_keys(q_len, k_len)  # bool [B|1, H|1, K]
         if used is None:

@@ -34,6 +34,7 @@ class KeysNeeded(Statistic):
     overwrites = "weights"
     native = ("needed",)
     of_steps = "rows"
+    of_shares = "rows"
 
     share: float = SHARE
 

@@ -19,6 +19,7 @@ class LearnedSink(Statistic):
     sentence = "The weight on the learned sink."
     native = ("highest", "log_sum")
     of_steps = "rows"
+    of_shares = "rows"
 
     def empty(self, call: Scores) -> Tensor:
         weight: Tensor = super().empty(call)

@@ -20,6 +20,7 @@ class LogSumExp(Statistic):
     sentence = "The logarithm of the sum of a query's exponentiated scores."
     native = ("highest", "log_sum")
     of_steps = "rows"
+    of_shares = "rows"
     nothing = EMPTY
 
     def empty(self, call: Scores) -> Tensor:

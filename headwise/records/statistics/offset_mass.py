@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from headwise.call import Scores
@@ -35,6 +36,7 @@ class OffsetMass(Statistic):
     )
     native = ("at_offsets",)
     of_steps = "rows"
+    of_shares = "rows"
 
     offsets: Sequence[int] = (1,)
 
@@ -45,7 +47,21 @@ class OffsetMass(Statistic):
     def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
         return q_len, len(self.offsets)
 
+    def begin(self) -> None:
+        share = self.part.share
+        if share is not None:  # the column of each row's key, [Q, offsets]; that of no key is -1
+            rows, cols = (x.to(self.answer.device) for x in (share.rows, share.cols))
+            keys = rows[:, None] - torch.tensor(list(self.offsets), dtype=torch.long, device=rows.device)
+            at = torch.searchsorted(cols, keys).clamp_(max=len(cols) - 1)
+            self.columns = torch.where(cols[at] == keys, at, -1)
+
     def update(self, tile: WeightTile) -> None:
+        if self.part.share is not None:
+            at = self.columns[tile.rows]
+            here = (at >= tile.k_lo) & (at < tile.k_hi)
+            places = torch.where(here, at - tile.k_lo, 0).expand(len(tile.weights), -1, -1)
+            self.answer[:, tile.rows] = tile.weights.gather(2, places) * here
+            return
         _, q_len, k_len = self.part.shape
         for i, offset in enumerate(self.offsets):
             shift = tile.q_lo + k_len - q_len - offset - tile.k_lo  # row r of the tile looks at its key r + shift
@@ -55,8 +71,8 @@ class OffsetMass(Statistic):
                 start = tile.q_lo + first
                 self.answer[:, start : start + diagonal.shape[1], i] = diagonal
 
-    def native_options(self, call: Scores) -> dict[str, Any]:
-        return {"offsets": tuple(self.offsets)}
+    def native_options(self, call: Scores) -> dict[str, Any] | None:
+        return {"offsets": tuple(self.offsets)} if call.share is None else None
 
     def found_in(self, other: Statistic, answer: Tensor) -> Tensor | None:
         assert isinstance(other, OffsetMass)

@@ -129,6 +129,7 @@ class Part:
 
     def __init__(self, call: Scores, unit: Unit, rows: int | None) -> None:
         self.b, self.heads, self.mask, self._tiles = unit.b, unit.heads, call.mask, unit.tiles
+        self.share = call.share
         self.scores = _one_example(call, unit.b, unit.heads)
         _, n, q_len, k_len = self.scores.shape
         self.shape = n, q_len, k_len

@@ -6,7 +6,7 @@ import bisect
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -105,15 +105,70 @@ class Pooled(Statistic):
         return bisect.bisect_right(self.cuts, q_lo) - 1, bisect.bisect_left(self.cuts, q_hi)
 
 
+class _OfShare(Pooled):
+    """What some rows of a longer sequence give to the picture of the whole (`Scores.share`), [B, H, h, w] of that."""
+
+    over: ClassVar[Callable[..., Tensor]]
+    add_up: ClassVar[Callable[..., Tensor]]
+
+    def empty(self, call: Scores) -> Tensor:
+        _, q_len, k_len = call.whole
+        return call.q.new_zeros((*call.shape[:2], *self.shape(q_len, k_len)), dtype=call.dtype)
+
+    def begin(self) -> None:
+        share = self.part.share
+        assert share is not None
+        self.row_cells, self.col_cells = (
+            _cells(at, share.length, count)
+            for at, count in zip((share.rows, share.cols), self.answer.shape[1:], strict=True)
+        )
+
+    def update(self, tile: WeightTile) -> None:
+        strips = self.answer.new_zeros(*tile.weights.shape[:2], self.answer.shape[2])
+        for cell, lo, hi in _inside(self.col_cells, tile.k_lo, tile.k_hi):
+            strips[..., cell] = self.over(tile.weights[..., lo:hi], 2)
+        for cell, lo, hi in _inside(self.row_cells, tile.q_lo, tile.q_hi):
+            self.answer[:, cell] = self.add_up(self.answer[:, cell], self.over(strips[:, lo:hi], 1))
+
+    def finish(self) -> None:
+        pass
+
+
+class _MeanOfShare(_OfShare):
+    name = "pooled_mean"
+    of_shares = "sum"
+    over = staticmethod(torch.sum)
+    add_up = staticmethod(torch.add)
+
+    def finish(self) -> None:
+        assert self.part.share is not None
+        height, width = (
+            torch.tensor([hi - lo for lo, hi in _edges(self.part.share.length, count)], device=self.answer.device)
+            for count in self.answer.shape[1:]
+        )
+        self.answer /= height[:, None] * width
+
+
+class _MaxOfShare(_OfShare):
+    name = "pooled_max"
+    of_shares = "max"
+    over = staticmethod(torch.amax)
+    add_up = staticmethod(torch.maximum)
+
+
 class PooledMean(Pooled):
     """The matrix as a small picture, [B, H, h, w]: each cell the mean of its weights. See `Pooled`."""
 
     name = "pooled_mean"
     sentence = "The matrix as a small picture: each cell the mean of its weights."
     native = ("mean",)
+    of_shares = "sum"
     over_rows = staticmethod(torch.sum)
     over_keys = staticmethod(adaptive_avg_pool1d)
     join = staticmethod(torch.add)
+
+    def for_share(self) -> Statistic:
+        return _MeanOfShare(self.size)
 
     def update(self, tile: WeightTile) -> None:
         tile.received = self.add(tile).sum(1)  # cheaper than from the weights
@@ -132,12 +187,35 @@ class PooledMax(Pooled):
     name = "pooled_max"
     sentence = "The matrix as a small picture: each cell the largest of its weights."
     native = ("greatest",)
+    of_shares = "max"
     over_rows = staticmethod(torch.amax)
     over_keys = staticmethod(adaptive_max_pool1d)
     join = staticmethod(torch.maximum)
 
+    def for_share(self) -> Statistic:
+        return _MaxOfShare(self.size)
+
     def update(self, tile: WeightTile) -> None:
         self.add(tile)
+
+
+def _edges(length: int, count: int) -> list[tuple[int, int]]:
+    """The positions of each of `count` cells: [from, to)."""
+    return [(i * length // count, -(-(i + 1) * length // count)) for i in range(count)]
+
+
+def _cells(at: Tensor, length: int, count: int) -> list[tuple[int, int]]:
+    """Which of the positions `at`, that rise, are in each of `count` cells: [from, to)."""
+    edges = torch.tensor(_edges(length, count), dtype=at.dtype, device=at.device)
+    found: list[tuple[int, int]] = [(lo, hi) for lo, hi in torch.searchsorted(at, edges).tolist()]
+    return found
+
+
+def _inside(cells: list[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """(cell, from, to) of those that have something in [first, end), counted from `first`."""
+    for cell, (lo, hi) in enumerate(cells):
+        if max(lo, first) < min(hi, end):
+            yield cell, max(lo, first) - first, min(hi, end) - first
 
 
 @functools.lru_cache(maxsize=8)

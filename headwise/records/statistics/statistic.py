@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from headwise.call import Scores
+from headwise.call import Scores, Share
 
 if TYPE_CHECKING:
     from headwise.records.statistics.part import Part, WeightTile
@@ -69,6 +69,10 @@ class Statistic:
     #: What the answers to the steps of a generation are in the answer to all of its rows: "rows" (they stand one after
     #: the other), "keys" (the sum over the steps, for each key), or "" (the one does not follow from the others).
     of_steps: ClassVar[Literal["", "rows", "keys"]] = ""
+
+    #: The same of processes that share a sequence (`Scores.share`), each with some of its rows: "rows", or "sum" or
+    #: "max" of answers that all have the shape of the whole's (`in_whole`), or "" (it does not follow from theirs).
+    of_shares: ClassVar[Literal["", "rows", "sum", "max"]] = ""
     nothing: ClassVar[float] = 0.0  #: the answer to an empty row
 
     part: Part  #: which heads
@@ -77,6 +81,7 @@ class Statistic:
     def __init_subclass__(cls) -> None:
         # What is said of a class need not hold for one that changes it.
         cls.native, cls.of_steps = vars(cls).get("native", ()), vars(cls).get("of_steps", "")
+        cls.of_shares = vars(cls).get("of_shares", "")
 
     def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
         """The shape of the answer after B and H; by default one number for each query, [Q]."""
@@ -115,6 +120,16 @@ class Statistic:
     def found_in(self, other: Statistic, answer: Any) -> Any | None:
         """This answer, from that of another one of its class; None if that does not hold it. By default: the same."""
         return answer if vars(self) == vars(other) else None
+
+    # With `of_shares`.
+
+    def for_share(self) -> Statistic:
+        """What each process is asked where the answer to the whole is wanted."""
+        return self
+
+    def in_whole(self, answer: Any, share: Share) -> Any:
+        """The answer of a process, with keys as those of the whole."""
+        return answer
 
     # With `of_steps` = "rows".
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.call import Scores
+from headwise.call import Scores, Share
 from headwise.errors import ArgumentError
 from headwise.native.attend import MOST
 from headwise.records.statistics.part import WeightTile
@@ -49,6 +49,7 @@ class Top(Statistic):
 
     native = ("top_weights", "top_keys")
     of_steps = "rows"
+    of_shares = "rows"
 
     top: int = 8
 
@@ -73,6 +74,15 @@ class Top(Statistic):
         if (missing := weights.shape[-1] - count) > 0:  # all others are before the tile or after it
             others = torch.arange(missing, device=keys.device)
             keys[:, tile.rows, count:] = others.add_(span * (others >= tile.k_lo))
+
+    def in_whole(self, answer: Largest, share: Share) -> Largest:
+        weights, cols = answer.weights, share.cols.to(answer.keys.device)
+        missing = min(self.top, share.length) - weights.shape[-1]  # all keys that the process has are there
+        all_keys = torch.arange(share.length if missing > 0 else 0, device=cols.device)
+        others = all_keys[~torch.isin(all_keys, cols)][: max(0, missing)]
+        return Largest(
+            pad(weights, (0, len(others))), torch.cat([cols[answer.keys], others.expand(*weights.shape[:3], -1)], -1)
+        )
 
     def native_options(self, call: Scores) -> dict[str, Any] | None:
         top = min(self.top, call.shape[3])

@@ -1,0 +1,279 @@
+"""Records of a sequence that several processes share: asked of all at once, and saved in one file or one a process."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from headwise.errors import DtypeError, FileError, ParallelError, RecordError
+from headwise.parallel import exchange
+from headwise.parallel.agreement import agree
+from headwise.parallel.context import check_mesh
+from headwise.parallel.exchange import talking
+from headwise.records.coverage import Coverage
+from headwise.records.names import listed
+from headwise.records.record import AttentionRecord
+from headwise.records.saving import PartOf, in_file, save
+from headwise.records.seen import Seen
+from headwise.records.tensor_file import Pieced, in_file_order, write_tensors
+from headwise.records.whole import Answer, Plan, WholeRecord, share_of, told_of
+from headwise.registry import Bundle
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+def joined(seen: Seen, mesh: DeviceMesh) -> SharedSeen:
+    """The records of the whole sequence, of which each process has its rows. Every process calls it.
+
+    >>> with headwise.context_parallel(mesh, layout), headwise.watch(model) as seen:
+    ...     model(headwise.shard(x, layout, mesh), mask=mask)
+    >>> whole = headwise.parallel.joined(seen, mesh)
+    >>> whole[3].weights(rows=[5], cols=[0, 1, 2])                # [B, H, 1, 3], of the process that has row 5
+    >>> whole[3].entropy()                                        # [B, H, N], in the order of the sequence
+    >>> whole.save("run.hw")                                      # or whole.save("run.hw", parts=True)
+
+    The records stay where they are: nothing but the rows of what is asked travels, and every process gets the answer.
+    So every process asks the same, in the same order: `weights`, `statistics`, `summary`, `save`. What needs all
+    queries and keys in one process (`record.call`, a page, an analysis) raises RecordError: save the records, and open
+    the file.
+
+    Args:
+        seen: what this process watched inside `context_parallel`; or `Seen([record])`.
+        mesh: that of `context_parallel`.
+
+    Raises:
+        ParallelError: processes with other records, one with a record that is not of a shared sequence, or one that is
+            gone.
+        RecordError: on a process whose record is not of a shared sequence.
+    """
+    check_mesh(mesh)
+    if not isinstance(seen, Seen):
+        raise DtypeError(f"joined: expected what a watch has seen. Received: seen={type(seen).__name__}")
+    group = mesh.get_group()
+    told, failed = [], None
+    try:
+        told = [told_of(record) for record in seen.records]
+    except RecordError as error:
+        failed = error
+    agree("joined", {"number of records": len(seen.records)}, group, failed)
+    agree("joined", {"records": told}, group)
+    together = _Together(group)
+    shares = [share_of(record) for record in seen.records]
+    # Most layers have the rows of the one before, in every process.
+    again = [int(torch.equal(a.rows, b.rows)) for a, b in zip(shares[1:], shares, strict=False)]
+    known = [False, *together.reduced(torch.tensor(again), dist.ReduceOp.MIN).tolist()]
+    owners: list[Tensor] = []
+    for share, same in zip(shares, known, strict=False):
+        owners.append(owners[-1] if same else together.owner(share.rows, share.length))
+    parts = [_Processes(record, owner, together) for record, owner in zip(seen.records, owners, strict=True)]
+    return SharedSeen([WholeRecord(each) for each in parts], seen.coverage(), together)
+
+
+class SharedSeen(Seen):
+    """The records of a sequence that several processes hold: `joined` makes it."""
+
+    def __init__(self, records: Sequence[WholeRecord], coverage: Coverage, together: _Together) -> None:
+        super().__init__(records, coverage)
+        self._together = together
+
+    @property
+    def whole_records(self) -> list[WholeRecord]:
+        """All records."""
+        return [record for record in self.records if isinstance(record, WholeRecord)]
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[Bundle, Bundle]:
+        return {"text/plain": repr(self)}, {}  # a page needs all queries and keys in one process
+
+    def _copy(self, records: Sequence[AttentionRecord]) -> SharedSeen:
+        seen = SharedSeen([each for each in self.whole_records if each in records], self.coverage(), self._together)
+        seen._tokens, seen._source_tokens = self._tokens, self._source_tokens
+        return seen
+
+    def save(self, path: str | Path, *, parts: bool = False) -> None:
+        """Write everything to one file, or to a file for each process; `headwise.load(path)` opens both. All call it.
+
+        Args:
+            path: one file is written by the first process, on its machine. The rows come to it in pieces of about 16
+                MB, each key once.
+            parts: make `path` a folder in which each process writes the rows and keys that it has. On several machines,
+                copy the parts into one folder; one alone opens too. The tokens are in the part of the first process.
+
+        Raises:
+            FileError: it cannot be written, on the process that writes it; or the folder holds other files of records.
+            ParallelError: on the others, if one process cannot do its part.
+            RecordError: a record that cannot be represented.
+        """
+        failed = None
+        try:
+            for record in self.whole_records:
+                record.parts.own.check()
+        except RecordError as error:
+            failed = error
+        told = {"parts": parts, "records": [repr(each) for each in self.records]}
+        agree("save", told, self._together.group, failed)
+        if parts:
+            self._save_part(Path(path))
+        else:
+            self._save_whole(Path(path))
+
+    def _save_whole(self, path: Path) -> None:
+        together = self._together
+        tensors: dict[str, Tensor | Pieced] = {}
+        metadata: dict[str, str] = {}
+        failed = None
+        try:
+            tensors, metadata = in_file(self)
+        except ParallelError:  # all of them know
+            raise
+        except Exception as error:
+            failed = error
+        agree("save", {}, together.group, failed)
+        in_pieces = {name: x for name, x in in_file_order(tensors).items() if isinstance(x, Pieced)}
+        told = [(name, x.shape, x.dtype) for name, x in in_pieces.items()]
+        agree("save", {"tensors": told}, together.group)
+        with together.ending_alike():
+            if together.rank == 0:
+                write_tensors(path, tensors, metadata)
+            else:
+                for x in in_pieces.values():
+                    for _ in x.pieces():
+                        pass
+
+    def _save_part(self, folder: Path) -> None:
+        together = self._together
+        part = PartOf(together.from_first(secrets.token_hex(8)), together.rank, together.count)
+        own = Seen([record.parts.own for record in self.whole_records], self.coverage())
+        if together.rank == 0:
+            own._tokens, own._source_tokens = self._tokens, self._source_tokens
+        with together.ending_alike():
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise FileError(f"cannot make the folder {folder}: {(error.strerror or str(error)).lower()}") from error
+            names = {PartOf(part.run, number, part.count).file_name for number in range(part.count)}
+            if others := sorted(each.name for each in folder.glob("*.hw") if each.name not in names):
+                raise FileError(
+                    f"{folder}: expected a folder without other records. Received: {listed(others)}. Choose another "
+                    "folder, or move them away"
+                )
+            save(own, folder / part.file_name, part)
+
+
+class _Together:
+    """The processes, and what they do at once."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
+        self._device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+        self._ended = False
+
+    def rows(self, x: Tensor, counts: Sequence[int]) -> Tensor:
+        """The rows of all, [sum of counts, ...], those of the first process first."""
+        return torch.cat(exchange.all_gather(self._sent(x), list(counts), self.group)).to(x.device)
+
+    def to_first(self, x: Tensor, counts: Sequence[int]) -> Tensor:
+        """The same on the first process; on the others nothing."""
+        nowhere = [0] * self.count
+        sends, receives = [len(x), *nowhere[1:]], list(counts) if self.rank == 0 else nowhere
+        return exchange.all_to_all(self._sent(x), sends, receives, self.group)
+
+    def reduced(self, x: Tensor, how: Any) -> Tensor:
+        """The sum or the maximum over the processes."""
+        found = self._sent(x).clone()
+        with talking(self.group):
+            dist.all_reduce(found, how, group=self.group)
+        return found.to(x.device)
+
+    def from_first(self, text: str) -> str:
+        """The text of the first process, in ASCII and of the same length everywhere."""
+        found = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self._device)
+        with talking(self.group):
+            dist.broadcast(found, group=self.group, group_src=0)
+        return bytes(found.tolist()).decode()
+
+    def owner(self, rows: Tensor, length: int) -> Tensor:
+        """int64 [N]: the process of each row. ParallelError on all, unless each row is with one process."""
+        told = torch.zeros(2, length, dtype=torch.long)
+        told[0, rows], told[1, rows] = 1, self.rank
+        held, owner = self.reduced(told, dist.ReduceOp.SUM)
+        if bool((held != 1).any()):
+            row = int((held != 1).nonzero()[0, 0])
+            raise ParallelError(
+                f"joined: expected each row in one process. Received: row {row} of {length} in {int(held[row])}. Every "
+                "process gives the records of the same run"
+            )
+        return owner
+
+    def go_on(self, failed: BaseException | None) -> None:
+        """Nothing, if all processes can go on; else what failed here, or a ParallelError."""
+        told = self.reduced(torch.tensor([0 if failed is None else self.rank + 1]), dist.ReduceOp.MAX)
+        if not int(told):
+            return
+        self._ended = True
+        raise failed or ParallelError(
+            f"save: process {int(told) - 1} cannot do its part. Look at the error of that process, and save again"
+        )
+
+    @contextmanager
+    def ending_alike(self) -> Iterator[None]:
+        """If one process fails inside, all of them do, in their next `go_on`. At the end they wait for each other."""
+        self._ended, failed = False, None
+        try:
+            yield
+        except Exception as error:
+            if self._ended:  # all of them know
+                raise
+            failed = error
+        self.go_on(failed)
+
+    def _sent(self, x: Tensor) -> Tensor:
+        return x.detach().to(self._device).contiguous()
+
+
+class _Processes:
+    """The parts of a record with each process: `Parts`."""
+
+    def __init__(self, own: AttentionRecord, owner: Tensor, together: _Together) -> None:
+        self.own, self.owner, self.count = own, owner, together.count
+        self._together = together
+        self._name = own.site.name if own.site else "record"
+
+    def ask(self, question: Mapping[str, object], plan: Plan) -> Answer:
+        counts: Sequence[int] = ()
+        answer, failed = Answer(), None
+        try:
+            counts, work = plan()
+            answer = work(self.own)
+        except Exception as error:  # whatever it is, the others wait for an answer
+            failed = error
+        agree(self._name, question, self._together.group, failed)
+        return Answer(
+            [self._together.rows(x, counts) for x in answer.rows],
+            [self._together.reduced(x, dist.ReduceOp.SUM) for x in answer.sums],
+            [self._together.reduced(x, dist.ReduceOp.MAX) for x in answer.maxima],
+        )
+
+    def collect(self, work: Callable[[AttentionRecord], Tensor], counts: Sequence[int], like: Tensor) -> Tensor:
+        rows, failed = like[:0], None
+        try:
+            rows = work(self.own) if counts[self._together.rank] else rows
+        except Exception as error:
+            failed = error
+        self._together.go_on(failed)
+        return self._together.to_first(rows, counts)
+
+    def whole(self, fields: Callable[[], SimpleNamespace]) -> NoReturn:
+        raise RecordError(
+            f"{self._name}: its queries and keys are with {self.count} processes, which answer for weights and "
+            "statistics. For anything else save the records, and open the file with headwise.load in one process"
+        )

@@ -1,0 +1,437 @@
+"""`WholeRecord`: the record of a sequence of which several records, the parts, have some rows each.
+
+The parts are those of several processes (`headwise.parallel.joined`) or of several files (`headwise.load` of a
+folder). What is asked of the whole is asked of every part, which answers for its rows, and the answers are put in the
+order of the sequence. Whoever has the parts brings the answers together: `Parts.ask`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+import torch
+from torch import Tensor
+
+from headwise.call import Scores, Share
+from headwise.errors import ArgumentError, RecordError
+from headwise.masks import Mask
+from headwise.options import OPTIONS
+from headwise.records.computed import ComputedRecord
+from headwise.records.fields import stored_fields
+from headwise.records.record import AttentionRecord, Choice, Extras, positions
+from headwise.records.statistics import Statistic
+from headwise.records.statistics.statistic import mapped, tensors_of
+from headwise.records.tensor_file import PIECE, Pieced
+from headwise.softmax import EMPTY
+
+# The dimensions of the tensors of a record.
+DIMS = {"q": "BHQD", "k": "BGKD", **{name: option.dims for name, option in OPTIONS.items()}}
+DIMS |= {name: field.dims for name, field in stored_fields(Extras).items()}
+
+
+class Answer(NamedTuple):
+    """What a part says, and what all of them say together."""
+
+    rows: Sequence[Tensor] = ()  # [its rows of those that were asked for, …] each; together, those of part 0 first
+    sums: Sequence[Tensor] = ()  # together: added
+    maxima: Sequence[Tensor] = ()  # together: the largest
+
+
+Work = Callable[[AttentionRecord], Answer]
+Plan = Callable[[], tuple[Sequence[int], Work]]  # how many rows each part has of those asked for, and what it does
+
+
+class Parts(Protocol):
+    """The records that have the rows of one sequence, wherever they are."""
+
+    own: AttentionRecord  # one of them, from which what all have in common is read
+    owner: Tensor  # int64 [N]: the number of the part of each row
+    count: int
+
+    def ask(self, question: Mapping[str, object], plan: Plan) -> Answer:
+        """The answer of all. What goes wrong in `plan` or in the work of one part ends the question for all."""
+
+    def collect(self, work: Callable[[AttentionRecord], Tensor], counts: Sequence[int], like: Tensor) -> Tensor:
+        """The rows of all, [sum of counts, …], where a file is written; elsewhere nothing needs to be in them.
+
+        `like` has the shape of the rows after the first dimension, and their dtype.
+        """
+
+    def whole(self, fields: Callable[[], SimpleNamespace]) -> SimpleNamespace:
+        """`fields()`, with every `Pieced` as a tensor. RecordError where they cannot be in one place."""
+
+
+class Here:
+    """Parts that this process has all of.
+
+    Raises:
+        RecordError: they are not the parts of one record.
+    """
+
+    def __init__(self, records: Sequence[AttentionRecord]) -> None:
+        self._records = list(records)
+        self.own, self.count = self._records[0], len(self._records)
+        told = [told_of(record) for record in self._records]
+        for number in range(self.count):
+            if told[number] != told[0]:
+                name, one, other = next(
+                    (key, a, b) for (key, a), b in zip(told[0].items(), told[number].values(), strict=True) if a != b
+                )
+                raise RecordError(f"parts 0 and {number} are not of one record: {name}={one} and {other}")
+            if share_of(self._records[number]).mask != share_of(self.own).mask:
+                raise RecordError(f"parts 0 and {number} are not of one record: their masks differ")
+        length, there = share_of(self.own).length, sum(record.shape[2] for record in self._records)
+        if there < length:
+            raise RecordError(f"the {self.count} parts have {there:,} of {length:,} rows")
+        self.owner = torch.full((length,), -1, dtype=torch.long)
+        for number, record in enumerate(self._records):
+            rows = share_of(record).rows
+            if bool((self.owner[rows] >= 0).any()):
+                raise RecordError(f"part {number} has rows that another one has too")
+            self.owner[rows] = number
+        self._found: SimpleNamespace | None = None
+
+    def ask(self, question: Mapping[str, object], plan: Plan) -> Answer:
+        counts, work = plan()
+        asked = [record for record, count in zip(self._records, counts, strict=True) if count] or [self.own]
+        found = [work(record) for record in asked]
+        return Answer(
+            [torch.cat(each) for each in zip(*(one.rows for one in found), strict=True)],
+            [functools.reduce(torch.add, each) for each in zip(*(one.sums for one in found), strict=True)],
+            [functools.reduce(torch.maximum, each) for each in zip(*(one.maxima for one in found), strict=True)],
+        )
+
+    def collect(self, work: Callable[[AttentionRecord], Tensor], counts: Sequence[int], like: Tensor) -> Tensor:
+        return torch.cat([like[:0], *(work(each) for each, count in zip(self._records, counts, strict=True) if count)])
+
+    def whole(self, fields: Callable[[], SimpleNamespace]) -> SimpleNamespace:
+        if self._found is None:
+            made = vars(fields())
+            self._found = SimpleNamespace(**{name: _in_memory(x) for name, x in made.items()})
+        return self._found
+
+
+def told_of(record: AttentionRecord) -> dict[str, object]:
+    """What the parts of one record have in common."""
+    share, site = share_of(record), record.site
+    batch, heads, _, _ = record.shape
+    told = {"layer": site and site.name, "call": site and site.call, "B": batch, "H": heads, "length": share.length}
+    if isinstance(record, ComputedRecord):
+        return {**told, "kept": "statistics"}
+    values = {name: getattr(record.call, name) for name in stored_fields(Scores) if name != "mask"}
+    values |= {name: record.extras.unchanged(name) for name in stored_fields(Extras)}
+    for name, x in values.items():
+        if isinstance(x, Tensor):
+            sizes = zip(DIMS[name][-x.ndim :], x.shape, strict=True)
+            values[name] = x.dtype, [size for dim, size in sizes if dim not in "QK"]
+    return told | values
+
+
+def share_of(record: AttentionRecord) -> Share:
+    """Which rows a part has. RecordError if it is no part."""
+    share = record.share
+    if share is None:
+        where = f"{record.site.name}: " if record.site else ""
+        raise RecordError(
+            f"{where}expected a record of a shared sequence. Received: one of this process alone. The call was not "
+            "made by headwise.attention inside context_parallel, or an edit gave it another mask"
+        )
+    return share
+
+
+class WholeRecord(AttentionRecord):
+    """The record of a whole sequence, [B, H, N, N], from its parts. It answers as the record of one process would.
+
+    Rows and columns are positions of the sequence. A question for some rows is answered by the parts that have them.
+    """
+
+    _computed = ()
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts, self.site = parts, parts.own.site
+        batch, heads, _, _ = parts.own.shape
+        # Known from here on: where the record of one part cannot answer any more, all parts are to hear of it (`ask`).
+        self._shape = batch, heads, len(parts.owner), len(parts.owner)
+        self._mask = share_of(parts.own).mask
+        self.row_names = self.col_names = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(B, H, N, N)"""
+        return self._shape
+
+    @property
+    def share(self) -> None:
+        """None: it is whole."""
+        return None
+
+    @property
+    def mask(self) -> Mask | None:
+        """The mask of the whole sequence; None = every query sees every key."""
+        return self._mask
+
+    @property
+    def call(self) -> Scores:
+        """Queries, keys and options of the whole sequence. RecordError if they are with several processes."""
+        found = self.parts.whole(self.fields)
+        return Scores(found.q, found.k, mask=found.mask, **{name: getattr(found, name) for name in OPTIONS})
+
+    @property
+    def extras(self) -> Extras:  # type: ignore[override]
+        """Those of the whole sequence."""
+        found = self.parts.whole(self.fields)
+        return Extras(**{name: getattr(found, name) for name in stored_fields(Extras)})
+
+    @property
+    def lse(self) -> Tensor:
+        """As in `AttentionRecord`."""
+        return self._ask("lse")
+
+    def __repr__(self) -> str:
+        batch, heads, length, _ = self.shape
+        return f"WholeRecord(B={batch}, H={heads}, N={length}, of {self.parts.count} parts, mask={self.mask!r})"
+
+    # Weights.
+
+    def scores(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
+        """As in `AttentionRecord`; -inf also for keys that the mask forbids to all rows of a part."""
+        return self._tile("scores", rows, cols, heads, EMPTY)
+
+    def weights(
+        self, rows: Choice = None, cols: Choice = None, heads: Choice = None, *, rounded: bool = False
+    ) -> Tensor:
+        """The attention weights of a tile, [B, heads, rows, cols], as in `AttentionRecord`."""
+        return self._tile("weights", rows, cols, heads, 0.0, **({"rounded": True} if rounded else {}))
+
+    def used_weights(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
+        """As in `AttentionRecord`."""
+        return self._tile("used_weights", rows, cols, heads, 0.0)
+
+    def rounding_bound(self, rows: Choice = None, heads: Choice = None) -> Tensor:
+        """As in `AttentionRecord`."""
+        return self._tile("rounding_bound", rows, None, heads, 0.0)
+
+    def _tile(self, name: str, rows: Choice, cols: Choice, heads: Choice, empty: float, **more: Any) -> Tensor:
+        _, all_heads, length, _ = self.shape
+
+        def plan() -> tuple[Sequence[int], Work]:
+            queries = torch.tensor(positions(rows, length, "rows"), dtype=torch.long)
+            keys = None if cols is None else torch.tensor(positions(cols, length, "cols"), dtype=torch.long)
+            positions(heads, all_heads, "heads")
+
+            def work(part: AttentionRecord) -> Answer:
+                share = share_of(part)
+                at, mine = _places(queries, share.rows)
+                some: dict[str, Any] = {"rows": at[mine].tolist(), "heads": heads, **more}
+                if keys is None:
+                    tile, there = getattr(part, name)(**some), share.cols
+                else:
+                    at, has = _places(keys, share.cols)
+                    tile, there = getattr(part, name)(cols=at[has].tolist(), **some), has.nonzero()[:, 0]
+                size = length if keys is None else len(keys)
+                out = tile.new_full((*tile.shape[:3], size), empty).index_copy_(3, there.to(tile.device), tile)
+                return Answer([out.movedim(2, 0)])
+
+            return self._counts(queries), work
+
+        choices = {"rows": rows, "cols": cols, "heads": heads}
+        said = {name: list(x) if isinstance(x, Iterable) else x for name, x in choices.items()}
+        found = self.parts.ask({"asked": name, **said, **more}, plan)
+        return self._in_order(found.rows[0], torch.tensor(positions(rows, length, "rows"), dtype=torch.long))
+
+    def _counts(self, rows: Tensor) -> list[int]:
+        """How many of these rows each part has."""
+        counts: list[int] = self.parts.owner[rows].bincount(minlength=self.parts.count).tolist()
+        return counts
+
+    def _in_order(self, found: Tensor, rows: Tensor) -> Tensor:
+        """[B, H, rows, …] of [rows, B, H, …], those of the first part first."""
+        order = self.parts.owner[rows].argsort(stable=True).to(found.device)
+        return torch.empty_like(found).index_copy_(0, order, found).movedim(0, 2)
+
+    # Statistics.
+
+    def _asked(self, names: Sequence[str], options: Mapping[str, Any]) -> list[Statistic]:
+        try:
+            asked = self.parts.own._asked(names, options)
+        except ArgumentError as error:
+            self.parts.ask(_of_statistics(names, options, None), functools.partial(_fail, error))
+            raise
+        return asked if names else [each for each in asked if not self._why_not(each)]
+
+    def _why_not(self, statistic: Statistic) -> str:
+        """Why a statistic of the whole does not follow from the parts'; "" if it does."""
+        if not statistic.of_shares:
+            return "it does not say how it follows from the answers of several processes (of_shares)"
+        if isinstance(self.parts.own, ComputedRecord) and type(statistic.for_share()) is not type(statistic):
+            return "it needs the queries and keys, which were not kept (keep=False)"
+        return ""
+
+    def _answers(self, asked: Sequence[Statistic], rows: int | None) -> dict[str, Any]:
+        all_rows = torch.arange(self.shape[2])
+        made: dict[str, Any] = {}
+
+        def plan() -> tuple[Sequence[int], Work]:
+            if rows is not None:
+                raise ArgumentError(f"statistics: rows= cannot be asked of a record in parts. Received: rows={rows}")
+            for each in asked:
+                if why := self._why_not(each):
+                    raise RecordError(f"{each.name} of the whole sequence is not known: {why}")
+            return self._counts(all_rows), work
+
+        def work(part: AttentionRecord) -> Answer:
+            answers = part._answers([each.for_share() for each in asked], None)
+            share = share_of(part)
+            kinds: dict[str, list[Tensor]] = {"rows": [], "sum": [], "max": []}
+            for each in asked:
+                made[each.name] = found = each.in_whole(answers[each.name], share)
+                by_row = each.of_shares == "rows"
+                kinds[each.of_shares].extend(x.movedim(2, 0) if by_row else x for x in tensors_of(found))
+            return Answer(kinds["rows"], kinds["sum"], kinds["max"])
+
+        question = _of_statistics([each.name for each in asked], list(map(vars, asked)), rows)
+        found = self.parts.ask(question, plan)
+        of_kind = {"rows": iter(found.rows), "sum": iter(found.sums), "max": iter(found.maxima)}
+
+        def take(each: Statistic) -> Tensor:
+            x = next(of_kind[each.of_shares])
+            return self._in_order(x, all_rows) if each.of_shares == "rows" else x
+
+        return {each.name: mapped(lambda _, each=each: take(each), made[each.name]) for each in asked}  # type: ignore[misc]
+
+    # All of it, for a file or for one process that has all parts.
+
+    def fields(self) -> SimpleNamespace:
+        """The fields of `Scores` and `Extras`; each tensor with queries or keys is `Pieced`."""
+        own = self.parts.own
+        found: dict[str, Any] = {name: getattr(own.call, name) for name in stored_fields(Scores)}
+        found |= {name: own.extras.unchanged(name) for name in stored_fields(Extras)}
+        found["mask"] = self.mask
+        spread = [name for name, x in found.items() if isinstance(x, Tensor) and {"Q", "K"} & set(DIMS[name])]
+        sizes = self._sizes(spread)
+        keys = self._key_owner()
+        for name in spread:
+            x, letters, size = found[name], DIMS[name], sizes[name]
+            along = next((dim for dim in "QK" if dim in letters and size[letters.index(dim)] == len(keys) > 1), "")
+            if along:
+                owner = self.parts.owner if along == "Q" else keys
+                found[name] = self._pieced(name, letters, letters.index(along), size, owner, x)
+        return SimpleNamespace(**found)
+
+    def _sizes(self, names: Sequence[str]) -> dict[str, list[int]]:
+        """The shape of each tensor in the whole. A dimension that broadcasts in every part broadcasts there too."""
+        length = len(self.parts.owner)
+
+        def work(part: AttentionRecord) -> Answer:
+            _, _, q_len, k_len = part.shape
+            lengths, flat = {"Q": q_len, "K": k_len}, []
+            for name in names:
+                x = _tensor(part, name)
+                flat += [
+                    (length if size == lengths[letter] else 1) if letter in lengths else size
+                    for letter, size in zip(DIMS[name], x.shape, strict=True)
+                ]
+            return Answer(maxima=[torch.tensor(flat)])
+
+        everybody = [1] * self.parts.count
+        found = iter(self.parts.ask({"asked": "sizes", "names": names}, lambda: (everybody, work)).maxima[0].tolist())
+        return {name: list(itertools.islice(found, len(DIMS[name]))) for name in names}
+
+    def _key_owner(self) -> Tensor:
+        """int64 [N]: the part from which each key is taken, that with its query where it has it; -1 = nobody has it."""
+        count, owner = self.parts.count, self.parts.owner
+
+        def work(part: AttentionRecord) -> Answer:
+            share = share_of(part)
+            number = int(owner[share.rows[0]])
+            told = torch.zeros(len(owner), dtype=torch.long)
+            told[share.cols] = number + 1 + count * (owner[share.cols] == number)
+            return Answer(maxima=[told])
+
+        told = self.parts.ask({"asked": "keys"}, lambda: ([1] * count, work)).maxima[0]
+        return torch.where(told > 0, (told - 1) % count, -1)
+
+    def _pieced(self, name: str, letters: str, dim: int, size: list[int], owner: Tensor, like: Tensor) -> Pieced:
+        """A tensor of the whole as pieces [some of what comes before `dim`, some positions, all that comes after]."""
+        before, length, after = math.prod(size[:dim]), size[dim], math.prod(size[dim + 1 :])
+
+        def pieces() -> Iterator[Tensor]:
+            row, item = max(1, after), like.itemsize
+            many = max(1, PIECE // (length * row * item))
+            step = length if many > 1 or length * row * item <= PIECE else max(1, PIECE // (row * item))
+            for first in range(0, before, many):
+                lead = range(first, min(first + many, before))
+                for start in range(0, length, step):
+                    some = torch.arange(start, min(start + step, length))
+                    yield self._piece(name, letters, dim, lead, some, owner[some], like.new_empty(0, len(lead), after))
+
+        return Pieced(tuple(size), like.dtype, pieces)
+
+    def _piece(
+        self, name: str, letters: str, dim: int, lead: range, some: Tensor, owner: Tensor, like: Tensor
+    ) -> Tensor:
+        def work(part: AttentionRecord) -> Tensor:
+            share, x = share_of(part), _tensor(part, name)
+            at, mine = _places(some, share.rows if letters[dim] == "Q" else share.cols)
+            mine &= owner == int(self.parts.owner[share.rows[0]])
+            at = at[mine].to(x.device)
+            taken = []
+            for number in lead:
+                where = []
+                for size in reversed(x.shape[:dim]):
+                    number, place = divmod(number, size)
+                    where.append(place)
+                one = x[tuple(reversed(where))]  # its first dimension is the one that is cut
+                one = one[at if len(one) > 1 else torch.zeros_like(at)]
+                if "K" in letters[dim + 1 :] and like.shape[2] == share.length:
+                    whole = one.new_zeros(len(at), share.length)
+                    one = whole.index_copy_(1, share.cols.to(x.device), one.expand(len(at), len(share.cols)))
+                taken.append(one.reshape(len(at), like.shape[2]))
+            return torch.stack(taken, 1)
+
+        counts = owner[owner >= 0].bincount(minlength=self.parts.count).tolist()
+        found = self.parts.collect(work, counts, like)
+        piece = found.new_zeros(len(some), *like.shape[1:])
+        order = owner.argsort(stable=True)
+        return piece.index_copy_(0, order[len(order) - len(found) :].to(piece.device), found).movedim(1, 0)
+
+
+def _of_statistics(names: Sequence[str], options: object, rows: int | None) -> dict[str, object]:
+    return {"asked": "statistics", "names": list(names), "options": options, "rows": rows}
+
+
+def _fail(error: Exception) -> NoReturn:
+    raise error
+
+
+def _places(wanted: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each position stands among those that are there, which rise; and whether it is there."""
+    at = torch.searchsorted(there, wanted).clamp_(max=len(there) - 1)
+    return at, there[at] == wanted
+
+
+def _tensor(part: AttentionRecord, name: str) -> Tensor:
+    x = getattr(part.call, name) if name in stored_fields(Scores) else part.extras.unchanged(name)
+    assert isinstance(x, Tensor)
+    return x[(None,) * (len(DIMS[name]) - x.ndim)]
+
+
+def _in_memory(x: Any) -> Any:
+    if not isinstance(x, Pieced):
+        return x
+    out = torch.empty(math.prod(x.shape), dtype=x.dtype)
+    end = 0
+    for piece in x.pieces():
+        out[end : (end := end + piece.numel())] = piece.reshape(-1)
+    return out.view(x.shape)
