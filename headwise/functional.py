@@ -16,6 +16,8 @@ from headwise.kernels import Plan, make_plan, run_at_once, run_call
 from headwise.masks import Mask
 from headwise.options import check_scale
 from headwise.parallel import context as parallel
+from headwise.parallel.dtensors import attend as of_dtensors
+from headwise.parallel.dtensors import is_dtensor
 from headwise.parallel.paper import ParallelPlan, planned
 from headwise.quantized import Int8
 from headwise.records.record import AttentionRecord
@@ -108,6 +110,10 @@ def attention(
 
     torch.compile and torch.export trace it whole, on the kernels "native", "decode", "sdpa" and "reference".
     """
+    if not type(q) is type(k) is type(v) is Tensor and any(map(is_dtensor, (q, k, v))):
+        given = {"bias": bias, "slopes": slopes, "scale": scale, "softcap": softcap, "sinks": sinks, "dropout": dropout}
+        given |= {"mask": mask, "kernel": kernel, "record": record}
+        return of_dtensors(attention, _alone, q, k, v, followed=record or _is_heard(), **given)
     if mask is bias is slopes is softcap is sinks is None and dropout == 0.0 and kernel == "auto" and not record:
         found = _small(q, k, v, scale)
         if found is not None:
@@ -116,8 +122,7 @@ def attention(
     here = parallel.current()
     if here is not None:
         given = {**adds, "scale": scale, "softcap": softcap, "sinks": sinks, "dropout": dropout, "kernel": kernel}
-        followed = record or bool(_listeners.get() or _editors.get())
-        return here.attend(_alone, q, k, v, mask=mask, followed=followed, record=record, **given)
+        return here.attend(_alone, q, k, v, mask=mask, followed=record or _is_heard(), record=record, **given)
     call = make_call(q, k, v, mask=mask, **adds, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
     if torch.compiler.is_compiling():  # compiled code has no records
         if record:
@@ -151,6 +156,10 @@ def attention(
 def _alone(*given: Any, **options: Any) -> Any:
     with parallel.alone():
         return attention(*given, **options)
+
+
+def _is_heard() -> bool:
+    return bool(_listeners.get() or _editors.get())
 
 
 def _small(q: Tensor, k: Tensor | Int8, v: Tensor | Int8, scale: float | None) -> Tensor | None:

@@ -22,6 +22,7 @@ from headwise.models.ids import check_ids
 from headwise.nn import Cache, Decoder, Encoder, MultiHeadAttention, options
 from headwise.nn.feed_forward import Activation
 from headwise.nn.positions import Learned, Rope, Sinusoidal
+from headwise.parallel import context as parallel
 
 
 @dataclass(frozen=True)
@@ -194,11 +195,12 @@ class EncoderDecoder(nn.Module):
 
     def encode(self, source_ids: Tensor, source_real: Tensor | None = None) -> Tensor:
         """The output of the encoder, the memory [B, K, M] (or the dim of BERT). Arguments as in `forward`."""
-        if isinstance(self.encoder, Bert):
-            return self.encoder(source_ids, source_real)
-        table = self.target_embedding if self.source_embedding is None else self.source_embedding
-        x_BKM = self._embed("source_ids", source_ids, table, self.source_positions)
-        memory = self.encoder(x_BKM, real=source_real)
+        with parallel.memory_as_own():
+            if isinstance(self.encoder, Bert):
+                return self.encoder(source_ids, source_real)
+            table = self.target_embedding if self.source_embedding is None else self.source_embedding
+            x_BKM = self._embed("source_ids", source_ids, table, self.source_positions)
+            memory = self.encoder(x_BKM, real=source_real)
         assert isinstance(memory, Tensor)
         return memory
 
@@ -212,7 +214,7 @@ class EncoderDecoder(nn.Module):
         """
         start = 0 if cache is None else cache.length
         x_BQM = self._embed("target_ids", target_ids, self.target_embedding, self.target_positions, start)
-        mask = masks.causal() if target_ids.shape[1] > 1 else None  # one token may see all before it
+        mask = masks.causal() if parallel.length_of(target_ids.shape[1]) > 1 else None  # one token may see all before it
         hidden = self.decoder(x_BQM, memory, mask=mask, cache=cache, memory_real=source_real)
         assert isinstance(hidden, Tensor)
         return hidden
@@ -235,6 +237,11 @@ class EncoderDecoder(nn.Module):
         if self.copy is None:
             return logits
         length = hidden.shape[1]
+        if parallel.length_of(memory.shape[1], memory=True) != memory.shape[1]:
+            raise ArgumentError(
+                "copies: expected the whole source in every process. Received: its rows of one of them. Pass "
+                "context_parallel(memory='whole')"
+            )
         weights_BQK, gate_BQ = self.copy(hidden, memory, source_real)
         if at is None:
             ids_BQK = source_ids[:, None].expand(-1, length, -1)
@@ -254,7 +261,7 @@ class EncoderDecoder(nn.Module):
         x = table(ids) * math.sqrt(self.config.dim)
         positions = self.positions if learned is None else learned
         if positions is not None:
-            x = x + positions(torch.arange(start, start + ids.shape[1], device=ids.device)).to(x.dtype)
+            x = x + positions(start + parallel.positions_here(ids.shape[1], ids.device)).to(x.dtype)
         return self.dropout(x)
 
 

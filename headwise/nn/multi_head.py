@@ -193,14 +193,14 @@ class MultiHeadAttention(HeadSizes, nn.Module):
                 check_mask(mask, query, self.num_heads, cache.size + query.shape[1])
             q, k, v, places, real = self._read_itself(query, key, value, cache, real, position_ids)
         else:
-            if parallel.current() is not None:
+            if cache is not None and parallel.current() is not None:
                 raise ArgumentError(
-                    "context_parallel: expected a module that reads its own sequence. Received: keys of another one. "
-                    "Compute cross-attention outside of it"
+                    "context_parallel: expected no cache. Received: a cache of a memory. Compute steps on a cache outside "
+                    "of it"
                 )
             q, k, v, places = self._read_other(query, key, value, cache, real, position_ids)
 
-        mask = with_real(mask, real)
+        mask = with_real(mask, real, memory=not reads_itself)
         counted = reads_itself and position_ids is None  # not positions that were given, or of two sequences
         bias, slopes = None, self.positions.slopes_of_heads() if self.positions is not None and counted else None
         if slopes is not None and not follows(real, cached=cache is not None):
@@ -268,20 +268,23 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Places]:
         """q of one sequence, k and v of another, and the positions of both, which each count from 0."""
         scheme = self.positions
-        key_ids = positions_of(key, None, real if scheme is not None else None, None)
+        key_ids = positions_of(key, None, real if scheme is not None else None, None, memory=True)
+
+        length = parallel.length_of(key.shape[1], memory=True)
 
         def make(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
             k, v = self.project(key, "kv") if value is key else (*self.project(key, "k"), *self.project(value, "v"))
             k = _normalised(self.k_norm, k)
-            return (k if scheme is None else scheme.rotate(k, key_ids, key.shape[1])), v
+            return (k if scheme is None else scheme.rotate(k, key_ids, length)), v
 
         k, v = make(key, value) if cache is None else cache.memory(key, value, make)
         (q,) = self.project(query, "q")
         q = _normalised(self.q_norm, q)
         if scheme is None:
             return q, k, v, None
-        query_ids = torch.arange(query.shape[1], device=query.device) if ids is None else ids
-        return scheme.rotate(q, query_ids, query.shape[1]), k, v, (query_ids, key_ids)
+        query_ids = positions_of(query, None, None, ids)
+        q = scheme.rotate(q, query_ids, parallel.length_of(query.shape[1]))
+        return q, k, v, (query_ids, parallel.keys_of(key_ids, memory=True))
 
     def project(self, x: Tensor, names: str) -> list[Tensor]:
         """The projections of x that `names` selects, a part of "qkv": each [B, heads, S, D or E]."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from headwise.functional import attention
+from headwise.parallel import context as parallel
 from headwise.quantized import Int8
 from headwise.records import AttentionRecord, Seen, Site
 from headwise.records.names import UNNAMED, name_of, stack_of
@@ -54,9 +55,14 @@ def attend(
     kind: Literal["self", "cross"], q: Tensor, k: Tensor | Int8, v: Tensor | Int8, *, record: bool, **given: Any
 ) -> tuple[Tensor, AttentionRecord | None]:
     """`attention`, for a module: the output [B, H, Q, E] and, if requested, the record with its kind."""
+    if parallel.current() is not None:
+        with parallel.reading_memory(kind == "cross"):
+            found = attention(q, k, v, record=record, **given)
+    else:
+        found = attention(q, k, v, record=record, **given)
     if not record:
-        return attention(q, k, v, **given), None
-    out, found = attention(q, k, v, **given, record=True)
+        return found, None
+    out, found = found
     _, heads, q_len, k_len = found.shape
     causal = kind == "self" and is_causal(found.mask, q_len, k_len)
     found.site = Site(UNNAMED, 0, kind, causal, heads, found.k.shape[1])

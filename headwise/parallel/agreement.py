@@ -14,7 +14,8 @@ from headwise.errors import ParallelError
 from headwise.masks import Mask
 from headwise.parallel.exchange import talking
 
-NAMES = ("rows", "B", "H", "G", "D", "E", "dtype", "mask", "options", "layout")
+NAMES = ("B", "H", "G", "D", "E", "dtype", "mask", "options", "layout", "memory")  # what must be the same
+DIGESTS = ("mask", "options", "layout", "memory")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -51,11 +52,12 @@ def _written(value: Any) -> bytes:
     return getattr(value, "__qualname__", repr(value)).encode()
 
 
-def agreed_rows(told: tuple[int, ...], group: Any) -> list[int]:
-    """The rows of each process, where all of them tell the same of everything else.
+def agreed_rows(rows: tuple[int, ...], told: tuple[int, ...], group: Any) -> list[list[int]]:
+    """The rows of each process, where all of them tell the same of everything else: one list for each of `rows`.
 
     Args:
-        told: this process's numbers, in the order of `NAMES`.
+        rows: this process's, such as those of q and of k.
+        told: its numbers, in the order of `NAMES`; fewer will do.
         group: of the processes.
 
     Raises:
@@ -63,17 +65,17 @@ def agreed_rows(told: tuple[int, ...], group: Any) -> list[int]:
     """
     size = dist.get_world_size(group)
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
-    mine = torch.tensor(told, dtype=torch.int64, device=device)
+    mine = torch.tensor((*rows, *told), dtype=torch.int64, device=device)
     found = [torch.empty_like(mine) for _ in range(size)]
     with talking(group):
         dist.all_gather(found, mine, group=group)
     table = torch.stack(found).cpu()
-    for name, column in zip(NAMES[1:], table[:, 1:].T.tolist(), strict=True):
+    for name, column in zip(NAMES, table[:, len(rows) :].T.tolist(), strict=False):
         if len(set(column)) > 1:
-            shown = "they differ" if name in ("mask", "options", "layout") else f"{name}={column}"
+            shown = "they differ" if name in DIGESTS else f"{name}={column}"
             raise ParallelError(
                 f"context_parallel: expected the same {name} in every process. Received: {shown}. "
                 "Masks, biases and options are those of the whole sequence; q, k and v are each process's rows"
             )
-    rows: list[int] = table[:, 0].tolist()
-    return rows
+    of_each: list[list[int]] = table[:, : len(rows)].T.tolist()
+    return of_each
