@@ -17,8 +17,8 @@ from headwise.masks import Mask
 from headwise.options import check_scale
 from headwise.parallel import context as parallel
 from headwise.parallel.dtensors import attend as of_dtensors
-from headwise.parallel.dtensors import is_dtensor
 from headwise.parallel.paper import ParallelPlan, planned
+from headwise.parallel.placements import is_dtensor
 from headwise.quantized import Int8
 from headwise.records.record import AttentionRecord
 from headwise.shapes import check_qkv

@@ -19,6 +19,7 @@ from headwise.masks.cellwise import as_mask
 from headwise.parallel import exchange
 from headwise.parallel.agreement import DTYPES, agreed_rows, digest_of, digest_of_options
 from headwise.parallel.layout import Layout, deal
+from headwise.parallel.placements import is_dtensor, sharded
 from headwise.parallel.strategies import STRATEGIES, choose
 from headwise.parallel.strategies.part import Part
 from headwise.quantized import Int8
@@ -250,13 +251,15 @@ def shard(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 1
     """This process's rows of a tensor of the whole sequence, which every process holds.
 
     Args:
-        x: its dimension `dim` is the sequence.
+        x: its dimension `dim` is the sequence. Of a DTensor one comes back, placed as Shard(dim): `by` is `chunks`.
         by: a layout, or the mask by which rows are dealt; None = every query sees every key.
         mesh: of one dimension.
         dim: the dimension of the sequence.
     """
     _check_mesh(mesh)
     layout = by if isinstance(by, Layout) else deal(by, x.shape[dim], mesh)
+    if is_dtensor(x):
+        return sharded(x, layout, mesh, dim)
     return layout.shard(x, dist.get_rank(mesh.get_group()), dim)
 
 
@@ -264,10 +267,12 @@ def gather(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 
     """The whole sequence, on every process, from each process's rows. No gradients.
 
     Args:
-        x: this process's rows, along `dim`.
+        x: this process's rows, along `dim`, or a DTensor.
         by, mesh, dim: as in `shard`.
     """
     _check_mesh(mesh)
+    if is_dtensor(x):
+        return x.detach().full_tensor()
     group = mesh.get_group()
     if isinstance(by, Layout):
         layout = by

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,18 +12,13 @@ from headwise.masks.cellwise import as_mask
 from headwise.masks.share import share_of
 from headwise.parallel import context
 from headwise.parallel.context import Local, Processes
-from headwise.parallel.layout import Layout, chunks
+from headwise.parallel.layout import chunks
+from headwise.parallel.placements import check_chunks, is_dtensor, ranges
 from headwise.shapes import check_qkv
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
-
-
-def is_dtensor(x: object) -> bool:
-    """Whether it is one; torch.distributed.tensor is not imported to find out."""
-    loaded = sys.modules.get("torch.distributed.tensor")
-    return loaded is not None and isinstance(x, loaded.DTensor)
 
 
 def attend(
@@ -60,7 +54,7 @@ def attend(
         )
     check_qkv(q, k, v)
     split = [_split(i, q, k, v) for i in range(mesh.ndim)]
-    of_q, of_k = _ranges(q), _ranges(k)
+    of_q, of_k = ranges(q), ranges(k)
     q_here, (k_here, v_here) = q.to_local(), (_as_q(x, q) for x in (k, v))
     k_here, v_here = (_read_heads(x, of_q[1], of_k[1], q.shape[1] // k.shape[1]) for x in (k_here, v_here))
     given = {name: _share(name, x, split, mesh, of_q) for name, x in options.items()}
@@ -122,22 +116,6 @@ def _split(i: int, q: DTensor, k: DTensor, v: DTensor) -> int | None:
     return split
 
 
-def _ranges(x: DTensor) -> list[slice]:
-    """The part of each of the first three dimensions that this process has."""
-    found = [slice(0, size) for size in x.shape[:3]]
-    coordinate = x.device_mesh.get_coordinate()
-    if coordinate is None:
-        raise ParallelError("attention: expected a process of the DTensors' mesh. Received: one that is not part of it")
-    for i, place in enumerate(x.placements):
-        if not place.is_replicate():
-            dim = place.dim % x.ndim
-            begin, end = found[dim].start, found[dim].stop
-            size = -(-(end - begin) // x.device_mesh.size(i))
-            begin = min(begin + coordinate[i] * size, end)
-            found[dim] = slice(begin, min(begin + size, end))
-    return found
-
-
 def _as_q(x: DTensor, q: DTensor) -> Tensor:
     """This process's part of keys or values. Where q is split and they are not, each process has its share of their
     gradient."""
@@ -150,7 +128,7 @@ def _as_q(x: DTensor, q: DTensor) -> Tensor:
     # (A redistribution to the same placements: its backward adds the shares up.)
     x = x.redistribute(placements=x.placements)
     here: Tensor = x.to_local(grad_placements=placements)
-    examples = _ranges(q)[0]
+    examples = ranges(q)[0]
     return here if len(here) == examples.stop - examples.start else here[examples]
 
 
@@ -213,16 +191,3 @@ def _processes(q: DTensor, k: DTensor, i: int) -> Processes:
     if k.placements[i].is_replicate():
         return Processes(mesh, layout, strategy, "whole")
     return Processes(mesh, layout, strategy, None if k.shape[2] == q.shape[2] else chunks(k.shape[2], mesh))
-
-
-def check_chunks(what: str, layout: Layout | None, length: int) -> None:
-    """ArgumentError for a layout other than that of a DTensor."""
-    if layout is None:
-        return
-    expected = chunks(length, layout.processes)
-    if layout.length != length or (layout.owner_of_rows != expected.owner_of_rows).any():
-        raise ArgumentError(
-            f"{what}: expected the rows that a DTensor has: chunks of {-(-length // layout.processes)}, in order, of "
-            f"{length}. Received: rows of {layout.length} that are dealt {layout.way!r}. Pass "
-            "headwise.parallel.chunks(length, mesh), or tensors that are no DTensors"
-        )

@@ -15,7 +15,7 @@ import pytest
 from tests.parallel.worker import sets
 
 HERE = Path(__file__).parent
-RUNS = {"calls": 2, "few calls": 4, "modules": 3, "gone": 3}  # set: processes
+RUNS = {"calls": 2, "few calls": 4, "modules": 3, "dtensors": 4, "gone": 3}  # set: processes
 CHECKS = [(name, check) for name, checks in sets().items() for check in checks]
 
 

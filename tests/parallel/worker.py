@@ -26,6 +26,7 @@ from headwise.masks import Mask
 from headwise.models import Bert, BertConfig
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
 from headwise.nn import Encoder, MultiHeadAttention, MultiHeadLatentAttention, positions
+from tests.parallel import dtensors
 from tests.parallel.cases import check_case
 
 LENGTH = 37
@@ -245,6 +246,7 @@ def sets() -> dict[str, dict[str, Callable[[DeviceMesh], object]]]:
             "edit": edited,
             **wrong,
         },
+        "dtensors": dtensors.CHECKS,
         "gone": {"gone": gone},
     }
 
