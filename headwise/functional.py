@@ -110,7 +110,8 @@ def attention(
 
     torch.compile and torch.export trace it whole, on the kernels "native", "decode", "sdpa" and "reference".
     """
-    if not type(q) is type(k) is type(v) is Tensor and any(map(is_dtensor, (q, k, v))):
+    plain = type(q) is type(k) is type(v) is Tensor or torch.compiler.is_compiling()
+    if not plain and any(map(is_dtensor, (q, k, v))):
         given = {"bias": bias, "slopes": slopes, "scale": scale, "softcap": softcap, "sinks": sinks, "dropout": dropout}
         given |= {"mask": mask, "kernel": kernel, "record": record}
         return of_dtensors(attention, _alone, q, k, v, followed=record or _is_heard(), **given)

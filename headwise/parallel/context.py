@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -173,10 +173,13 @@ def current() -> Processes | None:
 @contextlib.contextmanager
 def context_parallel(
     mesh: DeviceMesh,
-    layout: Layout | None = None,
+    layout: Layout | Mask | None = None,
     *,
     strategy: str = "auto",
     memory: Layout | Literal["whole"] | None = None,
+    buffers: Sequence[Tensor] = (),
+    buffer_seq_dims: Sequence[int] = (),
+    no_restore_buffers: Iterable[Tensor] = (),
 ) -> Iterator[Processes]:
     """Inside, `headwise.attention` and the modules of headwise compute one sequence in several processes.
 
@@ -186,24 +189,39 @@ def context_parallel(
     >>> with headwise.context_parallel(mesh, layout):
     ...     y = model(part, mask=mask)                                   # the mask of the whole sequence
 
+    Or as with PyTorch's context_parallel, which cuts tensors of the whole sequence in place and restores them:
+
+    >>> with headwise.context_parallel(mesh, mask, buffers=[ids, labels], buffer_seq_dims=[1, 1]) as shared:
+    ...     loss = cross_entropy(model(ids).flatten(0, 1), labels.flatten())
+    >>> whole = headwise.gather(logits, shared.layout, mesh)
+
     Tensors are the rows of this process; masks, biases, lengths and ids of documents are those of the whole sequence.
     What has no positions (linear layers, norms) is not changed. Gradients of parameters are those of this process's
     rows: sum them over the processes, as DistributedDataParallel does.
 
     Args:
         mesh: of one dimension; of a larger one, the dimension that shares the sequence: mesh["cp"].
-        layout: the rows of each process; None = those that `shard(x, mask, mesh)` gives for the mask of each call.
+        layout: the rows of each process; None = those that `shard(x, mask, mesh)` gives for the mask of each call. With
+            buffers also the mask by which rows are dealt, None = every query sees every key.
         strategy: "auto", or one of "gather", "ring" and "heads", which then raises rather than fall back.
         memory: of the sequence that cross-attention reads: its layout, or "whole" = every process holds all of it, and
             nothing travels. Gradients of a whole memory are those of this process's rows, as of parameters.
+        buffers: tensors of the whole sequence, no parameters, which become this process's rows inside.
+        buffer_seq_dims: the dimension of the sequence of each.
+        no_restore_buffers: those of them that stay so.
+
+    Yields:
+        What the processes share; its `layout` is for `gather`.
 
     Raises:
+        ShapeError: buffers of several lengths.
         ParallelError: processes that do not agree, or one that is gone.
         ArgumentError: a mesh of several dimensions, or an unknown strategy.
     """
     _check_mesh(mesh)
     if strategy not in ("auto", *STRATEGIES):
         raise ArgumentError(f"strategy: expected auto, {', '.join(STRATEGIES)}. Received: strategy={strategy!r}")
+    layout = _layout_for(mesh, layout, buffers, buffer_seq_dims)
     if isinstance(memory, str) and memory != "whole":
         raise ArgumentError(f"memory: expected a layout, 'whole' or None. Received: memory={memory!r}")
     for name, given in (("layout", layout), ("memory", memory)):
@@ -212,8 +230,56 @@ def context_parallel(
                 f"{name}: expected one for {mesh.size()} processes. Received: a layout for {given.processes}"
             )
     here = Processes(mesh, layout, strategy, memory)
-    with _within(_current, here):
+    with _cut(buffers, buffer_seq_dims, no_restore_buffers, here), _within(_current, here):
         yield here
+
+
+def _layout_for(
+    mesh: DeviceMesh, given: Layout | Mask | None, buffers: Sequence[Tensor], dims: Sequence[int]
+) -> Layout | None:
+    """The layout: what was given, or as the length of the buffers and the mask have it."""
+    if len(buffers) != len(dims):
+        raise ArgumentError(
+            f"buffer_seq_dims: expected one for each buffer. Received: {len(dims)} for {len(buffers)} buffers"
+        )
+    lengths = [x.shape[dim] for x, dim in zip(buffers, dims, strict=True)]
+    if len(set(lengths)) > 1:
+        raise ShapeError(f"buffers: expected one length of the sequence. Received: lengths {lengths}")
+    if isinstance(given, Layout) or (given is None and not lengths):
+        return given
+    if not lengths:
+        raise ArgumentError(
+            "layout: expected a layout, which knows the length of the sequence. Received: a mask without buffers. Pass "
+            "headwise.parallel.deal(mask, length, mesh)"
+        )
+    return deal(given, lengths[0], mesh)
+
+
+@contextlib.contextmanager
+def _cut(buffers: Sequence[Tensor], dims: Sequence[int], stay: Iterable[Tensor], here: Processes) -> Iterator[None]:
+    """Inside, buffers are this process's rows."""
+    kept = {id(x) for x in stay}
+    if kept - {id(x) for x in buffers}:
+        raise ArgumentError("no_restore_buffers: expected some of buffers. Received: another tensor")
+    if len({id(x) for x in buffers}) < len(buffers):
+        raise ArgumentError("buffers: expected each tensor once. Received: one of them twice")
+    if any(x.requires_grad for x in buffers):
+        raise ArgumentError(
+            "buffers: expected tensors that are not trained. Received: one that requires a gradient. Cut it with "
+            "headwise.shard, through which gradients go"
+        )
+    parts = [here.layout_of("buffers", memory=False) for _ in buffers]
+    cut = [layout.shard(x, here.rank, dim) for layout, x, dim in zip(parts, buffers, dims, strict=True) if layout]
+    whole = [x.data for x in buffers]
+    try:
+        # The memory is exchanged, not written: views of it stay whole, and nothing is copied to restore it.
+        for x, part in zip(buffers, cut, strict=True):
+            x.data = part
+        yield
+    finally:
+        for x, before in zip(buffers, whole, strict=True):
+            if id(x) not in kept:
+                x.data = before
 
 
 @contextlib.contextmanager

@@ -106,6 +106,46 @@ def bert(mesh: DeviceMesh) -> None:
         torch.testing.assert_close(found[keep], expected[keep], atol=1e-10, rtol=1e-10)
 
 
+def buffers(mesh: DeviceMesh) -> None:
+    """PyTorch's habit: tensors of the whole sequence are cut in place, and restored, after an error too."""
+    model = CausalLanguageModel(CausalConfig(30, 16, 2, 2, 0.0)).double()
+    ids, mask = torch.randint(30, (2, LENGTH)), masks.causal()
+    labels, scales = ids.roll(-1, 1).T.contiguous(), torch.rand(LENGTH)
+    before, view = [x.clone() for x in (ids, labels, scales)], ids[:, 3:5]
+    expected = model(ids).detach()
+    given: dict[str, Any] = {"buffers": [ids, labels, scales], "buffer_seq_dims": [1, 0, -1]}
+    with headwise.context_parallel(mesh, mask, **given, no_restore_buffers={scales}) as shared:
+        rows = shared.layout.positions[dist.get_rank()]
+        for x, was, dim in zip((ids, labels, scales), before, (1, 0, 0), strict=True):
+            assert torch.equal(x, was.index_select(dim, rows))
+        assert torch.equal(view, before[0][:, 3:5])
+        out = model(ids)
+    torch.testing.assert_close(headwise.gather(out, shared.layout, mesh), expected, atol=1e-10, rtol=1e-10)
+    assert torch.equal(ids, before[0])
+    assert torch.equal(labels, before[1])
+    assert torch.equal(scales, before[2][rows])
+    try:
+        with headwise.context_parallel(mesh, buffers=[ids], buffer_seq_dims=[1]):
+            raise KeyError
+    except KeyError:
+        assert torch.equal(ids, before[0])
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"buffers": [ids], "buffer_seq_dims": []}, "one for each buffer"),
+        ({"buffers": [ids, scales], "buffer_seq_dims": [1, 0]}, "expected one length"),
+        ({"buffers": [ids], "buffer_seq_dims": [1], "no_restore_buffers": [scales]}, "expected some of buffers"),
+        ({"buffers": [ids, ids], "buffer_seq_dims": [1, 1]}, "each tensor once"),
+        ({"buffers": [torch.rand(9).requires_grad_()], "buffer_seq_dims": [0]}, "not trained"),
+        ({"layout": mask}, "a mask without buffers"),
+    ]
+    for arguments, said in wrong:
+        try:
+            with headwise.context_parallel(mesh, **arguments):
+                received = "nothing was raised"
+        except HeadwiseError as error:
+            received = str(error)
+        assert said in received, received
+
+
 def language_model(mesh: DeviceMesh) -> None:
     """Ten steps of training: the losses of one process."""
 
@@ -241,6 +281,7 @@ def sets() -> dict[str, dict[str, Callable[[DeviceMesh], object]]]:
             **masked,
             "padding": padded,
             "bert": bert,
+            "buffers": buffers,
             "language model": language_model,
             "watch": watched,
             "edit": edited,

@@ -24,6 +24,8 @@ def refuse(part: Part, *, followed: bool) -> str | None:
     heads, key_heads = part.q.shape[1], part.k.shape[1]
     if heads % count or key_heads % count:
         return f"{heads} heads and {key_heads} key heads cannot be dealt to {count} processes"
+    if min(part.sizes.rows.min(), part.sizes.key_rows.min()) == 0:
+        return "a process has no rows"
     if followed:
         return "records, listeners and edits expect all heads of a row in one call"
     return None

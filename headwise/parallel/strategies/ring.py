@@ -38,6 +38,8 @@ def refuse(part: Part, *, followed: bool) -> str | None:
     if learned and torch.is_grad_enabled():
         return "a bias or slopes that train get no gradient"
     parts = part.sizes.traffic
+    if min(part.sizes.rows.min(), part.sizes.key_rows.min()) == 0:
+        return "a process has no rows"
     if ((parts > 0) & (parts < FEWEST)).any():
         return f"a process gets only {int(parts[parts > 0].min())} keys of another, fewer than {FEWEST}"
     return native.refuse(make_call(part.q, part.k, part.v))
