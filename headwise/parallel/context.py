@@ -268,8 +268,8 @@ def _cut(buffers: Sequence[Tensor], dims: Sequence[int], stay: Iterable[Tensor],
             "buffers: expected tensors that are not trained. Received: one that requires a gradient. Cut it with "
             "headwise.shard, through which gradients go"
         )
-    parts = [here.layout_of("buffers", memory=False) for _ in buffers]
-    cut = [layout.shard(x, here.rank, dim) for layout, x, dim in zip(parts, buffers, dims, strict=True) if layout]
+    layout = here.layout
+    cut = [] if layout is None else [layout.shard(x, here.rank, dim) for x, dim in zip(buffers, dims, strict=True)]
     whole = [x.data for x in buffers]
     try:
         # The memory is exchanged, not written: views of it stay whole, and nothing is copied to restore it.

@@ -26,7 +26,7 @@ from headwise.masks import Mask
 from headwise.models import Bert, BertConfig
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
 from headwise.nn import Encoder, MultiHeadAttention, MultiHeadLatentAttention, positions
-from tests.parallel import dtensors
+from tests.parallel import cross, dtensors
 from tests.parallel.cases import check_case
 
 LENGTH = 37
@@ -285,6 +285,7 @@ def sets() -> dict[str, dict[str, Callable[[DeviceMesh], object]]]:
             "language model": language_model,
             "watch": watched,
             "edit": edited,
+            **cross.CHECKS,
             **wrong,
         },
         "dtensors": dtensors.CHECKS,
