@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -20,6 +21,16 @@ def is_dtensor(x: object) -> TypeIs[DTensor]:
     """Whether it is one; torch.distributed.tensor is not imported to find out."""
     loaded = sys.modules.get("torch.distributed.tensor")
     return loaded is not None and isinstance(x, loaded.DTensor)
+
+
+def locally(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """run(x), of a DTensor run of each process's part: for what treats heads and examples alike, and keeps the shape."""
+    if type(x) is Tensor or not is_dtensor(x):
+        return run(x)
+    from torch.distributed.tensor import DTensor
+
+    given: dict[str, Any] = {"run_check": False, "shape": x.shape, "stride": x.stride()}
+    return DTensor.from_local(run(x.to_local()), x.device_mesh, x.placements, **given)
 
 
 def sharded(x: DTensor, layout: Layout, mesh: DeviceMesh, dim: int) -> Tensor:

@@ -26,7 +26,7 @@ from headwise.masks import Mask
 from headwise.models import Bert, BertConfig
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
 from headwise.nn import Encoder, MultiHeadAttention, MultiHeadLatentAttention, positions
-from tests.parallel import cross, dtensors
+from tests.parallel import cross, dtensors, meshes
 from tests.parallel.cases import check_case
 
 LENGTH = 37
@@ -288,7 +288,7 @@ def sets() -> dict[str, dict[str, Callable[[DeviceMesh], object]]]:
             **cross.CHECKS,
             **wrong,
         },
-        "dtensors": dtensors.CHECKS,
+        "dtensors": {**dtensors.CHECKS, **meshes.CHECKS},
         "gone": {"gone": gone},
     }
 
