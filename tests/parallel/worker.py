@@ -38,6 +38,42 @@ def fuzz(mesh: DeviceMesh, strategy: str, first: int, count: int, length: int | 
     assert agree >= count / 2, f"{agree} of {count} were not refused"
 
 
+def ring_dropout(mesh: DeviceMesh) -> None:
+    """The weights are read by values that are the identity: some are 0, the others 1 / (1 - p) times what they were.
+
+    The gradients are those of a computation that drops the same.
+    """
+    length, p, mask = 600, 0.3, masks.causal()
+    q, k = (torch.randn(1, 2, length, 8).requires_grad_() for _ in range(2))
+    v, sinks = torch.eye(length).expand(1, 2, -1, -1).clone().requires_grad_(), torch.randn(2).requires_grad_()
+    whole = [q, k, v, sinks]
+    layout = parallel.deal(None, length, mesh)
+    parts = [headwise.shard(x.detach(), layout, mesh, dim=2).requires_grad_() for x in (q, k, v)]
+    torch.manual_seed(7)  # the same in every process, which yet drops others
+    with headwise.context_parallel(mesh, layout, strategy="ring"):
+        out = headwise.attention(*parts, mask=mask, sinks=sinks, dropout=p)
+    d_out = torch.randn(1, 2, length, length)
+    found = torch.autograd.grad(out, [*parts, sinks], headwise.shard(d_out, layout, mesh, dim=2))
+    dropped = headwise.gather(out, layout, mesh, dim=2)
+    kept = dropped != 0
+    seen = mask.to_bool(length)[0, 0]
+    assert abs(float(kept[..., seen].float().mean()) - (1 - p)) < 0.01
+    last = layout.positions[0][-1], layout.positions[1][-1]  # of each process, over the keys of the first
+    assert not torch.equal(*(kept[0, 0, row, layout.positions[0]] for row in last))
+    _, record = headwise.attention(q, k, v, mask=mask, sinks=sinks, record=True)
+    scores = (q @ k.mT * 8**-0.5).masked_fill(~seen, -torch.inf)
+    weights = torch.cat([scores, sinks[None, :, None, None].expand(1, 2, length, 1)], -1).softmax(-1)[..., :-1]
+    torch.testing.assert_close(weights, record.weights(), atol=1e-6, rtol=1e-5)
+    expected = (weights * kept / (1 - p)) @ v
+    torch.testing.assert_close(dropped, expected.detach(), atol=1e-6, rtol=1e-5)
+    *wanted, d_sinks = torch.autograd.grad(expected, whole, d_out)
+    for mine, full in zip(found[:3], wanted, strict=True):
+        torch.testing.assert_close(headwise.gather(mine, layout, mesh, dim=2), full, atol=2e-5, rtol=1e-4)
+    total = found[3].clone()
+    dist.all_reduce(total)
+    torch.testing.assert_close(total, d_sinks, atol=1e-4, rtol=1e-4)
+
+
 # --- Modules ----------------------------------------------------------------------------------------------------------
 
 
@@ -275,6 +311,7 @@ def sets() -> dict[str, dict[str, Callable[[DeviceMesh], object]]]:
             "auto": lambda mesh: fuzz(mesh, "auto", 0, 40),
             "heads": lambda mesh: fuzz(mesh, "heads", 300, 12),
             "ring": lambda mesh: fuzz(mesh, "ring", 400, 14, 1300),
+            "ring, dropout": ring_dropout,
         },
         "few calls": {"auto": lambda mesh: fuzz(mesh, "auto", 500, 30)},
         "modules": {
