@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -214,7 +213,9 @@ class EncoderDecoder(nn.Module):
         """
         start = 0 if cache is None else cache.length
         x_BQM = self._embed("target_ids", target_ids, self.target_embedding, self.target_positions, start)
-        mask = masks.causal() if parallel.length_of(target_ids.shape[1]) > 1 else None  # one token may see all before it
+        mask = (
+            masks.causal() if parallel.length_of(target_ids.shape[1]) > 1 else None
+        )  # one token may see all before it
         hidden = self.decoder(x_BQM, memory, mask=mask, cache=cache, memory_real=source_real)
         assert isinstance(hidden, Tensor)
         return hidden

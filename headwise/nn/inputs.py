@@ -73,7 +73,7 @@ def check_mask(mask: Mask | Tensor | None, query: Tensor, heads: int | None, k_l
 
 
 def with_real(mask: Mask | Tensor | None, real: Tensor | None, *, memory: bool = False) -> Mask | None:
-    """The pairs that `mask` allows, of those whose key is a real token; `real` is bool [B, K], with `memory` of that."""
+    """The pairs that `mask` allows, of those whose key is real: bool [B, K], of the own sequence or of the memory."""
     mask = None if mask is None else as_mask("mask", mask)
     real = None if real is None else parallel.whole(real, memory=memory)
     # On the CPU the check costs nothing, and the kernels need not look for padding that is not there.

@@ -199,8 +199,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         else:
             if cache is not None and parallel.current() is not None:
                 raise ArgumentError(
-                    "context_parallel: expected no cache. Received: a cache of a memory. Compute steps on a cache outside "
-                    "of it"
+                    "context_parallel: expected no cache. Received: that of a memory. Compute steps on it outside"
                 )
             q, k, v, places = self._read_other(query, key, value, cache, real, position_ids)
 
@@ -234,7 +233,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         return out if found is None else (out, found)
 
     def unfuse(self) -> Self:
-        """Make `q`, `k` and `v` of the projection `qkv`, with its weights: for tensor parallelism, which cuts each by heads.
+        """Split the projection `qkv` into `q`, `k` and `v`, with its weights: tensor parallelism cuts each by heads.
 
         State dicts of both forms load. Call it before an optimizer takes the parameters. Returns the module.
 

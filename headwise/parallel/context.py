@@ -80,8 +80,8 @@ class Processes:
         """
         if isinstance(k, Int8) or isinstance(v, Int8):
             raise ArgumentError(
-                "context_parallel: expected keys and values that are tensors. Received: Int8, those of a cache. Compute "
-                "steps on a cache outside of it"
+                "context_parallel: expected keys and values that are tensors. Received: Int8, those of a cache. "
+                "Compute steps on a cache outside of it"
             )
         whole = None if mask is None else as_mask("mask", mask)
         dtype = DTYPES.index(q.dtype) if q.dtype in DTYPES else len(DTYPES)
@@ -115,9 +115,9 @@ class Processes:
         if self.memory is None or told is False:
             if told or rows != key_rows:
                 raise ArgumentError(
-                    "context_parallel: expected queries and keys of the same rows. Received: a cache, or keys of another "
-                    f"sequence: {rows} rows and {key_rows} keys. For cross-attention pass memory=, the layout of the "
-                    "sequence that is read, or memory='whole'; compute steps on a cache outside of it"
+                    "context_parallel: expected queries and keys of the same rows. Received: a cache, or keys of "
+                    f"another sequence: {rows} rows and {key_rows} keys. For cross-attention pass memory=, the layout "
+                    "of the sequence that is read, or memory='whole'; compute steps on a cache outside of it"
                 )
             return False
         if told is None and rows == key_rows:
@@ -296,7 +296,7 @@ def alone() -> contextlib.AbstractContextManager[None]:
     return _within(_current, None)
 
 
-def reading_memory(yes: bool = True) -> contextlib.AbstractContextManager[None]:  # noqa: FBT001, FBT002
+def reading_memory(yes: bool = True) -> contextlib.AbstractContextManager[None]:
     """Inside, keys are those of the memory of `context_parallel(memory=)`, or with False those of the own sequence.
 
     The modules say so themselves. A call of `headwise.attention` needs it where both have as many rows.

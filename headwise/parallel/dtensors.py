@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-def attend(
-    attention: Local, alone: Local, q: Any, k: Any, v: Any, *, mask: Any, followed: bool, **options: Any
-) -> Any:
+def attend(attention: Local, alone: Local, q: Any, k: Any, v: Any, *, mask: Any, followed: bool, **options: Any) -> Any:
     """What `attention` returns for DTensors: as placed as q is.
 
     Args:
@@ -49,9 +47,7 @@ def attend(
         )
     mesh = q.device_mesh
     if k.device_mesh != mesh or v.device_mesh != mesh:
-        raise DtypeError(
-            f"expected q, k and v on one mesh. Received: q={mesh}, k={k.device_mesh}, v={v.device_mesh}"
-        )
+        raise DtypeError(f"expected q, k and v on one mesh. Received: q={mesh}, k={k.device_mesh}, v={v.device_mesh}")
     check_qkv(q, k, v)
     split = [_split(i, q, k, v) for i in range(mesh.ndim)]
     of_q, of_k = ranges(q), ranges(k)
@@ -140,8 +136,7 @@ def _read_heads(x: Tensor, heads: slice, held: slice, size: int) -> Tensor:
     if first < held.start or last > held.stop:
         raise ParallelError(
             f"attention: expected the key heads that heads {heads.start} to {heads.stop} read, {first} to {last}. "
-            f"Received: {held.start} to {held.stop}, as k is placed. Call k.redistribute(placements=[Replicate()]), and "
-            "the same for v"
+            f"Received: {held.start} to {held.stop}, as k is placed. Replicate k and v along this dimension of the mesh"
         )
     if (first * size, last * size) == (heads.start, heads.stop):
         return x[:, first - held.start : last - held.start]

@@ -24,7 +24,7 @@ def is_dtensor(x: object) -> TypeIs[DTensor]:
 
 
 def locally(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """run(x), of a DTensor run of each process's part: for what treats heads and examples alike, and keeps the shape."""
+    """`run` of x, or of each process's part of a DTensor: for what treats heads alike, and keeps the shape."""
     if type(x) is Tensor or not is_dtensor(x):
         return run(x)
     from torch.distributed.tensor import DTensor

@@ -37,7 +37,10 @@ def call(mesh: DeviceMesh, mask: Mask | None, strategy: str, keys: int = KEYS, *
     layout, memory = parallel.deal(masks.causal(), ROWS, mesh), parallel.deal(masks.window(2, 2), keys, mesh)
     for held in ("whole", memory):
         q = headwise.shard(whole[0].detach(), layout, mesh, dim=2).requires_grad_()
-        k, v = (x if held == "whole" else headwise.shard(x.detach(), memory, mesh, dim=2).requires_grad_() for x in whole[1:])
+        k, v = (
+            x if held == "whole" else headwise.shard(x.detach(), memory, mesh, dim=2).requires_grad_()
+            for x in whole[1:]
+        )
         with headwise.context_parallel(mesh, layout, memory=held, strategy=strategy), parallel.reading_memory():
             out = headwise.attention(q, k, v, mask=mask, **options)
         torch.testing.assert_close(headwise.gather(out, layout, mesh, dim=2), expected.detach(), **NEAR)
@@ -103,7 +106,9 @@ def decoder(mesh: DeviceMesh) -> None:
 
 
 def translated(mesh: DeviceMesh, scheme: Literal["rope", "sinusoidal", "learned"]) -> None:
-    config = EncoderDecoderConfig(30, dim=16, num_heads=2, encoder_layers=1, decoder_layers=2, dropout=0, positions=scheme)
+    config = EncoderDecoderConfig(
+        30, dim=16, num_heads=2, encoder_layers=1, decoder_layers=2, dropout=0, positions=scheme
+    )
     model = EncoderDecoder(config).double()
     source, target = torch.randint(30, (2, KEYS)), torch.randint(30, (2, ROWS))
     real = torch.ones(2, KEYS, dtype=torch.bool)
@@ -131,7 +136,11 @@ def refused(mesh: DeviceMesh) -> None:
         ({"layout": layout, "memory": other}, (q, few, few), "expected the rows of the memory that were dealt"),
         ({"layout": layout, "memory": "whole"}, (q, uneven, uneven), "the same keys in every process"),
         ({"layout": layout, "memory": "all"}, (q, few, few), "expected a layout, 'whole' or None"),
-        ({"layout": layout, "memory": parallel.deal(None, 9, 2)}, (q, few, few), "memory: expected one for 3 processes"),
+        (
+            {"layout": layout, "memory": parallel.deal(None, 9, 2)},
+            (q, few, few),
+            "memory: expected one for 3 processes",
+        ),
     ]
     for given, tensors, said in cases:
         try:

@@ -58,7 +58,9 @@ def same(
     wanted = torch.autograd.grad(expected, [*whole, *options.values()], d_out)
 
     places = [placements, of_keys or placements, of_keys or placements]
-    parts = [distribute_tensor(x.detach(), mesh, place).requires_grad_() for x, place in zip(whole, places, strict=True)]
+    parts = [
+        distribute_tensor(x.detach(), mesh, place).requires_grad_() for x, place in zip(whole, places, strict=True)
+    ]
     everywhere = [Replicate()] * mesh.ndim
     given = {name: distribute_tensor(x.detach(), mesh, everywhere).requires_grad_() for name, x in options.items()}
     if around:
@@ -116,7 +118,9 @@ def fewer_key_heads_than_processes(mesh: DeviceMesh) -> None:
     expected = headwise.attention(*whole, mask=masks.causal())
     wanted = torch.autograd.grad(expected.square().sum(), whole)
     places = [[Shard(1)], [Replicate()], [Replicate()]]
-    parts = [distribute_tensor(x.detach(), mesh, place).requires_grad_() for x, place in zip(whole, places, strict=True)]
+    parts = [
+        distribute_tensor(x.detach(), mesh, place).requires_grad_() for x, place in zip(whole, places, strict=True)
+    ]
     out = headwise.attention(*parts, mask=masks.causal())
     found = torch.autograd.grad(out.square().sum(), parts)
     for mine, full in zip(found, wanted, strict=True):

@@ -82,7 +82,9 @@ def split_by_heads(model: nn.Module, mesh: DeviceMesh) -> None:
     columns = ColwiseParallel(use_local_output=False)
     for layer in model.layers:
         layer.attention.unfuse()
-        plan = dict.fromkeys(["attention.q", "attention.k", "attention.v"], columns) | {"attention.out": RowwiseParallel()}
+        plan = dict.fromkeys(["attention.q", "attention.k", "attention.v"], columns) | {
+            "attention.out": RowwiseParallel()
+        }
         plan |= {"mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel()}
         if layer.mlp.gate is not None:
             plan["mlp.gate"] = ColwiseParallel()

@@ -155,7 +155,11 @@ class Part:
                     bias = bias.index_select(dim, places.to(bias.device))
         if slopes is not None:
             rows, keys = (x.to(slopes.device) for x in (self.rows, keys))
-            far = (keys - rows[:, None] - (self.key_length - self.layout.length)).abs().to(torch.promote_types(slopes.dtype, torch.float32))
+            far = (
+                (keys - rows[:, None] - (self.key_length - self.layout.length))
+                .abs()
+                .to(torch.promote_types(slopes.dtype, torch.float32))
+            )
             more = -slopes[:, None, None] * far
             bias = more[None] if bias is None else bias + more
         return bias
