@@ -50,6 +50,11 @@ def attend(attention: Local, alone: Local, q: Any, k: Any, v: Any, *, mask: Any,
         raise DtypeError(f"expected q, k and v on one mesh. Received: q={mesh}, k={k.device_mesh}, v={v.device_mesh}")
     check_qkv(q, k, v)
     split = [_split(i, q, k, v) for i in range(mesh.ndim)]
+    if options.get("dropout") and any(each is None and mesh.size(i) > 1 for i, each in enumerate(split)):
+        raise ParallelError(
+            f"dropout: expected q to be split along each dimension of the mesh: processes that have the same would drop "
+            f"other weights. Received: q={q.placements}, dropout={options['dropout']}"
+        )
     of_q, of_k = ranges(q), ranges(k)
     q_here, (k_here, v_here) = q.to_local(), (_as_q(x, q) for x in (k, v))
     k_here, v_here = (_read_heads(x, of_q[1], of_k[1], q.shape[1] // k.shape[1]) for x in (k_here, v_here))

@@ -176,6 +176,7 @@ def refused(mesh: DeviceMesh) -> None:
         (lambda: headwise.attention(by_rows, of_two, of_two), "on one mesh"),
         (lambda: headwise.attention(twice, twice, twice), "split along one dimension of the mesh"),
         (lambda: within(by_rows, by_rows, by_rows, layout=in_pairs), "expected the rows that a DTensor has"),
+        (lambda: headwise.attention(everywhere, everywhere, everywhere, dropout=0.1), "would drop other weights"),
         (lambda: within(everywhere, everywhere, everywhere), "as Shard(2) along its mesh"),
         (lambda: headwise.shard(everywhere, in_pairs, mesh, dim=2), "expected the rows that a DTensor has"),
         (lambda: headwise.attention(*[distribute_tensor(x, mesh, [Shard(0)])] * 3), "for each process"),
