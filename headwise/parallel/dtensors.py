@@ -52,7 +52,7 @@ def attend(attention: Local, alone: Local, q: Any, k: Any, v: Any, *, mask: Any,
     split = [_split(i, q, k, v) for i in range(mesh.ndim)]
     if options.get("dropout") and any(each is None and mesh.size(i) > 1 for i, each in enumerate(split)):
         raise ParallelError(
-            f"dropout: expected q to be split along each dimension of the mesh: processes that have the same would drop "
+            "dropout: expected q to be split along each dimension of the mesh: processes that have the same would drop "
             f"other weights. Received: q={q.placements}, dropout={options['dropout']}"
         )
     of_q, of_k = ranges(q), ranges(k)
