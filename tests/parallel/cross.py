@@ -105,15 +105,15 @@ def decoder(mesh: DeviceMesh) -> None:
         expected = model(x, memory, mask=masks.causal(), memory_real=real)
 
 
-def translated(mesh: DeviceMesh, scheme: Literal["rope", "sinusoidal", "learned"]) -> None:
+def translated(mesh: DeviceMesh, scheme: Literal["rope", "sinusoidal", "learned"], rows: int = ROWS) -> None:
     config = EncoderDecoderConfig(
         30, dim=16, num_heads=2, encoder_layers=1, decoder_layers=2, dropout=0, positions=scheme
     )
     model = EncoderDecoder(config).double()
-    source, target = torch.randint(30, (2, KEYS)), torch.randint(30, (2, ROWS))
+    source, target = torch.randint(30, (2, KEYS)), torch.randint(30, (2, rows))
     real = torch.ones(2, KEYS, dtype=torch.bool)
     real[1, 9:] = False
-    layout, other = parallel.deal(masks.causal(), ROWS, mesh), parallel.deal(None, KEYS, mesh)
+    layout, other = parallel.deal(masks.causal(), rows, mesh), parallel.deal(None, KEYS, mesh)
     for held in ("whole", other):
         expected = model(source, target, real)
         d_out = torch.randn_like(expected)
@@ -159,5 +159,6 @@ CHECKS = {
     "cross: rope": lambda mesh: translated(mesh, "rope"),
     "cross: sinusoidal": lambda mesh: translated(mesh, "sinusoidal"),
     "cross: learned": lambda mesh: translated(mesh, "learned"),
+    "cross: one row each": lambda mesh: translated(mesh, "rope", rows=mesh.size()),
     "cross: refused": refused,
 }

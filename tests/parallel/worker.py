@@ -58,8 +58,8 @@ def ring_dropout(mesh: DeviceMesh) -> None:
     kept = dropped != 0
     seen = mask.to_bool(length)[0, 0]
     assert abs(float(kept[..., seen].float().mean()) - (1 - p)) < 0.01
-    last = layout.positions[0][-1], layout.positions[1][-1]  # of each process, over the keys of the first
-    assert not torch.equal(*(kept[0, 0, row, layout.positions[0]] for row in last))
+    same_place = (int(each[290]) for each in layout.positions)  # of each process, over keys of the first
+    assert not torch.equal(*(kept[0, 0, row, :290] for row in same_place))
     _, record = headwise.attention(q, k, v, mask=mask, sinks=sinks, record=True)
     scores = (q @ k.mT * 8**-0.5).masked_fill(~seen, -torch.inf)
     weights = torch.cat([scores, sinks[None, :, None, None].expand(1, 2, length, 1)], -1).softmax(-1)[..., :-1]

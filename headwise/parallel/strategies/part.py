@@ -141,8 +141,6 @@ class Part:
     def over(self, local: Callable[..., Any], k: Tensor, v: Tensor, keys: Tensor, purpose: object) -> Any:
         """What `local`, `attention` of one process, makes of this process's rows over the keys at positions `keys`."""
         options = {**self.options, "bias": self.bias_of(keys), "slopes": None}
-        if not len(self.rows):  # other kernels return what has no gradient, and the others wait for that of its keys
-            options["kernel"] = "reference"
         return local(self.q, k, v, mask=self.masked(keys, purpose), **options)
 
     def bias_of(self, keys: Tensor) -> Tensor | None:
