@@ -106,9 +106,11 @@ def attention(
     Raises:
         ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
         KernelRefused: the kernel that was asked for cannot run this call.
+        ParallelError: processes that share the call do not agree, or DTensors are placed as nobody can compute them.
         RecordError: `record=True` inside torch.compile, torch.export or `headwise.edit`.
 
-    torch.compile and torch.export trace it whole, on the kernels "native", "decode", "sdpa" and "reference".
+    torch.compile and torch.export trace it whole, on the kernels "native", "decode", "sdpa" and "reference". q, k and v
+    may be DTensors, uncompiled: split by examples, heads or sequence (docs/distributed.md).
     """
     plain = type(q) is type(k) is type(v) is Tensor or torch.compiler.is_compiling()
     if not plain and any(map(is_dtensor, (q, k, v))):

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from headwise.call import fit_mask
 from headwise.errors import ArgumentError, DtypeError, ParallelError
-from headwise.masks.cellwise import as_mask
 from headwise.masks.share import share_of
+from headwise.options import OPTIONS, check_options
 from headwise.parallel import context
 from headwise.parallel.context import Local, Processes
 from headwise.parallel.layout import chunks
@@ -49,7 +50,13 @@ def attend(attention: Local, alone: Local, q: Any, k: Any, v: Any, *, mask: Any,
     if k.device_mesh != mesh or v.device_mesh != mesh:
         raise DtypeError(f"expected q, k and v on one mesh. Received: q={mesh}, k={k.device_mesh}, v={v.device_mesh}")
     check_qkv(q, k, v)
+    check_options({name: x for name, x in options.items() if name in OPTIONS}, q, k.shape[2])
     split = [_split(i, q, k, v) for i in range(mesh.ndim)]
+    if split.count(2) > 1:
+        raise ParallelError(
+            f"attention: expected one dimension of the mesh to split the sequence. Received: q={q.placements}. "
+            "Flatten these dimensions into one"
+        )
     if options.get("dropout") and any(each is None and mesh.size(i) > 1 for i, each in enumerate(split)):
         raise ParallelError(
             "dropout: expected q to be split along each dimension of the mesh: processes that have the same would drop "
@@ -59,20 +66,16 @@ def attend(attention: Local, alone: Local, q: Any, k: Any, v: Any, *, mask: Any,
     q_here, (k_here, v_here) = q.to_local(), (_as_q(x, q) for x in (k, v))
     k_here, v_here = (_read_heads(x, of_q[1], of_k[1], q.shape[1] // k.shape[1]) for x in (k_here, v_here))
     given = {name: _share(name, x, split, mesh, of_q) for name, x in options.items()}
-    whole = None if mask is None else as_mask("mask", mask.full_tensor() if is_dtensor(mask) else mask)
-    whole = None if whole is None else share_of(whole, of_q[0], of_q[1])
-    if split.count(2) > 1:
-        raise ParallelError(
-            f"expected the sequence to be split along one dimension of the mesh. Received: q={q.placements}. Flatten "
-            "these dimensions into one"
-        )
+    if mask is not None:
+        whole = fit_mask(mask.full_tensor() if is_dtensor(mask) else mask, q, q.shape[1], q.shape[2], k.shape[2])
+        mask = share_of(whole, of_q[0], of_q[1])
     if 2 in split:
         here = _processes(q, k, split.index(2))
         with context.reading_memory(here.memory is not None):
-            found = here.attend(alone, q_here, k_here, v_here, mask=whole, followed=followed, **given)
+            found = here.attend(alone, q_here, k_here, v_here, mask=mask, followed=followed, **given)
     else:
         _check_around(mesh)
-        found = attention(q_here, k_here, v_here, mask=whole, **given)
+        found = attention(q_here, k_here, v_here, mask=mask, **given)
     out, *rest = found if isinstance(found, tuple) else (found,)
     shape = torch.Size((*q.shape[:3], v.shape[3]))
     stride = torch.empty(shape, device="meta").stride()
