@@ -1,11 +1,12 @@
-"""One of several processes that share a sequence: runs the checks of a set, and writes what each came to.
+"""Several processes that share a sequence: each runs the checks of a set, and writes what it came to.
 
-python tests/parallel/worker.py FOLDER RANK COUNT SET
+python tests/parallel/worker.py FOLDER COUNT SET
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -330,9 +331,7 @@ def sets() -> dict[str, dict[str, Callable[[DeviceMesh], object]]]:
     }
 
 
-def main() -> None:
-    folder, rank, count, name = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    torch.set_num_threads(1)
+def work(folder: Path, rank: int, count: int, name: str) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=count, timeout=timedelta(seconds=60)
     )
@@ -346,6 +345,25 @@ def main() -> None:
         except Exception:
             found[check] = traceback.format_exc()
     (folder / f"found-{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def main() -> None:
+    folder, count, name = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    torch.set_num_threads(1)
+    children = []
+    for rank in range(count):  # by fork: torch is imported once
+        child = os.fork()
+        if child == 0:
+            try:
+                work(folder, rank, count, name)
+            except Exception:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
 
 
 if __name__ == "__main__":
