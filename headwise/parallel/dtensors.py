@@ -22,7 +22,18 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-def attend(attention: Local, alone: Local, q: Any, k: Any, v: Any, *, mask: Any, followed: bool, **options: Any) -> Any:
+def attend(
+    attention: Local,
+    alone: Local,
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    mask: Any,
+    followed: bool,
+    edited: bool,
+    **options: Any,
+) -> Any:
     """What `attention` returns for DTensors: as placed as q is.
 
     Args:
@@ -33,6 +44,7 @@ def attend(attention: Local, alone: Local, q: Any, k: Any, v: Any, *, mask: Any,
         mask, options: of the whole call; tensors are the same in every process, or DTensors. A record is that of this
             process's part.
         followed: whether somebody wants the calls.
+        edited: whether somebody may change them.
 
     Raises:
         ParallelError: placements that cannot be computed.
@@ -56,6 +68,11 @@ def attend(attention: Local, alone: Local, q: Any, k: Any, v: Any, *, mask: Any,
         raise ParallelError(
             f"attention: expected one dimension of the mesh to split the sequence. Received: q={q.placements}. "
             "Flatten these dimensions into one"
+        )
+    if edited and 1 in split:
+        raise ParallelError(
+            f"edit: expected every process to have all heads, which an edit counts. Received: q={q.placements}. Edit a "
+            "model whose heads are not split"
         )
     if options.get("dropout") and any(each is None and mesh.size(i) > 1 for i, each in enumerate(split)):
         raise ParallelError(

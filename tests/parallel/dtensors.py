@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 import headwise
 from headwise import masks, parallel
 from headwise.errors import HeadwiseError
+from headwise.functional import editing
 from headwise.masks import Mask
 
 BATCH, HEADS, GROUPS, DIM = 4, 8, 4, 4
@@ -167,6 +168,10 @@ def refused(mesh: DeviceMesh) -> None:
         with headwise.context_parallel(mesh, layout):
             return headwise.attention(*given)
 
+    def edited(x: Tensor) -> Tensor:
+        with editing(lambda call: None):
+            return headwise.attention(x, x, x)
+
     cases = [
         (lambda: headwise.attention(partial, partial, partial), "expected q as Shard(0)"),
         (lambda: headwise.attention(distribute_tensor(x, mesh, [Shard(3)]), by_rows, by_rows), "q=S(3)"),
@@ -182,6 +187,7 @@ def refused(mesh: DeviceMesh) -> None:
         ),
         (lambda: headwise.attention(by_heads, by_heads, by_heads, slopes=torch.ones(1)), "slopes must be [H] = [4]"),
         (lambda: headwise.attention(everywhere, everywhere, everywhere, dropout=0.1), "would drop other weights"),
+        (lambda: edited(by_heads), "expected every process to have all heads"),
         (lambda: within(everywhere, everywhere, everywhere), "as Shard(2) along its mesh"),
         (lambda: headwise.shard(everywhere, in_pairs, mesh, dim=2), "expected the rows that a DTensor has"),
         (lambda: headwise.attention(*[distribute_tensor(x, mesh, [Shard(0)])] * 3), "for each process"),
