@@ -114,10 +114,10 @@ def attention(
     """
     plain = type(q) is type(k) is type(v) is Tensor or torch.compiler.is_compiling()
     if not plain and any(map(is_dtensor, (q, k, v))):
-        given = {"bias": bias, "slopes": slopes, "scale": scale, "softcap": softcap, "sinks": sinks, "dropout": dropout}
-        given |= {"mask": mask, "kernel": kernel, "record": record}
+        given: dict[str, Any] = {"bias": bias, "slopes": slopes, "scale": scale, "softcap": softcap, "sinks": sinks}
+        given |= {"dropout": dropout, "kernel": kernel, "record": record}
         heard = {"followed": record or _is_heard(), "edited": bool(_editors.get())}
-        return of_dtensors(attention, _alone, q, k, v, **heard, **given)
+        return of_dtensors(attention, _alone, q, k, v, mask=mask, **heard, **given)
     if mask is bias is slopes is softcap is sinks is None and dropout == 0.0 and kernel == "auto" and not record:
         found = _small(q, k, v, scale)
         if found is not None:

@@ -251,7 +251,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         biases = [None] * 3 if fused.bias is None else fused.bias.detach().split(sizes)
         del self.qkv
         for name, weight, bias in zip("qkv", weights, biases, strict=True):
-            part = nn.Linear(*weight.T.shape, bias=bias is not None, device="meta")
+            part = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
             part.weight = nn.Parameter(weight.clone(), requires_grad=fused.weight.requires_grad)
             if bias is not None:
                 part.bias = nn.Parameter(bias.clone(), requires_grad=fused.weight.requires_grad)
@@ -277,8 +277,8 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         query_ids = positions_of(query, cache, real, ids)
         if cache is None:
             length = parallel.length_of(query.shape[1])
-            rotated = [locally(lambda x: scheme.rotate(x, query_ids, length), x) for x in (q, k)]
-            return *rotated, v, (query_ids, parallel.keys_of(query_ids)), real
+            q, k = (locally(lambda x: scheme.rotate(x, query_ids, length), x) for x in (q, k))
+            return q, k, v, (query_ids, parallel.keys_of(query_ids)), real
         length = query.shape[1] + cache.length
         if ids is not None and (scheme.depends_on_length or type(scheme).bias is not Positions.bias):
             raise ArgumentError(

@@ -57,12 +57,16 @@ def attend(
     """`attention`, for a module: the output [B, H, Q, E] and, if requested, the record with its kind."""
     if parallel.current() is not None:
         with parallel.reading_memory(kind == "cross"):
-            found = attention(q, k, v, record=record, **given)
-    else:
-        found = attention(q, k, v, record=record, **given)
+            return _attend(kind, q, k, v, record=record, **given)
+    return _attend(kind, q, k, v, record=record, **given)
+
+
+def _attend(
+    kind: Literal["self", "cross"], q: Tensor, k: Tensor | Int8, v: Tensor | Int8, *, record: bool, **given: Any
+) -> tuple[Tensor, AttentionRecord | None]:
     if not record:
-        return found, None
-    out, found = found
+        return attention(q, k, v, **given), None
+    out, found = attention(q, k, v, **given, record=True)
     _, heads, q_len, k_len = found.shape
     causal = kind == "self" and is_causal(found.mask, q_len, k_len)
     found.site = Site(UNNAMED, 0, kind, causal, heads, found.k.shape[1])

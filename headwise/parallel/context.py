@@ -338,7 +338,8 @@ def gather(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 
     """
     _check_mesh(mesh)
     if is_dtensor(x):
-        return x.detach().full_tensor()
+        whole: Tensor = x.full_tensor().detach()
+        return whole
     group = mesh.get_group()
     if isinstance(by, Layout):
         layout = by

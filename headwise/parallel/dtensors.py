@@ -53,9 +53,9 @@ def attend(
     from torch.distributed.tensor import DTensor
 
     if not all(is_dtensor(x) for x in (q, k, v)):
-        given = ", ".join(f"{name}={type(x).__name__}" for name, x in (("q", q), ("k", k), ("v", v)))
+        told = ", ".join(f"{name}={type(x).__name__}" for name, x in (("q", q), ("k", k), ("v", v)))
         raise DtypeError(
-            f"expected q, k and v that are all DTensors, or none. Received: {given}. Distribute the others, or pass "
+            f"expected q, k and v that are all DTensors, or none. Received: {told}. Distribute the others, or pass "
             "x.to_local()"
         )
     mesh = q.device_mesh
@@ -116,16 +116,16 @@ def _split(i: int, q: DTensor, k: DTensor, v: DTensor) -> int | None:
 
     places = {name: x.placements[i] for name, x in (("q", q), ("k", k), ("v", v))}
     told = ", ".join(f"{name}={place}" for name, place in places.items())
-    split = places["q"].dim % 4 if type(places["q"]) is Shard else None
-    if not (split in range(3) or places["q"].is_replicate()) or any(
-        type(x) not in (Shard, Replicate) for x in places.values()
-    ):
+    # (A subclass of Shard has its rows in another order.)
+    dims = {name: place.dim % 4 for name, place in places.items() if isinstance(place, Shard) and type(place) is Shard}
+    split = dims.get("q")
+    if split == 3 or any(name not in dims and type(place) is not Replicate for name, place in places.items()):
         raise ParallelError(
             f"attention: expected q as Shard(0) (batch), Shard(1) (heads), Shard(2) (sequence) or Replicate(). "
             f"Received along dimension {i} of the mesh: {told}. Call x.redistribute(placements=...) before"
         )
     for name in ("k", "v"):
-        if not places[name].is_replicate() and (split is None or places[name].dim % 4 != split):
+        if dims.get(name, split) != split:
             raise ParallelError(
                 f"attention: expected {name} to be split as q is, or Replicate(). Received along dimension {i} of the "
                 f"mesh: {told}. Call {name}.redistribute(placements=...) before"

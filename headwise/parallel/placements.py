@@ -45,12 +45,14 @@ def sharded(x: DTensor, layout: Layout, mesh: DeviceMesh, dim: int) -> Tensor:
 
 def ranges(x: DTensor) -> list[slice]:
     """The part of each of the first three dimensions that this process has."""
+    from torch.distributed.tensor import Shard
+
     found = [slice(0, size) for size in x.shape[:3]]
     coordinate = x.device_mesh.get_coordinate()
     if coordinate is None:
         raise ParallelError("attention: expected a process of the DTensors' mesh. Received: one that is not part of it")
     for i, place in enumerate(x.placements):
-        if not place.is_replicate():
+        if isinstance(place, Shard):
             dim = place.dim % x.ndim
             begin, end = found[dim].start, found[dim].stop
             count = x.device_mesh.size(i)
