@@ -6,11 +6,11 @@
     python benchmarks/finetune.py --data ../shared/data/sst2 --scratch   # and a small encoder from scratch
     python benchmarks/finetune.py --data ../shared/data/sst2 --json results.json
 
-The recipe of both: batches of 32, AdamW at a constant 5e-5, 3 epochs; the plain loop in float32. The plain loop pads random batches to
-their longest sentence and takes its last weights. headwise puts sentences of about one length together, and takes the
-weights that are best on dev.tsv; that validation is part of its time. Both train in turns of a few steps in one
-process, so that whatever else the machine does slows both down alike; seconds of the processor are shown too. Loading
-and tokenising count for neither.
+The recipe of both: batches of 32, AdamW at a constant 5e-5, 3 epochs; the plain loop in float32. The plain loop pads
+random batches to their longest sentence and takes its last weights. headwise puts sentences of about one length
+together, and takes the weights that are best on dev.tsv; that validation is part of its time. Both train in turns of a
+few steps in one process, so that whatever else the machine does slows both down alike; seconds of the processor are
+shown too. Loading and tokenising count for neither.
 """
 
 from __future__ import annotations

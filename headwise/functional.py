@@ -16,7 +16,9 @@ from headwise.kernels import Plan, make_plan, run_at_once, run_call
 from headwise.masks import Mask
 from headwise.options import check_scale
 from headwise.parallel import context as parallel
+from headwise.parallel.dtensors import attend as of_dtensors
 from headwise.parallel.paper import ParallelPlan, planned
+from headwise.parallel.placements import is_dtensor
 from headwise.quantized import Int8
 from headwise.records.record import AttentionRecord
 from headwise.shapes import check_qkv
@@ -104,10 +106,18 @@ def attention(
     Raises:
         ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
         KernelRefused: the kernel that was asked for cannot run this call.
+        ParallelError: processes that share the call do not agree, or DTensors are placed as nobody can compute them.
         RecordError: `record=True` inside torch.compile, torch.export or `headwise.edit`.
 
-    torch.compile and torch.export trace it whole, on the kernels "native", "decode", "sdpa" and "reference".
+    torch.compile and torch.export trace it whole, on the kernels "native", "decode", "sdpa" and "reference". q, k and v
+    may be DTensors, uncompiled: split by examples, heads or sequence (docs/distributed.md).
     """
+    plain = type(q) is type(k) is type(v) is Tensor or torch.compiler.is_compiling()
+    if not plain and any(map(is_dtensor, (q, k, v))):
+        given: dict[str, Any] = {"bias": bias, "slopes": slopes, "scale": scale, "softcap": softcap, "sinks": sinks}
+        given |= {"dropout": dropout, "kernel": kernel, "record": record}
+        heard = {"followed": record or _is_heard(), "edited": bool(_editors.get())}
+        return of_dtensors(attention, _alone, q, k, v, mask=mask, **heard, **given)
     if mask is bias is slopes is softcap is sinks is None and dropout == 0.0 and kernel == "auto" and not record:
         found = _small(q, k, v, scale)
         if found is not None:
@@ -116,8 +126,7 @@ def attention(
     here = parallel.current()
     if here is not None:
         given = {**adds, "scale": scale, "softcap": softcap, "sinks": sinks, "dropout": dropout, "kernel": kernel}
-        followed = record or bool(_listeners.get() or _editors.get())
-        return here.attend(_alone, q, k, v, mask=mask, followed=followed, record=record, **given)
+        return here.attend(_alone, q, k, v, mask=mask, followed=record or _is_heard(), record=record, **given)
     call = make_call(q, k, v, mask=mask, **adds, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
     if torch.compiler.is_compiling():  # compiled code has no records
         if record:
@@ -152,6 +161,10 @@ def attention(
 def _alone(*given: Any, share: Share | None = None, **options: Any) -> Any:
     with parallel.alone(share):
         return attention(*given, **options)
+
+
+def _is_heard() -> bool:
+    return bool(_listeners.get() or _editors.get())
 
 
 def _small(q: Tensor, k: Tensor | Int8, v: Tensor | Int8, scale: float | None) -> Tensor | None:

@@ -54,7 +54,8 @@ PINNED = {
     "headwise.doctor": ("Comparison Diagnosis Finding Gradients Spec Where compare diagnose diagnose_model gradcheck"),
     "headwise.profiles": "CLASSES KINDS MEASURES Corpus Example Head Pair Profile load profile",
     "headwise.parallel": (
-        "Layout ParallelPlan SharedSeen context_parallel deal gather joined on_paper positions_here shard"
+        "Layout ParallelPlan SharedSeen chunks context_parallel deal gather joined on_paper positions_here "
+        "reading_memory shard"
     ),
     "headwise.worksheet": ("Axis Matrix Step Worksheet make of_weight write"),
     "headwise.testing": ("assert_healthy"),

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -23,6 +22,7 @@ from headwise.models.packed import forget
 from headwise.nn import Cache, Decoder, Encoder, MultiHeadAttention, options
 from headwise.nn.feed_forward import Activation
 from headwise.nn.positions import Learned, Rope, Sinusoidal
+from headwise.parallel import context as parallel
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -198,9 +198,10 @@ class EncoderDecoder(nn.Module):
 
     def encode(self, source_ids: Tensor, source_real: Tensor | None = None) -> Tensor:
         """The output of the encoder, the memory [B, K, M] (or the dim of BERT). Arguments as in `forward`."""
-        if isinstance(self.encoder, Bert):
-            return self.encoder(source_ids, source_real)
-        memory = self.encoder(self.embed_source(source_ids), real=source_real)
+        with parallel.memory_as_own():
+            if isinstance(self.encoder, Bert):
+                return self.encoder(source_ids, source_real)
+            memory = self.encoder(self.embed_source(source_ids), real=source_real)
         assert isinstance(memory, Tensor)
         return memory
 
@@ -225,7 +226,9 @@ class EncoderDecoder(nn.Module):
         """
         start = 0 if cache is None else cache.length
         x_BQM = self._embed("target_ids", target_ids, self.target_embedding, self.target_positions, start)
-        mask = masks.causal() if target_ids.shape[1] > 1 else None  # one token may see all before it
+        mask = (
+            masks.causal() if parallel.length_of(target_ids.shape[1]) > 1 else None
+        )  # one token may see all before it
         hidden = self.decoder(x_BQM, memory, mask=mask, cache=cache, memory_real=source_real)
         assert isinstance(hidden, Tensor)
         return hidden
@@ -248,6 +251,11 @@ class EncoderDecoder(nn.Module):
         if self.copy is None:
             return logits
         length = hidden.shape[1]
+        if parallel.length_of(memory.shape[1], memory=True) != memory.shape[1]:
+            raise ArgumentError(
+                "copies: expected the whole source in every process. Received: its rows of one of them. Pass "
+                "context_parallel(memory='whole')"
+            )
         weights_BQK, gate_BQ = self.copy(hidden, memory, source_real)
         if at is None:
             ids_BQK = source_ids[:, None].expand(-1, length, -1)
@@ -267,7 +275,7 @@ class EncoderDecoder(nn.Module):
         x = table(ids) * math.sqrt(self.config.dim)
         positions = self.positions if learned is None else learned
         if positions is not None:
-            x = x + positions(torch.arange(start, start + ids.shape[1], device=ids.device)).to(x.dtype)
+            x = x + positions(start + parallel.positions_here(ids.shape[1], ids.device)).to(x.dtype)
         return self.dropout(x)
 
 

@@ -84,8 +84,8 @@ def attention_to_torch(ours: MultiHeadAttention) -> nn.MultiheadAttention:
         dtype=ours.out.weight.dtype,
     )
     state: dict[str, Tensor] = {f"out_proj.{name}": x for name, x in ours.out.named_parameters()}
-    if ours.is_fused:
-        state["in_proj_weight"] = ours.qkv.weight
+    if theirs.in_proj_weight is not None:
+        state["in_proj_weight"] = torch.cat([linear.weight for linear in inputs])
     else:
         state.update({f"{name}_proj_weight": linear.weight for name, linear in zip("qkv", inputs, strict=True)})
     if ours.out.bias is not None:

@@ -14,6 +14,8 @@ PROJECTIONS = ("per_head", "shared")
 class HeadSizes:
     """The sizes of the heads, and how they attend. A class calls `_take_sizes`, then `_take_scoring`."""
 
+    is_unfused = False  # whether `unfuse` has made three of one projection
+
     def _take_sizes(
         self,
         dim: int,
@@ -65,7 +67,7 @@ class HeadSizes:
     @property
     def is_fused(self) -> bool:
         """Whether queries, keys and values are projected by one matrix, `qkv`."""
-        return self.projection == "shared" or self.dim == self.kdim == self.vdim
+        return self.projection == "shared" or (self.dim == self.kdim == self.vdim and not self.is_unfused)
 
     @property
     def projection_sizes(self) -> tuple[int, int, int]:

@@ -72,10 +72,10 @@ def check_mask(mask: Mask | Tensor | None, query: Tensor, heads: int | None, k_l
         fit_mask(mask, query, heads, query.shape[1], k_len, name=name)
 
 
-def with_real(mask: Mask | Tensor | None, real: Tensor | None) -> Mask | None:
-    """The pairs that `mask` allows, of those whose key is a real token; `real` is bool [B, K]."""
+def with_real(mask: Mask | Tensor | None, real: Tensor | None, *, memory: bool = False) -> Mask | None:
+    """The pairs that `mask` allows, of those whose key is real: bool [B, K], of the own sequence or of the memory."""
     mask = None if mask is None else as_mask("mask", mask)
-    real = None if real is None else parallel.whole(real)
+    real = None if real is None else parallel.whole(real, memory=memory)
     # On the CPU the check costs nothing, and the kernels need not look for padding that is not there.
     if real is None or (not torch.compiler.is_compiling() and real.device.type == "cpu" and bool(real.all())):
         return mask
@@ -94,12 +94,18 @@ def follows(real: Tensor | None, *, cached: bool) -> bool:
     return bool((begins.sum(1) <= 1).all())
 
 
-def positions_of(x: Tensor, cache: Cache | None, real: Tensor | None, given: Tensor | None) -> Tensor:
-    """The positions of tokens x [B, S, M], [S] or [B, S]: as given, or counted on from the cache, without padding."""
+def positions_of(
+    x: Tensor, cache: Cache | None, real: Tensor | None, given: Tensor | None, *, memory: bool = False
+) -> Tensor:
+    """The positions of tokens x [B, S, M], [S] or [B, S]: as given, or counted on from the cache, without padding.
+
+    With `memory` they are those of the sequence that is read.
+    """
     if given is not None:
         return given  # the scheme checks their shape: of patches they are (row, column)
     if cache is not None:
         return cache.next_positions(x.shape[1], real, device=x.device)
     if real is None:
-        return parallel.positions_here(x.shape[1], x.device)
-    return parallel.rows_here((parallel.whole(real).long().cumsum(1) - 1).clamp(min=0))
+        return parallel.positions_here(x.shape[1], x.device, memory=memory)
+    counted = (parallel.whole(real, memory=memory).long().cumsum(1) - 1).clamp(min=0)
+    return parallel.rows_here(counted, memory=memory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,12 @@ from headwise.nn.real import as_real
 from headwise.nn.state_dict import load_other_names
 from headwise.nn.trace import attend
 from headwise.parallel import context as parallel
+from headwise.parallel.placements import locally
 from headwise.quantized import Int8
 from headwise.records import AttentionRecord
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Places = tuple[Tensor, Tensor] | None  # where queries and keys stand; None where no scheme asks
 
@@ -193,14 +197,13 @@ class MultiHeadAttention(HeadSizes, nn.Module):
                 check_mask(mask, query, self.num_heads, cache.size + query.shape[1])
             q, k, v, places, real = self._read_itself(query, key, value, cache, real, position_ids)
         else:
-            if parallel.current() is not None:
+            if cache is not None and parallel.current() is not None:
                 raise ArgumentError(
-                    "context_parallel: expected a module that reads its own sequence. Received: keys of another one. "
-                    "Compute cross-attention outside of it"
+                    "context_parallel: expected no cache. Received: that of a memory. Compute steps on it outside"
                 )
             q, k, v, places = self._read_other(query, key, value, cache, real, position_ids)
 
-        mask = with_real(mask, real)
+        mask = with_real(mask, real, memory=not reads_itself)
         counted = reads_itself and position_ids is None  # not positions that were given, or of two sequences
         bias, slopes = None, self.positions.slopes_of_heads() if self.positions is not None and counted else None
         if slopes is not None and not follows(real, cached=cache is not None):
@@ -229,6 +232,33 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         out = self.out(y_BQM)
         return out if found is None else (out, found)
 
+    def unfuse(self) -> Self:
+        """Split the projection `qkv` into `q`, `k` and `v`, with its weights: tensor parallelism cuts each by heads.
+
+        State dicts of both forms load. Call it before an optimizer takes the parameters. Returns the module.
+
+        Raises:
+            ArgumentError: projection="shared", which has no rows of its own for each head.
+        """
+        if self.projection == "shared":
+            raise ArgumentError(
+                'unfuse: expected projection="per_head". Received: projection="shared", one matrix for all heads'
+            )
+        if not self.is_fused:
+            return self
+        fused, sizes = self.qkv, self.projection_sizes
+        weights = fused.weight.detach().split(sizes)
+        biases = [None] * 3 if fused.bias is None else fused.bias.detach().split(sizes)
+        del self.qkv
+        for name, weight, bias in zip("qkv", weights, biases, strict=True):
+            part = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+            part.weight = nn.Parameter(weight.clone(), requires_grad=fused.weight.requires_grad)
+            if bias is not None:
+                part.bias = nn.Parameter(bias.clone(), requires_grad=fused.weight.requires_grad)
+            self.add_module(name, part.train(self.training))
+        self.is_unfused = True
+        return self
+
     def _read_itself(
         self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, real: Tensor | None, ids: Tensor | None
     ) -> tuple[Tensor, Tensor | Int8, Tensor | Int8, Places, Tensor | None]:
@@ -247,8 +277,8 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         query_ids = positions_of(query, cache, real, ids)
         if cache is None:
             length = parallel.length_of(query.shape[1])
-            rotated = scheme.rotate(q, query_ids, length), scheme.rotate(k, query_ids, length)
-            return *rotated, v, (query_ids, parallel.keys_of(query_ids)), real
+            q, k = (locally(lambda x: scheme.rotate(x, query_ids, length), x) for x in (q, k))
+            return q, k, v, (query_ids, parallel.keys_of(query_ids)), real
         length = query.shape[1] + cache.length
         if ids is not None and (scheme.depends_on_length or type(scheme).bias is not Positions.bias):
             raise ArgumentError(
@@ -268,20 +298,23 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Places]:
         """q of one sequence, k and v of another, and the positions of both, which each count from 0."""
         scheme = self.positions
-        key_ids = positions_of(key, None, real if scheme is not None else None, None)
+        key_ids = positions_of(key, None, real if scheme is not None else None, None, memory=True)
+
+        length = parallel.length_of(key.shape[1], memory=True)
 
         def make(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
             k, v = self.project(key, "kv") if value is key else (*self.project(key, "k"), *self.project(value, "v"))
             k = _normalised(self.k_norm, k)
-            return (k if scheme is None else scheme.rotate(k, key_ids, key.shape[1])), v
+            return (k if scheme is None else locally(lambda k: scheme.rotate(k, key_ids, length), k)), v
 
         k, v = make(key, value) if cache is None else cache.memory(key, value, make)
         (q,) = self.project(query, "q")
         q = _normalised(self.q_norm, q)
         if scheme is None:
             return q, k, v, None
-        query_ids = torch.arange(query.shape[1], device=query.device) if ids is None else ids
-        return scheme.rotate(q, query_ids, query.shape[1]), k, v, (query_ids, key_ids)
+        query_ids = positions_of(query, None, None, ids)
+        q = locally(lambda q: scheme.rotate(q, query_ids, parallel.length_of(query.shape[1])), q)
+        return q, k, v, (query_ids, parallel.keys_of(key_ids, memory=True))
 
     def project(self, x: Tensor, names: str) -> list[Tensor]:
         """The projections of x that `names` selects, a part of "qkv": each [B, heads, S, D or E]."""
@@ -301,7 +334,11 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         if self.projection == "shared":
             return [y.transpose(1, 2) for y in found]
         heads = {"q": self.num_heads, "k": self.num_kv_heads, "v": self.num_kv_heads}
-        return [y.unflatten(-1, (heads[name], -1)).transpose(1, 2) for name, y in zip(names, found, strict=True)]
+        widths = {"q": self.head_dim, "k": self.head_dim, "v": self.value_head_dim}
+        # (Widths are not -1: of a linear map that gives only some heads they would come out as something else.)
+        return [
+            y.unflatten(-1, (heads[name], widths[name])).transpose(1, 2) for name, y in zip(names, found, strict=True)
+        ]
 
     def extra_repr(self) -> str:
         """The options that the shapes of the parameters do not show."""

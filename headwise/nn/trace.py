@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from headwise.functional import attention
+from headwise.parallel import context as parallel
 from headwise.quantized import Int8
 from headwise.records import AttentionRecord, Seen, Site
 from headwise.records.names import UNNAMED, name_of, stack_of
@@ -54,6 +55,15 @@ def attend(
     kind: Literal["self", "cross"], q: Tensor, k: Tensor | Int8, v: Tensor | Int8, *, record: bool, **given: Any
 ) -> tuple[Tensor, AttentionRecord | None]:
     """`attention`, for a module: the output [B, H, Q, E] and, if requested, the record with its kind."""
+    if parallel.current() is not None:
+        with parallel.reading_memory(kind == "cross"):
+            return _attend(kind, q, k, v, record=record, **given)
+    return _attend(kind, q, k, v, record=record, **given)
+
+
+def _attend(
+    kind: Literal["self", "cross"], q: Tensor, k: Tensor | Int8, v: Tensor | Int8, *, record: bool, **given: Any
+) -> tuple[Tensor, AttentionRecord | None]:
     if not record:
         return attention(q, k, v, **given), None
     out, found = attention(q, k, v, **given, record=True)

@@ -4,8 +4,8 @@ Dimension letters: P processes, N positions of the whole sequence, S those of th
 `headwise.shapes`.
 """
 
-from headwise.parallel.context import context_parallel, gather, positions_here, shard
-from headwise.parallel.layout import Layout, deal
+from headwise.parallel.context import context_parallel, gather, positions_here, reading_memory, shard
+from headwise.parallel.layout import Layout, chunks, deal
 from headwise.parallel.paper import ParallelPlan, on_paper
 from headwise.parallel.records import SharedSeen, joined
 
@@ -13,11 +13,13 @@ __all__ = [
     "Layout",
     "ParallelPlan",
     "SharedSeen",
+    "chunks",
     "context_parallel",
     "deal",
     "gather",
     "joined",
     "on_paper",
     "positions_here",
+    "reading_memory",
     "shard",
 ]

@@ -16,7 +16,8 @@ from headwise.masks import Mask
 from headwise.parallel.exchange import talking
 
 WIDTH = 16  # numbers that each process tells, whatever it does: so that even different calls meet
-NAMES = ("rows", "B", "H", "G", "D", "E", "dtype", "mask", "options", "layout")
+NAMES = ("B", "H", "G", "D", "E", "dtype", "mask", "options", "layout", "memory")  # what must be the same
+DIGESTS = ("mask", "options", "layout", "memory")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -53,26 +54,28 @@ def _written(value: Any) -> bytes:
     return getattr(value, "__qualname__", repr(value)).encode()
 
 
-def agreed_rows(told: tuple[int, ...], group: Any) -> list[int]:
-    """The rows of each process, where all of them tell the same of everything else.
+def agreed_rows(rows: tuple[int, ...], told: tuple[int, ...], group: Any) -> list[list[int]]:
+    """The rows of each process, where all of them tell the same of everything else: one list for each of `rows`.
 
     Args:
-        told: this process's numbers, in the order of `NAMES`.
+        rows: this process's, such as those of q and of k.
+        told: its numbers, in the order of `NAMES`; fewer will do.
         group: of the processes.
 
     Raises:
         ParallelError: on every process alike, if they differ, or if one of them is gone.
     """
-    table = told_by_all("context_parallel", dict(zip(NAMES, told, strict=True)), group)
-    for name in NAMES:
+    of_rows = {f"rows {place}": count for place, count in enumerate(rows)}
+    table = told_by_all("context_parallel", {**of_rows, **dict(zip(NAMES, told, strict=False))}, group)
+    for name in NAMES[: len(told)]:
         column = [row[name] for row in table]
-        if name != "rows" and len(set(column)) > 1:
-            shown = "they differ" if name in ("mask", "options", "layout") else f"{name}={column}"
+        if len(set(column)) > 1:
+            shown = "they differ" if name in DIGESTS else f"{name}={column}"
             raise ParallelError(
                 f"context_parallel: expected the same {name} in every process. Received: {shown}. "
                 "Masks, biases and options are those of the whole sequence; q, k and v are each process's rows"
             )
-    return [row["rows"] for row in table]
+    return [[row[name] for row in table] for name in of_rows]
 
 
 def agree(what: str, question: Mapping[str, object], group: Any, failed: Exception | None = None) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,7 @@ from headwise.masks.cellwise import as_mask
 from headwise.parallel import exchange
 from headwise.parallel.agreement import DTYPES, agreed_rows, digest_of, digest_of_options
 from headwise.parallel.layout import Layout, deal
+from headwise.parallel.placements import is_dtensor, sharded
 from headwise.parallel.strategies import STRATEGIES, choose
 from headwise.parallel.strategies.part import Part
 from headwise.quantized import Int8
@@ -31,6 +32,7 @@ Local = Callable[..., Any]  # `attention`, of what one process computes
 
 _current: ContextVar[Processes | None] = ContextVar("headwise_parallel", default=None)
 _share: ContextVar[Share | None] = ContextVar("headwise_share", default=None)
+_reads_memory: ContextVar[bool | None] = ContextVar("headwise_parallel_memory", default=None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,6 +42,7 @@ class Processes:
     mesh: DeviceMesh
     layout: Layout | None
     strategy: str
+    memory: Layout | Literal["whole"] | None = None  # of the sequence that cross-attention reads
 
     @cached_property
     def group(self) -> Any:
@@ -71,37 +74,97 @@ class Processes:
 
         Args:
             local: `attention`, which computes the part.
-            q, k, v: [B, H, S, D], [B, G, S, D] and [B, G, S, E] of this process's rows.
+            q, k, v: [B, H, S, D], [B, G, S, D] and [B, G, S, E] of this process's rows; k and v may be its rows of the
+                memory, or all of it.
             mask: of the whole sequence.
             followed: whether somebody wants the calls: then a process computes its rows in one call.
             options: those of `attention`, of the whole sequence.
         """
-        if isinstance(k, Int8) or isinstance(v, Int8) or k.shape[2] != q.shape[2]:
+        if isinstance(k, Int8) or isinstance(v, Int8):
             raise ArgumentError(
-                "context_parallel: expected queries and keys of the same rows. Received: a cache, or keys of another "
-                "sequence. Compute steps on a cache and cross-attention outside of it"
+                "context_parallel: expected keys and values that are tensors. Received: Int8, those of a cache. "
+                "Compute steps on a cache outside of it"
             )
         whole = None if mask is None else as_mask("mask", mask)
         dtype = DTYPES.index(q.dtype) if q.dtype in DTYPES else len(DTYPES)
-        told = (q.shape[2], q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3], dtype)
+        told = (q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3], dtype)
         # Whatever a strategy is chosen by: processes that chose differently would wait for one another.
         trains = [name for name, x in options.items() if isinstance(x, Tensor) and x.requires_grad]
-        decides = {**options, "": (followed, self.strategy, torch.is_grad_enabled(), trains)}
-        layout_told = 0 if self.layout is None else int.from_bytes(self.layout.digest[:7], "little")
-        rows = agreed_rows((*told, digest_of(whole), digest_of_options(decides), layout_told), self.group)
-        length = sum(rows)
-        layout = self.layout or deal(whole, length, self.count)
-        if rows != [len(each) for each in layout.positions]:
-            expected = [len(each) for each in layout.positions]
-            raise ShapeError(
-                f"context_parallel: expected the rows that were dealt, {expected} of {layout.length}. "
-                f"Received: {rows}. "
-                "Take each process's part with headwise.parallel.shard(x, mask, mesh), of the same mask; a model with "
-                "several masks needs context_parallel(mesh, layout)"
-            )
-        whole = None if whole is None else whole.aligned(length, length)
-        part = Part(q, k, v, whole, layout, self.rank, self.group, options)
+        reads_memory = _reads_memory.get()
+        decides = {**options, "": (followed, self.strategy, torch.is_grad_enabled(), trains, reads_memory)}
+        digests = digest_of(whole), digest_of_options(decides), _digest(self.layout), _digest(self.memory)
+        rows, key_rows = agreed_rows((q.shape[2], k.shape[2]), (*told, *digests), self.group)
+        if self._is_of_memory(rows, key_rows, reads_memory):
+            layout = self._dealt("cross-attention")
+            key_layout = None if self.memory == "whole" else self.memory
+        else:
+            layout = self.layout or deal(whole, sum(rows), self.count)
+            key_layout = layout
+        _check_rows("rows", rows, layout)
+        if key_layout is not None:
+            _check_rows("rows of the memory", key_rows, key_layout)
+        elif len(set(key_rows)) > 1:
+            raise ShapeError(f"memory='whole': expected the same keys in every process. Received: {key_rows} keys")
+        length = k.shape[2] if key_layout is None else key_layout.length
+        whole = None if whole is None else whole.aligned(layout.length, length)
+        part = Part(q, k, v, whole, layout, key_layout, self.rank, self.group, options)
+        if key_layout is None:
+            return part.over(local, k, v, torch.arange(length), "whole")
         return choose(part, self.strategy, followed=followed).attend(part, local)
+
+    def _is_of_memory(self, rows: list[int], key_rows: list[int], told: bool | None) -> bool:
+        """Whether keys are those of the memory; by their number, where no module tells."""
+        if self.memory is None or told is False:
+            if told or rows != key_rows:
+                raise ArgumentError(
+                    "context_parallel: expected queries and keys of the same rows. Received: a cache, or keys of "
+                    f"another sequence: {rows} rows and {key_rows} keys. For cross-attention pass memory=, the layout "
+                    "of the sequence that is read, or memory='whole'; compute steps on a cache outside of it"
+                )
+            return False
+        if told is None and rows == key_rows:
+            raise ArgumentError(
+                f"context_parallel: expected another number of keys than of rows, to know whether they are those of "
+                f"the memory. Received: {rows} of both. Put the call into `with headwise.parallel.reading_memory():`, "
+                "or for self-attention reading_memory(False)"
+            )
+        return True
+
+    def _dealt(self, what: str) -> Layout:
+        """The layout, where it cannot be found from the mask."""
+        if self.layout is None:
+            raise ArgumentError(
+                f"context_parallel: {what} must know which rows this process holds. Received: no layout. Make one with "
+                "headwise.parallel.deal(mask, length, mesh), and pass context_parallel(mesh, layout)"
+            )
+        return self.layout
+
+    def layout_of(self, what: str, *, memory: bool) -> Layout | None:
+        """That of its own sequence or of the memory; None = every process has all of it. ArgumentError if unknown."""
+        if not memory:
+            return self._dealt(what)
+        if self.memory is None:
+            raise ArgumentError(
+                "context_parallel: expected a module that reads its own sequence. Received: keys of another one. Pass "
+                "memory=, the layout of that sequence, or memory='whole' if every process holds all of it"
+            )
+        return None if self.memory == "whole" else self.memory
+
+
+def _digest(layout: Layout | str | None) -> int:
+    if isinstance(layout, Layout):
+        return int.from_bytes(layout.digest[:7], "little")
+    return 0 if layout is None else 1
+
+
+def _check_rows(what: str, rows: list[int], layout: Layout) -> None:
+    expected = [len(each) for each in layout.positions]
+    if rows != expected:
+        raise ShapeError(
+            f"context_parallel: expected the {what} that were dealt, {expected} of {layout.length}. Received: {rows}. "
+            "Take each process's part with headwise.parallel.shard(x, mask, mesh), of the same mask; a model with "
+            "several masks needs context_parallel(mesh, layout)"
+        )
 
 
 def current() -> Processes | None:
@@ -110,7 +173,16 @@ def current() -> Processes | None:
 
 
 @contextlib.contextmanager
-def context_parallel(mesh: DeviceMesh, layout: Layout | None = None, *, strategy: str = "auto") -> Iterator[Processes]:
+def context_parallel(
+    mesh: DeviceMesh,
+    layout: Layout | Mask | None = None,
+    *,
+    strategy: str = "auto",
+    memory: Layout | Literal["whole"] | None = None,
+    buffers: Sequence[Tensor] = (),
+    buffer_seq_dims: Sequence[int] = (),
+    no_restore_buffers: Iterable[Tensor] = (),
+) -> Iterator[Processes]:
     """Inside, `headwise.attention` and the modules of headwise compute one sequence in several processes.
 
     >>> mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (4,))
@@ -119,42 +191,77 @@ def context_parallel(mesh: DeviceMesh, layout: Layout | None = None, *, strategy
     >>> with headwise.context_parallel(mesh, layout):
     ...     y = model(part, mask=mask)                                   # the mask of the whole sequence
 
+    Or as with PyTorch's context_parallel, which cuts tensors of the whole sequence in place and restores them:
+
+    >>> with headwise.context_parallel(mesh, mask, buffers=[ids, labels], buffer_seq_dims=[1, 1]) as shared:
+    ...     loss = cross_entropy(model(ids).flatten(0, 1), labels.flatten())
+    >>> whole = headwise.gather(logits, shared.layout, mesh)
+
     Tensors are the rows of this process; masks, biases, lengths and ids of documents are those of the whole sequence.
     What has no positions (linear layers, norms) is not changed. Gradients of parameters are those of this process's
     rows: sum them over the processes, as DistributedDataParallel does.
 
     Args:
         mesh: of one dimension; of a larger one, the dimension that shares the sequence: mesh["cp"].
-        layout: the rows of each process; None = those that `shard(x, mask, mesh)` gives for the mask of each call.
+        layout: the rows of each process; None = those that `shard(x, mask, mesh)` gives for the mask of each call. With
+            buffers also the mask by which rows are dealt, None = every query sees every key.
         strategy: "auto", or one of "gather", "ring" and "heads", which then raises rather than fall back.
+        memory: of the sequence that cross-attention reads: its layout, or "whole" = every process holds all of it, and
+            nothing travels. Gradients of a whole memory are those of this process's rows, as of parameters.
+        buffers: tensors of the whole sequence, no parameters, which become this process's rows inside.
+        buffer_seq_dims: the dimension of the sequence of each.
+        no_restore_buffers: those of them that stay so.
+
+    Yields:
+        What the processes share; its `layout` is for `gather`.
 
     Raises:
+        ShapeError: buffers of several lengths.
         ParallelError: processes that do not agree, or one that is gone.
         ArgumentError: a mesh of several dimensions, or an unknown strategy.
     """
     check_mesh(mesh)
     if strategy not in ("auto", *STRATEGIES):
         raise ArgumentError(f"strategy: expected auto, {', '.join(STRATEGIES)}. Received: strategy={strategy!r}")
-    if layout is not None and layout.processes != mesh.size():
+    layout = _layout_for(mesh, layout, buffers, buffer_seq_dims)
+    if isinstance(memory, str) and memory != "whole":
+        raise ArgumentError(f"memory: expected a layout, 'whole' or None. Received: memory={memory!r}")
+    for name, given in (("layout", layout), ("memory", memory)):
+        if isinstance(given, Layout) and given.processes != mesh.size():
+            raise ArgumentError(
+                f"{name}: expected one for {mesh.size()} processes. Received: a layout for {given.processes}"
+            )
+    here = Processes(mesh, layout, strategy, memory)
+    with _cut(buffers, buffer_seq_dims, no_restore_buffers, here), _within(_current, here):
+        yield here
+
+
+def _layout_for(
+    mesh: DeviceMesh, given: Layout | Mask | None, buffers: Sequence[Tensor], dims: Sequence[int]
+) -> Layout | None:
+    """The layout: what was given, or as the length of the buffers and the mask have it."""
+    if len(buffers) != len(dims):
         raise ArgumentError(
-            f"layout: expected one for {mesh.size()} processes. Received: a layout for {layout.processes}"
+            f"buffer_seq_dims: expected one for each buffer. Received: {len(dims)} for {len(buffers)} buffers"
         )
-    token = _current.set(Processes(mesh, layout, strategy))
-    try:
-        yield _current.get()  # type: ignore[misc]
-    finally:
-        _current.reset(token)
+    lengths = [x.shape[dim] for x, dim in zip(buffers, dims, strict=True)]
+    if len(set(lengths)) > 1:
+        raise ShapeError(f"buffers: expected one length of the sequence. Received: lengths {lengths}")
+    if isinstance(given, Layout) or (given is None and not lengths):
+        return given
+    if not lengths:
+        raise ArgumentError(
+            "layout: expected a layout, which knows the length of the sequence. Received: a mask without buffers. Pass "
+            "headwise.parallel.deal(mask, length, mesh)"
+        )
+    return deal(given, lengths[0], mesh)
 
 
 @contextlib.contextmanager
 def alone(share: Share | None) -> Iterator[None]:
     """Inside, a call is one process's own: its share of that of the whole sequence, where records need to know."""
-    before, shared = _current.set(None), _share.set(share)
-    try:
+    with _within(_current, None), _within(_share, share):
         yield
-    finally:
-        _current.reset(before)
-        _share.reset(shared)
 
 
 def as_share(call: AttentionCall) -> AttentionCall:
@@ -163,17 +270,72 @@ def as_share(call: AttentionCall) -> AttentionCall:
     return call if share is None else call.of(share)
 
 
+@contextlib.contextmanager
+def _cut(buffers: Sequence[Tensor], dims: Sequence[int], stay: Iterable[Tensor], here: Processes) -> Iterator[None]:
+    """Inside, buffers are this process's rows."""
+    kept = {id(x) for x in stay}
+    if kept - {id(x) for x in buffers}:
+        raise ArgumentError("no_restore_buffers: expected some of buffers. Received: another tensor")
+    if len({id(x) for x in buffers}) < len(buffers):
+        raise ArgumentError("buffers: expected each tensor once. Received: one of them twice")
+    if any(x.requires_grad for x in buffers):
+        raise ArgumentError(
+            "buffers: expected tensors that are not trained. Received: one that requires a gradient. Cut it with "
+            "headwise.shard, through which gradients go"
+        )
+    layout = here.layout
+    cut = [] if layout is None else [layout.shard(x, here.rank, dim) for x, dim in zip(buffers, dims, strict=True)]
+    whole = [x.data for x in buffers]
+    try:
+        # The memory is exchanged, not written: views of it stay whole, and nothing is copied to restore it.
+        for x, part in zip(buffers, cut, strict=True):
+            x.data = part
+        yield
+    finally:
+        for x, before in zip(buffers, whole, strict=True):
+            if id(x) not in kept:
+                x.data = before
+
+
+@contextlib.contextmanager
+def _within(variable: ContextVar[Any], value: object) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def reading_memory(yes: bool = True) -> contextlib.AbstractContextManager[None]:
+    """Inside, keys are those of the memory of `context_parallel(memory=)`, or with False those of the own sequence.
+
+    The modules say so themselves. A call of `headwise.attention` needs it where both have as many rows.
+    """
+    return _within(_reads_memory, yes)
+
+
+def memory_as_own() -> contextlib.AbstractContextManager[None]:
+    """Inside, the own sequence is what is the memory outside: an encoder makes it."""
+    here = current()
+    if here is None:
+        return contextlib.nullcontext()
+    layout = here.layout_of("an encoder", memory=True)
+    return _within(_current, None if layout is None else Processes(here.mesh, layout, here.strategy))
+
+
 def shard(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 1) -> Tensor:
     """This process's rows of a tensor of the whole sequence, which every process holds.
 
     Args:
-        x: its dimension `dim` is the sequence.
+        x: its dimension `dim` is the sequence. Of a DTensor one comes back, placed as Shard(dim): `by` is `chunks`.
         by: a layout, or the mask by which rows are dealt; None = every query sees every key.
         mesh: of one dimension.
         dim: the dimension of the sequence.
     """
     check_mesh(mesh)
     layout = by if isinstance(by, Layout) else deal(by, x.shape[dim], mesh)
+    if is_dtensor(x):
+        return sharded(x, layout, mesh, dim)
     return layout.shard(x, dist.get_rank(mesh.get_group()), dim)
 
 
@@ -181,15 +343,18 @@ def gather(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 
     """The whole sequence, on every process, from each process's rows. No gradients.
 
     Args:
-        x: this process's rows, along `dim`.
+        x: this process's rows, along `dim`, or a DTensor.
         by, mesh, dim: as in `shard`.
     """
     check_mesh(mesh)
+    if is_dtensor(x):
+        whole: Tensor = x.full_tensor().detach()
+        return whole
     group = mesh.get_group()
     if isinstance(by, Layout):
         layout = by
     else:
-        rows = agreed_rows((x.shape[dim], *[0] * 9), group)
+        (rows,) = agreed_rows((x.shape[dim],), (), group)
         layout = deal(by, sum(rows), mesh)
     counts = [len(each) for each in layout.positions]
     if x.shape[dim] != counts[dist.get_rank(group)]:
@@ -202,56 +367,54 @@ def gather(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 
     return joined.unflatten(1, rows_first.shape[1:]).movedim(0, dim) if x.ndim > 1 else joined[:, 0]
 
 
-def whole(x: Tensor, dim: int = 1) -> Tensor:
-    """The whole sequence of what each process holds of it, such as which tokens are real; x outside."""
+def whole(x: Tensor, dim: int = 1, *, memory: bool = False) -> Tensor:
+    """The whole sequence, or memory, of what each process holds of it, such as which tokens are real; x outside."""
     here = current()
-    return x if here is None else gather(x, _layout(here, "real tokens"), here.mesh, dim=dim)
+    layout = None if here is None else here.layout_of("a module that is told real tokens", memory=memory)
+    return x if here is None or layout is None else gather(x, layout, here.mesh, dim=dim)
 
 
-def positions_here(count: int, device: torch.device) -> Tensor:
+def positions_here(count: int, device: torch.device, *, memory: bool = False) -> Tensor:
     """The positions of this process's `count` rows, [count]; outside of `context_parallel` 0, 1, 2 …"""
     here = current()
-    if here is None:
+    layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
+    if here is None or layout is None:
         return torch.arange(count, device=device)
-    positions = _layout(here, "positions").positions[here.rank].to(device)
+    positions = layout.positions[here.rank].to(device)
     if len(positions) != count:
         raise ShapeError(
-            f"context_parallel: expected this process's {len(positions)} rows of {_layout(here, '').length}. "
+            f"context_parallel: expected this process's {len(positions)} rows of {layout.length}. "
             f"Received: {count}. Take them with headwise.parallel.shard(x, layout, mesh)"
         )
     return positions
 
 
-def rows_here(x: Tensor, dim: int = 1) -> Tensor:
-    """This process's rows of something of the whole sequence; x outside."""
+def rows_here(x: Tensor, dim: int = 1, *, memory: bool = False) -> Tensor:
+    """This process's rows of something of the whole sequence, or memory; x outside."""
     here = current()
-    return x if here is None else _layout(here, "positions").shard(x, here.rank, dim)
+    layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
+    return x if here is None or layout is None else layout.shard(x, here.rank, dim)
 
 
-def keys_of(positions: Tensor) -> Tensor:
-    """The positions, [S] or [B, S], of the keys that rows at `positions` may see: of all; outside the same."""
+def keys_of(positions: Tensor, *, memory: bool = False) -> Tensor:
+    """The positions, [S] or [B, S], of the keys that rows may see, of those at `positions`: of all; outside the same.
+
+    With `memory` both are the memory's.
+    """
     here = current()
-    if here is None:
+    layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
+    if here is None or layout is None:
         return positions
-    layout = _layout(here, "positions")
     if positions.ndim == 1 and torch.equal(positions, layout.positions[here.rank].to(positions.device)):
         return torch.arange(layout.length, device=positions.device)
     return gather(positions, layout, here.mesh, dim=positions.ndim - 1)
 
 
-def length_of(count: int) -> int:
-    """Positions of the whole sequence of which this process has `count` rows; outside the same."""
+def length_of(count: int, *, memory: bool = False) -> int:
+    """Positions of the whole sequence, or memory, of which this process has `count`; outside the same."""
     here = current()
-    return count if here is None else _layout(here, "positions").length
-
-
-def _layout(here: Processes, what: str) -> Layout:
-    if here.layout is None:
-        raise ArgumentError(
-            f"context_parallel: a module that needs {what} must know which rows this process holds. Received: no "
-            "layout. Make one with headwise.parallel.deal(mask, length, mesh), and pass context_parallel(mesh, layout)"
-        )
-    return here.layout
+    layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
+    return count if layout is None else layout.length
 
 
 def check_mesh(mesh: DeviceMesh) -> None:

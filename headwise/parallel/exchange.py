@@ -70,12 +70,13 @@ def all_gather(x: Tensor, counts: list[int], group: Any) -> list[Tensor]:
 
 def rows_of(k: Tensor, v: Tensor) -> Tensor:
     """Keys [B, G, S, D] and values [B, G, S, E] as the rows that travel, [S, B G (D + E)]."""
-    return torch.cat([k, v], -1).permute(2, 0, 1, 3).reshape(k.shape[2], k[:, :, :1].numel() + v[:, :, :1].numel())
+    width = k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3])  # (not -1: there may be no rows)
+    return torch.cat([k, v], -1).permute(2, 0, 1, 3).reshape(k.shape[2], width)
 
 
 def split(rows: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
     """Rows as keys and values again, with the sizes of k and v."""
-    heads = rows.unflatten(1, (k.shape[0], k.shape[1], -1)).permute(1, 2, 0, 3)
+    heads = rows.unflatten(1, (k.shape[0], k.shape[1], k.shape[3] + v.shape[3])).permute(1, 2, 0, 3)
     return list(heads.split([k.shape[3], v.shape[3]], -1))
 
 

@@ -40,7 +40,7 @@ class Layout:
     edges: Ints  # [blocks + 1]: where each block begins, and the length
     owner: Ints  # [blocks]: the process of each block
     processes: int
-    way: str  # how they were dealt, a name of `WAYS`
+    way: str  # how they were dealt, a name of `WAYS`, or "in chunks"
 
     @property
     def length(self) -> int:
@@ -82,50 +82,53 @@ class Grid:
     """What a mask asks of the blocks of a sequence."""
 
     edges: Ints  # [blocks + 1]
+    key_edges: Ints  # [key blocks + 1], of the sequence that is read
     cells: NDArray[np.float64]  # [blocks]: allowed pairs of the rows, mean over examples and heads, about
-    needed: NDArray[np.bool_]  # [blocks, blocks]: whether some row of the one may see some key of the other
+    needed: NDArray[np.bool_]  # [blocks, key blocks]: whether some row of the one may see some key of the other
 
     @cached_property
     def rows(self) -> Ints:
         """[blocks]: rows in each."""
         return np.diff(self.edges)
 
-    def per_process(self, owner: Ints, processes: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """The cells of each process [P], and the blocks of keys that some row of it may see [P, blocks].
+    @cached_property
+    def keys(self) -> Ints:
+        """[key blocks]: keys in each."""
+        return np.diff(self.key_edges)
+
+    def per_process(self, owner: Ints, key_owner: Ints, count: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """The cells of each process [P], and the blocks of keys that some row of it may see [P, key blocks].
 
         A process whose rows see nothing needs its own keys: it still has a call to make.
         """
-        cells = np.bincount(owner, self.cells, processes).astype(np.float64)
-        needed: NDArray[np.bool_] = np.stack([self.needed[owner == p].any(0) for p in range(processes)])
+        cells = np.bincount(owner, self.cells, count).astype(np.float64)
+        needed: NDArray[np.bool_] = np.stack([self.needed[owner == p].any(0) for p in range(count)])
         empty = ~needed.any(1)
-        needed[empty] = owner[None] == np.flatnonzero(empty)[:, None]
+        needed[empty] = key_owner[None] == np.flatnonzero(empty)[:, None]
         return cells, needed
 
-    def keys_from_others(self, owner: Ints, needed: NDArray[np.bool_]) -> Ints:
+    def keys_from_others(self, key_owner: Ints, needed: NDArray[np.bool_]) -> Ints:
         """[P]: how many keys each process gets."""
-        others = owner[None] != np.arange(len(needed))[:, None]
-        keys: Ints = (needed & others) @ self.rows
+        others = key_owner[None] != np.arange(len(needed))[:, None]
+        keys: Ints = (needed & others) @ self.keys
         return keys
 
 
-def grid_of(mask: Mask | None, edges: Ints) -> Grid:
-    """What a mask, aligned to the whole sequence, asks of these blocks. It remembers that."""
+def grid_of(mask: Mask | None, edges: Ints, key_edges: Ints) -> Grid:
+    """What a mask, aligned to both whole sequences, asks of these blocks. It remembers that."""
     if mask is None:
-        count, length = len(edges) - 1, float(edges[-1])
-        return Grid(edges, np.diff(edges) * length, np.ones((count, count), bool))
-    digest = hashlib.blake2b(edges.tobytes(), digest_size=8).digest()
-    return mask.remember(("grid of", digest), lambda: Grid(edges, *_cells(mask, edges[:-1], edges[1:], edges)))
+        cells = np.diff(edges) * float(key_edges[-1])
+        return Grid(edges, key_edges, cells, np.ones((len(edges) - 1, len(key_edges) - 1), bool))
+    digests = (hashlib.blake2b(x.tobytes(), digest_size=8).digest() for x in (edges, key_edges))
+    return mask.remember(
+        ("grid of", *digests), lambda: Grid(edges, key_edges, *_cells(mask, edges[:-1], edges[1:], key_edges))
+    )
 
 
 def fine_grid(mask: Mask | None, length: int, processes: int) -> Grid:
     """The grid of a mask over a sequence that reads itself. Blocks are as small as the processes need."""
-    block = BLOCK
-    while block > 1 and length // block < PIECES * processes:
-        block //= 2
-    while -(-length // block) > min(max(LEAST_BLOCKS, PIECES * processes), MOST_BLOCKS):
-        block *= 2
-    edges = np.append(np.arange(0, length, block), length)
-    grid = grid_of(mask, edges)
+    edges = _even(length, processes)
+    grid = grid_of(mask, edges, edges)
     if mask is None:
         return grid
     # Rows that see far more than others, such as global tokens, are cut finer, until none has many cells.
@@ -136,7 +139,17 @@ def fine_grid(mask: Mask | None, length: int, processes: int) -> Grid:
         pieces = [np.linspace(a, b, int(min(n, b - a)) + 1, dtype=np.int64) for a, b, n in cut]
         low, high = (np.concatenate([each[part] for each in pieces]) for part in (slice(-1), slice(1, None)))
         found, cells = np.union1d(found, low), _cells(mask, low, high, edges)[0]
-    return grid if found is edges else grid_of(mask, found)
+    return grid if found is edges else grid_of(mask, found, found)
+
+
+def _even(length: int, processes: int) -> Ints:
+    """The edges of blocks of one size."""
+    block = BLOCK
+    while block > 1 and length // block < PIECES * processes:
+        block //= 2
+    while -(-length // block) > min(max(LEAST_BLOCKS, PIECES * processes), MOST_BLOCKS):
+        block *= 2
+    return np.append(np.arange(0, length, block), length)
 
 
 def _cells(mask: Mask, low: Ints, high: Ints, edges: Ints) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -256,6 +269,26 @@ def deal(mask: Mask | None, length: int, processes: int | DeviceMesh) -> Layout:
     return aligned.remember(("dealt", length, count), lambda: _deal(aligned, length, count))
 
 
+def chunks(length: int, processes: int | DeviceMesh) -> Layout:
+    """The rows that a DTensor with `Shard` on the sequence has in each process: ⌈length / P⌉ to each, as torch.chunk.
+
+    The last processes may have fewer, or none.
+
+    Args:
+        length: of the whole sequence.
+        processes: how many, or a mesh of one dimension.
+
+    Raises:
+        ArgumentError: a length below 1.
+    """
+    count = processes if isinstance(processes, int) else processes.size()
+    if length < 1 or count < 1:
+        raise ArgumentError(f"expected at least one row and one process. Received: length={length}, {count} processes")
+    size = -(-length // count)
+    edges = np.union1d(_even(length, count), np.arange(0, length, size))
+    return Layout(edges, edges[:-1] // size, count, "in chunks")
+
+
 def _deal(mask: Mask | None, length: int, processes: int) -> Layout:
     grid = fine_grid(mask, length, processes)
     found = list(_dealt(grid, processes))
@@ -271,6 +304,6 @@ def _dealt(grid: Grid, processes: int) -> Iterator[tuple[float, int, str, Ints]]
         owner = way(grid, processes)
         if len(np.unique(owner)) < processes:  # of a sequence of few rows
             continue
-        cells, needed = grid.per_process(owner, processes)
+        cells, needed = grid.per_process(owner, owner, processes)
         keys = int(grid.keys_from_others(owner, needed).max())
         yield float(cells.max() / mean) if grid.cells.any() else 1.0, keys, name, owner

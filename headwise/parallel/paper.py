@@ -108,7 +108,17 @@ def on_paper(
     layout = layout or deal(mask, length, processes)
     aligned = None if mask is None else mask.aligned(length, length)
     sizes = Sizes.of(
-        aligned, layout, batch, heads, key_heads or heads, dim, dim, dtype.itemsize, bandwidth=bandwidth, flops=flops
+        aligned,
+        layout,
+        layout,
+        batch,
+        heads,
+        key_heads or heads,
+        dim,
+        dim,
+        dtype.itemsize,
+        bandwidth=bandwidth,
+        flops=flops,
     )
     costs = {name: each.cost(sizes) for name, each in STRATEGIES.items()}
     return ParallelPlan(layout, sizes, min(costs, key=lambda name: costs[name].time), costs)

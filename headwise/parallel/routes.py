@@ -30,12 +30,12 @@ class Routes(NamedTuple):
         return [len(each) for each in self.receives]
 
 
-def routes_of(mask: Mask | None, layout: Layout, process: int) -> Routes:
-    """The routes of a process; `mask` is aligned to the whole sequence."""
-    grid = grid_of(mask, layout.edges)
-    needed = grid.per_process(layout.owner, layout.processes)[1]
-    wanted = needed.repeat(grid.rows, axis=1)  # [P, N]
-    owner = layout.owner_of_rows
+def routes_of(mask: Mask | None, layout: Layout, key_layout: Layout, process: int) -> Routes:
+    """The routes of a process; `mask` is aligned to the whole sequences, that of the rows and that of the keys."""
+    grid = grid_of(mask, layout.edges, key_layout.edges)
+    needed = grid.per_process(layout.owner, key_layout.owner, layout.processes)[1]
+    wanted = needed.repeat(grid.keys, axis=1)  # [P, K]
+    owner = key_layout.owner_of_rows
     mine = np.flatnonzero(owner == process)
     keys = np.flatnonzero(wanted[process])
     sends = tuple(torch.from_numpy(np.flatnonzero(wanted[p, mine])) for p in range(layout.processes))

@@ -19,7 +19,7 @@ from transformers.models.whisper import WhisperConfig
 from transformers.models.whisper.modeling_whisper import WhisperAttention
 
 from headwise import masks
-from headwise.errors import CheckpointError
+from headwise.errors import ArgumentError, CheckpointError
 from headwise.nn import MultiHeadAttention
 from headwise.nn.positions import Rope, T5Buckets
 
@@ -282,3 +282,30 @@ def test_gpt_neox_is_refused_with_what_to_do_and_that_works() -> None:
     rotation = GPTNeoXRotaryEmbedding(config)(x, torch.arange(S)[None])
     expected = theirs(x, masks.causal().to_additive(S), position_embeddings=rotation)[0]
     torch.testing.assert_close(ours(x, mask=masks.causal()), expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_kv_heads": 2, "bias": False, "gate": True}, {"value_head_dim": 3}])
+def test_a_projection_that_was_taken_apart(options: dict[str, Any]) -> None:
+    """The same computation, from `q`, `k` and `v`; state dicts of both forms load in both."""
+    whole = MultiHeadAttention(M, H, **options)
+    x, memory = torch.randn(B, S, M), torch.randn(B, 3, M)
+    expected = whole(x), whole(x, memory)
+    state = whole.state_dict()
+    apart = MultiHeadAttention(M, H, **options).eval().unfuse()
+    assert not apart.is_fused
+    assert {"q.weight", "k.weight", "v.weight"} <= apart.state_dict().keys()
+    assert not any(name.startswith("qkv") for name in apart.state_dict())
+    apart.load_state_dict(dict(state))
+    torch.testing.assert_close((apart(x), apart(x, memory)), expected)
+    torch.testing.assert_close(whole.unfuse()(x), expected[0])
+    again = MultiHeadAttention(M, H, **options)
+    again.load_state_dict(apart.state_dict())
+    torch.testing.assert_close(again(x), expected[0])
+    assert whole.unfuse() is whole
+    if not options:
+        torch.testing.assert_close(apart.to_torch()(x, x, x)[0], expected[0])
+
+
+def test_a_shared_projection_is_not_taken_apart() -> None:
+    with pytest.raises(ArgumentError, match='expected projection="per_head"'):
+        MultiHeadAttention(M, H, projection="shared").unfuse()

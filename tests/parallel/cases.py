@@ -23,7 +23,7 @@ from headwise.masks import Mask
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 2e-5}
 
 
-def mask_for(draw: random.Random, length: int, batch: int) -> Mask | None:
+def mask_for(draw: random.Random, length: int, batch: int, heads: int) -> Mask | None:
     """A mask, or several that are joined."""
     ids = sorted(draw.randrange(5) for _ in range(length))
     tables = [[min(i, draw.randrange(length)) for i in range(length)] for _ in range(batch)]
@@ -38,6 +38,9 @@ def mask_for(draw: random.Random, length: int, batch: int) -> Mask | None:
         masks.global_tokens(draw.randrange(length)) | masks.window(3, 3),
         masks.from_tensor(
             torch.rand(length, length, generator=torch.Generator().manual_seed(draw.randrange(99))) < 0.3
+        ),
+        masks.from_tensor(
+            torch.rand(heads, length, length, generator=torch.Generator().manual_seed(draw.randrange(99))) < 0.3
         ),
         masks.dilated(draw.randrange(1, 4), draw.randrange(1, 4)),
     ]
@@ -71,7 +74,7 @@ def check_case(seed: int, mesh: DeviceMesh, strategy: str = "auto", length: int 
     length = length or draw.randrange(mesh.size(), 90)
     batch, groups, size, dim = draw.randrange(1, 3), draw.choice([2, 4]), draw.choice([1, 2]), draw.choice([4, 8])
     heads = groups * size
-    mask = mask_for(draw, length, batch)
+    mask = mask_for(draw, length, batch, heads)
     options = options_for(draw, length, heads, dtype)
     if strategy == "ring":
         options = {name: x.detach() if name != "sinks" and isinstance(x, Tensor) else x for name, x in options.items()}

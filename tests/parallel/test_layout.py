@@ -64,6 +64,19 @@ def test_windows_and_packed_documents_are_cut_where_the_cells_are_even() -> None
         assert plan.sizes.keys.max() < length / 7
 
 
+@pytest.mark.parametrize(("length", "processes"), [(8, 4), (37, 4), (5, 4), (1, 3), (5000, 7)])
+def test_chunks_are_those_of_torch(length: int, processes: int) -> None:
+    """Of five rows in four processes the last has none."""
+    layout = parallel.chunks(length, processes)
+    parts = list(torch.arange(length).chunk(processes))
+    parts += [torch.arange(0)] * (processes - len(parts))
+    assert all(map(torch.equal, layout.positions, parts))
+    plan = parallel.on_paper(masks.causal(), length, processes, layout=layout)
+    assert plan.sizes.rows.tolist() == [len(part) for part in parts]
+    with pytest.raises(ArgumentError, match="expected at least one row and one process"):
+        parallel.chunks(0, processes)
+
+
 def test_keys_that_nobody_may_see_do_not_travel() -> None:
     apart = parallel.on_paper(masks.documents([0] * 64 + [1] * 64), 128, 2)
     assert apart.sizes.keys.tolist() == [0, 0]

@@ -15,7 +15,10 @@ import pytest
 from tests.parallel.worker import sets
 
 HERE = Path(__file__).parent
-RUNS = {"calls": 2, "few calls": 4, "modules": 3, "records": 2, "more records": 3, "gone": 3}  # set: processes
+RUNS = {  # set: processes
+    **{"calls": 2, "few calls": 4, "modules": 3, "dtensors": 4},
+    **{"records": 2, "more records": 3, "gone": 3},
+}
 CHECKS = [(name, check) for name, checks in sets().items() for check in checks]
 
 
@@ -26,19 +29,17 @@ def found(name: str) -> list[dict[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(HERE / "worker.py"), folder]
         given = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"}
-        started = [
-            subprocess.Popen(
-                [*command, str(rank), str(count), name],
-                env=given,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(count)
-        ]
-        said = [each.communicate(timeout=300)[0] for each in started]
+        run = subprocess.run(
+            [*command, str(count), name],
+            env=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         written = sorted(Path(folder).glob("found-*.json"))
-        assert len(written) == (count - 1 if name == "gone" else count), "\n".join(said)
+        assert len(written) == (count - 1 if name == "gone" else count), run.stdout
         return [json.loads(each.read_text(encoding="utf-8")) for each in written]
 
 

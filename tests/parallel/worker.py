@@ -1,11 +1,12 @@
-"""One of several processes that share a sequence: runs the checks of a set, and writes what each came to.
+"""Several processes that share a sequence: each runs the checks of a set, and writes what it came to.
 
-python tests/parallel/worker.py FOLDER RANK COUNT SET
+python tests/parallel/worker.py FOLDER COUNT SET
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from headwise.masks import Mask
 from headwise.models import Bert, BertConfig
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
 from headwise.nn import Encoder, MultiHeadAttention, MultiHeadLatentAttention, positions
-from tests.parallel import records
+from tests.parallel import cross, dtensors, meshes, records
 from tests.parallel.cases import check_case
 
 LENGTH = 37
@@ -36,6 +37,42 @@ IDS = torch.arange(LENGTH) // 9
 def fuzz(mesh: DeviceMesh, strategy: str, first: int, count: int, length: int | None = None) -> None:
     agree = sum(check_case(seed, mesh, strategy, length) for seed in range(first, first + count))
     assert agree >= count / 2, f"{agree} of {count} were not refused"
+
+
+def ring_dropout(mesh: DeviceMesh) -> None:
+    """The weights are read by values that are the identity: some are 0, the others 1 / (1 - p) times what they were.
+
+    The gradients are those of a computation that drops the same.
+    """
+    length, p, mask = 600, 0.3, masks.causal()
+    q, k = (torch.randn(1, 2, length, 8).requires_grad_() for _ in range(2))
+    v, sinks = torch.eye(length).expand(1, 2, -1, -1).clone().requires_grad_(), torch.randn(2).requires_grad_()
+    whole = [q, k, v, sinks]
+    layout = parallel.deal(None, length, mesh)
+    parts = [headwise.shard(x.detach(), layout, mesh, dim=2).requires_grad_() for x in (q, k, v)]
+    torch.manual_seed(7)  # the same in every process, which yet drops others
+    with headwise.context_parallel(mesh, layout, strategy="ring"):
+        out = headwise.attention(*parts, mask=mask, sinks=sinks, dropout=p)
+    d_out = torch.randn(1, 2, length, length)
+    found = torch.autograd.grad(out, [*parts, sinks], headwise.shard(d_out, layout, mesh, dim=2))
+    dropped = headwise.gather(out, layout, mesh, dim=2)
+    kept = dropped != 0
+    seen = mask.to_bool(length)[0, 0]
+    assert abs(float(kept[..., seen].float().mean()) - (1 - p)) < 0.01
+    same_place = (int(each[290]) for each in layout.positions)  # of each process, over keys of the first
+    assert not torch.equal(*(kept[0, 0, row, :290] for row in same_place))
+    _, record = headwise.attention(q, k, v, mask=mask, sinks=sinks, record=True)
+    scores = (q @ k.mT * 8**-0.5).masked_fill(~seen, -torch.inf)
+    weights = torch.cat([scores, sinks[None, :, None, None].expand(1, 2, length, 1)], -1).softmax(-1)[..., :-1]
+    torch.testing.assert_close(weights, record.weights(), atol=1e-6, rtol=1e-5)
+    expected = (weights * kept / (1 - p)) @ v
+    torch.testing.assert_close(dropped, expected.detach(), atol=1e-6, rtol=1e-5)
+    *wanted, d_sinks = torch.autograd.grad(expected, whole, d_out)
+    for mine, full in zip(found[:3], wanted, strict=True):
+        torch.testing.assert_close(headwise.gather(mine, layout, mesh, dim=2), full, atol=2e-5, rtol=1e-4)
+    total = found[3].clone()
+    dist.all_reduce(total)
+    torch.testing.assert_close(total, d_sinks, atol=1e-4, rtol=1e-4)
 
 
 # --- Modules ----------------------------------------------------------------------------------------------------------
@@ -104,6 +141,46 @@ def bert(mesh: DeviceMesh) -> None:
             out = model(part, None if given is None else headwise.shard(given, layout, mesh))
         found, keep = headwise.gather(out, layout, mesh), real if given is not None else torch.ones_like(real)
         torch.testing.assert_close(found[keep], expected[keep], atol=1e-10, rtol=1e-10)
+
+
+def buffers(mesh: DeviceMesh) -> None:
+    """PyTorch's habit: tensors of the whole sequence are cut in place, and restored, after an error too."""
+    model = CausalLanguageModel(CausalConfig(30, 16, 2, 2, 0.0)).double()
+    ids, mask = torch.randint(30, (2, LENGTH)), masks.causal()
+    labels, scales = ids.roll(-1, 1).T.contiguous(), torch.rand(LENGTH)
+    before, view = [x.clone() for x in (ids, labels, scales)], ids[:, 3:5]
+    expected = model(ids).detach()
+    given: dict[str, Any] = {"buffers": [ids, labels, scales], "buffer_seq_dims": [1, 0, -1]}
+    with headwise.context_parallel(mesh, mask, **given, no_restore_buffers={scales}) as shared:
+        rows = shared.layout.positions[dist.get_rank()]
+        for x, was, dim in zip((ids, labels, scales), before, (1, 0, 0), strict=True):
+            assert torch.equal(x, was.index_select(dim, rows))
+        assert torch.equal(view, before[0][:, 3:5])
+        out = model(ids)
+    torch.testing.assert_close(headwise.gather(out, shared.layout, mesh), expected, atol=1e-10, rtol=1e-10)
+    assert torch.equal(ids, before[0])
+    assert torch.equal(labels, before[1])
+    assert torch.equal(scales, before[2][rows])
+    try:
+        with headwise.context_parallel(mesh, buffers=[ids], buffer_seq_dims=[1]):
+            raise KeyError
+    except KeyError:
+        assert torch.equal(ids, before[0])
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"buffers": [ids], "buffer_seq_dims": []}, "one for each buffer"),
+        ({"buffers": [ids, scales], "buffer_seq_dims": [1, 0]}, "expected one length"),
+        ({"buffers": [ids], "buffer_seq_dims": [1], "no_restore_buffers": [scales]}, "expected some of buffers"),
+        ({"buffers": [ids, ids], "buffer_seq_dims": [1, 1]}, "each tensor once"),
+        ({"buffers": [torch.rand(9).requires_grad_()], "buffer_seq_dims": [0]}, "not trained"),
+        ({"layout": mask}, "a mask without buffers"),
+    ]
+    for arguments, said in wrong:
+        try:
+            with headwise.context_parallel(mesh, **arguments):
+                received = "nothing was raised"
+        except HeadwiseError as error:
+            received = str(error)
+        assert said in received, received
 
 
 def language_model(mesh: DeviceMesh) -> None:
@@ -235,26 +312,28 @@ def sets() -> dict[str, dict[str, Callable[[DeviceMesh], object]]]:
             "auto": lambda mesh: fuzz(mesh, "auto", 0, 40),
             "heads": lambda mesh: fuzz(mesh, "heads", 300, 12),
             "ring": lambda mesh: fuzz(mesh, "ring", 400, 14, 1300),
+            "ring, dropout": ring_dropout,
         },
         "few calls": {"auto": lambda mesh: fuzz(mesh, "auto", 500, 30)},
         "modules": {
             **masked,
             "padding": padded,
             "bert": bert,
+            "buffers": buffers,
             "language model": language_model,
             "watch": watched,
             "edit": edited,
+            **cross.CHECKS,
             **wrong,
         },
         "records": records.checks(),
         "more records": {name: records.checks()[name] for name in records.FOR_THREE},
+        "dtensors": {**dtensors.CHECKS, **meshes.CHECKS},
         "gone": {"gone": gone},
     }
 
 
-def main() -> None:
-    folder, rank, count, name = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    torch.set_num_threads(1)
+def work(folder: Path, rank: int, count: int, name: str) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=count, timeout=timedelta(seconds=60)
     )
@@ -268,6 +347,25 @@ def main() -> None:
         except Exception:
             found[check] = traceback.format_exc()
     (folder / f"found-{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def main() -> None:
+    folder, count, name = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    torch.set_num_threads(1)
+    children = []
+    for rank in range(count):  # by fork: torch is imported once
+        child = os.fork()
+        if child == 0:
+            try:
+                work(folder, rank, count, name)
+            except Exception:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headwise.call import Share
 from headwise.parallel.exchange import needed_rows, rows_of, split
 from headwise.parallel.strategies.part import Cost, Part, Sizes
 
@@ -24,7 +23,4 @@ def cost(sizes: Sizes) -> Cost:
 def attend(part: Part, local: Callable[..., Any]) -> Any:
     """By one call of `local`: records, listeners and edits see it, with the mask of this process's rows."""
     k, v = split(needed_rows(rows_of(part.k, part.v), part.routes, part.group), part.k, part.v)
-    keys = part.routes.keys
-    options = {**part.options, "bias": part.bias_of(keys), "slopes": None}
-    share = Share(part.rows, keys, part.layout.length, part.mask)
-    return local(part.q, k, v, mask=part.masked(keys, "gather"), share=share, **options)
+    return part.over(local, k, v, part.routes.keys, "gather")

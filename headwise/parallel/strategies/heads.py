@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from headwise.masks.share import share_of
 from headwise.parallel.exchange import Turned, all_to_all
+from headwise.parallel.layout import Layout
 from headwise.parallel.strategies.part import Cost, Part, Sizes
 
 
@@ -22,10 +24,10 @@ def refuse(part: Part, *, followed: bool) -> str | None:
     heads, key_heads = part.q.shape[1], part.k.shape[1]
     if heads % count or key_heads % count:
         return f"{heads} heads and {key_heads} key heads cannot be dealt to {count} processes"
+    if min(part.sizes.rows.min(), part.sizes.key_rows.min()) == 0:
+        return "a process has no rows"
     if followed:
         return "records, listeners and edits expect all heads of a row in one call"
-    if part.mask is not None and part.mask.heads is not None:
-        return "the mask differs between heads"
     return None
 
 
@@ -34,8 +36,8 @@ def cost(sizes: Sizes) -> Cost:
     if sizes.heads % len(sizes.rows) or sizes.key_heads % len(sizes.rows):
         return Cost(0, float("inf"))
     others = 1 - 1 / len(sizes.rows)
-    numbers = (sizes.heads + sizes.key_heads) * (sizes.dim + sizes.value_dim)
-    sent = int(sizes.rows.max() * others * sizes.batch * numbers * sizes.itemsize)
+    numbers = int(sizes.rows.max()) * sizes.heads + int(sizes.key_rows.max()) * sizes.key_heads
+    sent = int(others * sizes.batch * numbers * (sizes.dim + sizes.value_dim) * sizes.itemsize)
     computing = sizes.computing * sizes.cells.mean() / max(sizes.cells.max(), 1.0)
     return Cost(sent, computing + sent / sizes.bandwidth)
 
@@ -48,38 +50,42 @@ def attend(part: Part, local: Callable[..., Any]) -> Any:
         """Of something with a number for each head, that of this process's."""
         return x if x is None or x.shape[dim] == 1 else x.chunk(count, dim)[rank]
 
-    q, k, v = (_to_heads(x, part) for x in (part.q, part.k, part.v))
+    q = _to_heads(part.q, part, part.layout)
+    k, v = (_to_heads(x, part, part.dealt_keys) for x in (part.k, part.v))
     options = dict(part.options)
     options |= {name: own(options.get(name)) for name in ("slopes", "sinks")}
     bias = options.get("bias")
     options["bias"] = bias if bias is None else own(bias[(None,) * (4 - bias.ndim)], 1)
-    return _to_rows(local(q, k, v, mask=part.mask, **options), part)
+    mask, here = part.mask, slice(rank * q.shape[1], (rank + 1) * q.shape[1])
+    mask = None if mask is None else share_of(mask, slice(0, len(q)), here)
+    return _to_rows(local(q, k, v, mask=mask, **options), part)
 
 
-def _to_heads(x: Tensor, part: Part) -> Tensor:
+def _to_heads(x: Tensor, part: Part, layout: Layout) -> Tensor:
     """[B, H, S, D] of these rows as [B, H / P, N, D] of these heads."""
-    return Turned.apply(x, lambda x: _there(x, part), lambda x: _back(x, part))
+    return Turned.apply(x, lambda x: _there(x, part, layout), lambda x: _back(x, part, layout))
 
 
 def _to_rows(x: Tensor, part: Part) -> Tensor:
-    return Turned.apply(x, lambda x: _back(x, part), lambda x: _there(x, part))
+    layout = part.layout
+    return Turned.apply(x, lambda x: _back(x, part, layout), lambda x: _there(x, part, layout))
 
 
-def _there(x: Tensor, part: Part) -> Tensor:
-    count = part.layout.processes
-    rows = [len(each) for each in part.layout.positions]
+def _there(x: Tensor, part: Part, layout: Layout) -> Tensor:
+    count = layout.processes
+    rows = [len(each) for each in layout.positions]
     mine, own = rows[part.rank], x.shape[1] // count
     sent = x.unflatten(1, (count, own)).permute(1, 3, 0, 2, 4)  # [P, S, B, H / P, D]
     found = all_to_all(sent.reshape(count * mine, -1), [mine] * count, rows, part.group)
-    joined = part.layout.joined(list(found.split(rows)), 0)
+    joined = layout.joined(list(found.split(rows)), 0)
     return joined.unflatten(1, (x.shape[0], own, x.shape[3])).permute(1, 2, 0, 3)
 
 
-def _back(x: Tensor, part: Part) -> Tensor:
+def _back(x: Tensor, part: Part, layout: Layout) -> Tensor:
     count = dist.get_world_size(part.group)
-    rows = [len(each) for each in part.layout.positions]
+    rows = [len(each) for each in layout.positions]
     mine = rows[part.rank]
-    order = torch.cat(part.layout.positions).to(x.device)
+    order = torch.cat(layout.positions).to(x.device)
     sent = x.permute(2, 0, 1, 3).reshape(len(order), -1)[order]  # the rows of process 0 first
     found = all_to_all(sent, rows, [mine] * count, part.group)
     heads = found.unflatten(0, (count, mine)).unflatten(2, (x.shape[0], x.shape[1], x.shape[3]))

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headwise.call import Share
 from headwise.masks import Mask
 from headwise.masks.picked import picked
 from headwise.parallel.layout import Layout, grid_of
@@ -35,6 +36,7 @@ class Sizes:
         cells: [P], allowed pairs, mean over examples and heads.
         traffic: [P, P], keys that the one gets from the other, its own included.
         rows: [P].
+        key_rows: [P]: keys that each process holds.
         batch, heads, key_heads, dim, value_dim: B, H, G, D, E.
         itemsize: bytes of a number.
         bandwidth: bytes a second.
@@ -44,6 +46,7 @@ class Sizes:
     cells: NDArray[np.float64]
     traffic: NDArray[np.int64]
     rows: NDArray[np.int64]
+    key_rows: NDArray[np.int64]
     batch: int
     heads: int
     key_heads: int
@@ -54,13 +57,14 @@ class Sizes:
     flops: float = 1e11
 
     @classmethod
-    def of(cls, mask: Mask | None, layout: Layout, *sizes: int, **speeds: Any) -> Sizes:
-        """Those of a mask that is aligned to the whole sequence."""
-        grid = grid_of(mask, layout.edges)
-        cells, needed = grid.per_process(layout.owner, layout.processes)
-        rows = np.bincount(layout.owner, grid.rows, layout.processes).astype(np.int64)
-        owners = layout.owner[:, None] == np.arange(layout.processes)
-        return cls(cells, (needed * grid.rows) @ owners, rows, *sizes, **speeds)
+    def of(cls, mask: Mask | None, layout: Layout, key_layout: Layout, *sizes: int, **speeds: Any) -> Sizes:
+        """Those of a mask that is aligned to the whole sequences."""
+        grid, count = grid_of(mask, layout.edges, key_layout.edges), layout.processes
+        cells, needed = grid.per_process(layout.owner, key_layout.owner, count)
+        rows = np.bincount(layout.owner, grid.rows, count).astype(np.int64)
+        key_rows = np.bincount(key_layout.owner, grid.keys, count).astype(np.int64)
+        owners = key_layout.owner[:, None] == np.arange(count)
+        return cls(cells, (needed * grid.keys) @ owners, rows, key_rows, *sizes, **speeds)
 
     @property
     def keys(self) -> NDArray[np.int64]:
@@ -88,13 +92,14 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part:
-    """One process's rows: q [B, H, S, D], k [B, G, S, D], v [B, G, S, E], and the mask of the whole sequence."""
+    """One process's rows: q [B, H, S, D], k [B, G, T, D], v [B, G, T, E], and the mask of the whole sequences."""
 
     q: Tensor
     k: Tensor
     v: Tensor
-    mask: Mask | None  # aligned to [N, N]
+    mask: Mask | None  # aligned to [N, K], in self-attention [N, N]
     layout: Layout
+    key_layout: Layout | None  # of keys and values; None = every process has all of them
     rank: int
     group: Any
     options: dict[str, Any]  # those of `attention`, of the whole sequence
@@ -107,29 +112,55 @@ class Part:
     @cached_property
     def routes(self) -> Routes:
         """What travels."""
-        given = self.mask, self.layout, self.rank
+        given = self.mask, self.layout, self.dealt_keys, self.rank
         if self.mask is None:
             return routes_of(*given)
-        return self.mask.remember(("routes", self.layout.digest, self.rank), lambda: routes_of(*given))
+        return self.mask.remember(("routes", *self._digests, self.rank), lambda: routes_of(*given))
+
+    @property
+    def dealt_keys(self) -> Layout:
+        """The layout of keys that are dealt."""
+        assert self.key_layout is not None
+        return self.key_layout
+
+    @property
+    def key_length(self) -> int:
+        """K: keys of the whole sequence that is read."""
+        return self.k.shape[2] if self.key_layout is None else self.key_layout.length
+
+    @property
+    def _digests(self) -> tuple[bytes, bytes]:
+        return self.layout.digest, b"" if self.key_layout is None else self.key_layout.digest
 
     def masked(self, keys: Tensor, purpose: object) -> Mask | None:
         """The mask of this process's rows over some keys; remembered for this purpose."""
         if self.mask is None:
             return None
         mask = self.mask
-        return mask.remember(("picked", self.layout.digest, self.rank, purpose), lambda: picked(mask, self.rows, keys))
+        return mask.remember(("picked", *self._digests, self.rank, purpose), lambda: picked(mask, self.rows, keys))
+
+    def over(self, local: Callable[..., Any], k: Tensor, v: Tensor, keys: Tensor, purpose: object) -> Any:
+        """What `local`, `attention` of one process, makes of this process's rows over the keys at positions `keys`."""
+        options = {**self.options, "bias": self.bias_of(keys), "slopes": None}
+        own = self.key_layout is self.layout  # what reads another sequence is no share of a square matrix
+        share = Share(self.rows, keys, self.layout.length, self.mask) if own else None
+        return local(self.q, k, v, mask=self.masked(keys, purpose), share=share, **options)
 
     def bias_of(self, keys: Tensor) -> Tensor | None:
         """Bias and slopes over some keys, as one bias [B|1, H|1, S|1, K|1]."""
         bias, slopes = self.options.get("bias"), self.options.get("slopes")
         if bias is not None:
             bias = bias[(None,) * (4 - bias.ndim)]
-            for dim, places in ((2, self.rows), (3, keys)):
-                if bias.shape[dim] == self.layout.length > 1:
+            for dim, places, length in ((2, self.rows, self.layout.length), (3, keys, self.key_length)):
+                if bias.shape[dim] == length > 1:
                     bias = bias.index_select(dim, places.to(bias.device))
         if slopes is not None:
             rows, keys = (x.to(slopes.device) for x in (self.rows, keys))
-            far = (keys - rows[:, None]).abs().to(torch.promote_types(slopes.dtype, torch.float32))
+            far = (
+                (keys - rows[:, None] - (self.key_length - self.layout.length))
+                .abs()
+                .to(torch.promote_types(slopes.dtype, torch.float32))
+            )
             more = -slopes[:, None, None] * far
             bias = more[None] if bias is None else bias + more
         return bias
@@ -138,7 +169,8 @@ class Part:
     def sizes(self) -> Sizes:
         """What the costs follow from."""
         shape = (*self.q.shape[:2], self.k.shape[1], self.q.shape[3], self.v.shape[3], self.q.element_size())
-        return Sizes.of(self.mask, self.layout, *shape, bandwidth=NCCL if self.q.is_cuda else GLOO)
+        bandwidth = NCCL if self.q.is_cuda else GLOO
+        return Sizes.of(self.mask, self.layout, self.dealt_keys, *shape, bandwidth=bandwidth)
 
 
 class Strategy(Protocol):

@@ -32,12 +32,12 @@ def refuse(part: Part, *, followed: bool) -> str | None:
         return "records, listeners and edits expect all keys of a row in one call"
     if part.options.get("kernel", "auto") not in ("auto", "native"):
         return "it merges parts of the kernel 'native' alone"
-    if part.options.get("dropout"):
-        return "it has no dropout"
     learned = [x for name in ("bias", "slopes") if (x := part.options.get(name)) is not None and x.requires_grad]
     if learned and torch.is_grad_enabled():
         return "a bias or slopes that train get no gradient"
     parts = part.sizes.traffic
+    if min(part.sizes.rows.min(), part.sizes.key_rows.min()) == 0:
+        return "a process has no rows"
     if ((parts > 0) & (parts < FEWEST)).any():
         return f"a process gets only {int(parts[parts > 0].min())} keys of another, fewer than {FEWEST}"
     return native.refuse(make_call(part.q, part.k, part.v))
@@ -50,18 +50,26 @@ def cost(sizes: Sizes) -> Cost:
 
 
 def attend(part: Part, local: Callable[..., Any]) -> Any:
-    """By the native kernels, once for the keys of each process."""
-    sinks = part.options.get("sinks")
-    return _Ring.apply(part.q, part.k, part.v, sinks, part)
+    """By the native kernels, once for the keys of each process.
+
+    Which weights are dropped follows from a seed for each part, their place in it, and the process: the same forward
+    and backward.
+    """
+    seeds = [0] * part.layout.processes
+    if part.options.get("dropout"):
+        seeds = (torch.randint(2**62, (len(seeds),), device="cpu") + part.rank).tolist()
+    return _Ring.apply(part.q, part.k, part.v, part.options.get("sinks"), part, seeds)
 
 
 class _Ring(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, part: Part) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, part: Part, seeds: list[int]
+    ) -> Tensor:
         total = Normaliser.empty(q[..., 0].float())
         out = q.new_zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32)
-        for _, call in _calls(part, q, k, v):
-            found, normaliser = _computed(call)
+        for source, call in _calls(part, q, k, v):
+            found, normaliser = _computed(call, seeds[source])
             merged = total.merged(normaliser)
             out = out * total.share(merged)[..., None] + found.float() * normaliser.share(merged)[..., None]
             total = merged
@@ -70,19 +78,20 @@ class _Ring(torch.autograd.Function):
             out, total = out * total.share(merged)[..., None], merged
         written = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, sinks, written, *total)
-        ctx.part = part
+        ctx.part, ctx.seeds = part, seeds
         return written
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, sinks, out, highest, log_sum = ctx.saved_tensors
-        part, total = ctx.part, Normaliser(highest, log_sum)
+        part, seeds, total = ctx.part, ctx.seeds, Normaliser(highest, log_sum)
         dq = torch.zeros_like(q, dtype=torch.float32)
         d_rows = k.new_zeros(k.shape[2], k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3]), dtype=torch.float32)
         back = _Back(part, d_rows)
         for source, call in _calls(part, q, k, v):
-            d_part, dk, dv, *_ = native.backward(call, out, total.highest, total.log_sum, d_out.contiguous())
+            given = call, out, total.highest, total.log_sum
+            d_part, dk, dv, *_ = native.backward(*given, d_out.contiguous(), seed=seeds[source])
             dq += d_part
             back.send(source, rows_of(dk.float(), dv.float()))
         back.finish()
@@ -91,7 +100,7 @@ class _Ring(torch.autograd.Function):
         if sinks is not None:
             share = torch.exp(sinks[None, :, None].float() - total.highest - total.log_sum)
             d_sinks = sinks_gradient(share, out.float(), d_out).to(sinks.dtype)
-        return dq.to(q.dtype), dk, dv, d_sinks, None
+        return dq.to(q.dtype), dk, dv, d_sinks, None, None
 
 
 def _calls(part: Part, q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[int, AttentionCall]]:
@@ -166,14 +175,16 @@ class _Back:
 
 def _call(part: Part, q: Tensor, k: Tensor, v: Tensor, *, keys: Tensor, process: int) -> AttentionCall:
     options: dict[str, Any] = {name: part.options.get(name) for name in ("scale", "softcap")}
+    options["dropout"] = part.options.get("dropout") or 0.0
     return make_call(q, k, v, mask=part.masked(keys, process), bias=part.bias_of(keys), **options)
 
 
-def _computed(call: AttentionCall) -> tuple[Tensor, Normaliser]:
+def _computed(call: AttentionCall, seed: int) -> tuple[Tensor, Normaliser]:
     """The output over some keys, and its normaliser."""
     out = call.q.new_empty((*call.q.shape[:3], call.v.shape[3]))
     highest, log_sum = (call.q.new_empty(call.q.shape[:3], dtype=torch.float32) for _ in range(2))
-    if native.forward(call, out, highest=highest, log_sum=log_sum):
+    finite = native.forward(call, out, seed=seed, highest=highest, log_sum=log_sum)
+    if finite or call.dropout:  # (by the definition others would be dropped than backward takes to be)
         return out, Normaliser(highest, log_sum)
     # NaN or infinity: by the definition, so that it reaches only the rows that may see it.
     return reference.run(call), Normaliser.of(call.scores())

@@ -1,0 +1,48 @@
+"""A mask of some examples and some heads: what one of several processes has that share a batch or its heads."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from headwise.masks.cellwise import Predicate
+from headwise.masks.fields import Parts, Table
+from headwise.masks.mask import Mask
+
+
+def share_of(mask: Mask, examples: slice, heads: slice) -> Mask:
+    """The mask whose example b is example `examples.start` + b of `mask`, and its heads likewise. It is remembered."""
+    if mask.batch is None and mask.heads is None:
+        return mask
+    bounds = (examples.start, examples.stop, heads.start, heads.stop)
+    found: Mask | None = mask.remember(("share", *bounds), lambda: _share(mask, {"B": examples, "H": heads}))
+    return mask if found is None else found
+
+
+def _share(mask: Mask, index: dict[str, slice]) -> Mask | None:
+    """None where it is the mask itself, which would else remember itself and never be freed."""
+    sizes = {"B": mask.batch, "H": mask.heads}
+    if all(size is None or index[dim] == slice(0, size) for dim, size in sizes.items()):
+        return None
+    if not mask.declared:  # a mask of somebody's own: known by its answers alone
+        firsts = [index[dim].start if size is not None else 0 for dim, size in sizes.items()]
+        counts = [index[dim].stop - index[dim].start if size is not None else None for dim, size in sizes.items()]
+
+        def allows(b: Any, h: Any, q: Any, k: Any) -> Any:
+            return mask.allows(b + firsts[0], h + firsts[1], q, k)
+
+        return Predicate(allows, *counts)
+    changed: dict[str, Any] = {}
+    for name, declared in mask.declared.items():
+        value = getattr(mask, name)
+        if isinstance(declared, Parts):
+            given = value if declared.several else (value,)
+            parts = tuple(part if (found := _share(part, index)) is None else found for part in given)
+            changed[name] = parts if declared.several else parts[0]
+        elif isinstance(declared, Table):
+            cut = tuple(
+                index[dim] if dim in index and size > 1 else slice(None)
+                for dim, size in zip(declared.dims, value.shape, strict=True)
+            )
+            changed[name] = value[cut]
+    return dataclasses.replace(mask, **changed)
