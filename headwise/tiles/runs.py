@@ -67,8 +67,8 @@ def split(tile: Tile, many_keys: int) -> tuple[Tile, ...]:
     """A tile as two if many of its keys need no mask, so that only the others pay for theirs."""
     if not tile.masked_keys or tile.keys <= many_keys or 2 * tile.masked_keys > tile.keys:
         return (tile,)
-    parts = [tuple(run for run in tile.runs if run.masked is masked) for masked in (False, True)]
-    return tuple(dataclasses.replace(tile, runs=part, shared=True) for part in parts)
+    parts = [tuple([run for run in tile.runs if run.masked is masked]) for masked in (False, True)]
+    return tuple([Tile(tile.q_lo, tile.q_hi, part, tile.b, tile.h, tile.causal, shared=True) for part in parts])
 
 
 def forbidden(mask: Mask, rows: Tensor, run: Run, b: int | None, h: int | None) -> Tensor:
