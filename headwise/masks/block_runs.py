@@ -79,7 +79,7 @@ class _Finder:
         self.matrices = mask.batch or 1, mask.heads or 1
         self.count = self.matrices[0] * self.matrices[1]
         self.size = 1  # of the blocks that are asked first
-        while -(-self.rows // self.size) * -(-self.cols // self.size) > COARSE // min(self.count, 16):
+        while -(-self.rows // self.size) * -(-self.cols // self.size) > max(1, COARSE // min(self.count, 16)):
             self.size *= FINER
 
     def groups(self) -> Iterator[tuple[int, int]]:
