@@ -5,11 +5,15 @@ Where the mask forbids a whole block nothing is computed, and single cells are o
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
+from headwise.masks import picked
+from headwise.native.attend import FEW, is_few, look, refuse
 from headwise.records.tiles import forbid, forbidden_keys
 from headwise.softmax import Normaliser
 from headwise.tiles import WIDTH, Run, runs_of_rows
@@ -49,9 +53,35 @@ class Head:
                 forbid(s, forbidden_keys(self.mask, rows, parts, start, stop, self.b, self.h))
                 yield start, s
 
+    def keys(self, row: int) -> int:
+        """How many keys a row may attend to, to the block."""
+        return sum(
+            run.hi - run.lo for run in runs_of_rows(self.mask, self.b, self.h, row, row + 1, 0, self.scores.shape[3])
+        )
+
     def normaliser(self, rows: Tensor) -> Normaliser:
         """That of some rows, [rows]."""
+        found = self._of_few(rows)
+        if found is not None:
+            return found
         total = Normaliser.empty(self.scores.q.new_zeros(len(rows), dtype=self.dtype))
         for _, s in self.pieces(rows):
             total = total.merged(Normaliser.of(s))
         return total.with_sinks(self.scores.sinks)
+
+    def _of_few(self, rows: Tensor) -> Normaliser | None:
+        """The same by the native kernel for few queries, which reads all keys where they are; None if it cannot."""
+        scores, mask = self.scores, self.mask
+        if scores.slopes is not None or not 0 < len(rows) <= FEW:  # (slopes count distances from the last query)
+            return None
+        if mask is not None and (
+            self.b is not None or self.h is not None or mask.cellwise or bool((rows.diff() <= 0).any())
+        ):
+            return None
+        if mask is not None:
+            mask = picked(mask, rows, torch.arange(scores.shape[3]))
+        call = dataclasses.replace(scores.part(rows=rows), mask=mask)
+        if refuse(call) is not None or not is_few(call):
+            return None
+        found = look(call, {"highest", "log_sum"}, {})
+        return Normaliser(found["highest"][0, 0], found["log_sum"][0, 0])

@@ -29,8 +29,9 @@ from headwise.records.statistics.lse import LogSumExp, NormaliserOfRows
 from headwise.registry import Bundle
 from headwise.softmax import Normaliser
 
-# For the log-sum-exps of a few rows so many cells are made at once; if there are more, so many rows of one head.
-BLOCK_CELLS, BLOCK_ROWS = 2**22, 256
+# For the log-sum-exps of a few rows so many cells are made at once; if there are more, or of rows as long as this, which
+# the mask may cut short, so many rows of one head.
+BLOCK_CELLS, BLOCK_KEYS, BLOCK_ROWS = 2**22, 2**15, 256
 
 Choice = int | slice | Sequence[int] | None
 
@@ -349,7 +350,7 @@ class AttentionRecord:
         batch, all_heads, q_len, k_len = self.shape
         index = torch.arange(q_len, device=self.q.device)[rows]
         numbers = torch.arange(all_heads, device=self.q.device)[heads].tolist()
-        if batch * len(numbers) * len(index) * k_len <= BLOCK_CELLS:
+        if k_len <= BLOCK_KEYS and batch * len(numbers) * len(index) * k_len <= BLOCK_CELLS:
             sinks = None if self.sinks is None else self.sinks[heads][:, None]
             return Normaliser.of(self.call.scores(index, EVERY, heads)).with_sinks(sinks)
         found = Normaliser(*self.q.new_empty(2, batch, len(numbers), len(index), dtype=self.call.dtype))

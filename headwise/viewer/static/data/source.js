@@ -69,7 +69,7 @@ export function serverSource(facts, base) {
 }
 
 function sourceOf(facts, cells, answersOf) {
-  const axes = facts.axes.map((axis) => ({ ...axis, length: axis.labels.length }));
+  const axes = facts.axes.map(axisOf);
   const stackOf = (input) => (each, place) => {
     const stack = { ...each, input, place, cells, rows: axes[each.rows], cols: axes[each.cols] };
     const answers = stack.layers.map((_, layer) => answersOf(stack, layer));
@@ -83,6 +83,18 @@ function sourceOf(facts, cells, answersOf) {
   const inputs = facts.inputs.map(({ name, stacks }, input) => ({ name, stacks: stacks.map(stackOf(input)) }));
   const { title, made, tolerance, statistics, source: kind, live = null, small = null } = facts;
   return { title, made, tolerance, statistics, kind, live, small, inputs };
+}
+
+// An axis of very many tokens has only its length, and labels if its positions have names: `long`, for views that show
+// texts. Everything else follows: tokens that are words and sentences of their own.
+function axisOf(axis) {
+  if (axis.labels && !axis.count) return { ...axis, length: axis.labels.length, long: false };
+  const { count, first, ...known } = axis;
+  const labels = axis.labels ?? Array.from({ length: count }, (_, i) => String(first + i));
+  const [no, none] = [new Array(count).fill(false), new Array(count).fill("")];
+  const each = { index: Uint32Array.from(labels, (_, i) => i), labels };
+  const own = { labels, gaps: none, pieces: labels, special: no, unknown: no, words: each, sentences: each };
+  return { ...known, ...own, length: count, long: true };
 }
 
 // ---- in the page itself
