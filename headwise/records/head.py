@@ -55,9 +55,8 @@ class Head:
 
     def keys(self, row: int) -> int:
         """How many keys a row may attend to, to the block."""
-        return sum(
-            run.hi - run.lo for run in runs_of_rows(self.mask, self.b, self.h, row, row + 1, 0, self.scores.shape[3])
-        )
+        runs = runs_of_rows(self.mask, self.b, self.h, row, row + 1, 0, self.scores.shape[3])
+        return sum(run.hi - run.lo for run in runs)
 
     def normaliser(self, rows: Tensor) -> Normaliser:
         """That of some rows, [rows]."""
@@ -74,11 +73,10 @@ class Head:
         scores, mask = self.scores, self.mask
         if scores.slopes is not None or not 0 < len(rows) <= FEW:  # (slopes count distances from the last query)
             return None
-        if mask is not None and (
-            self.b is not None or self.h is not None or mask.cellwise or bool((rows.diff() <= 0).any())
-        ):
-            return None
         if mask is not None:
+            of_one = self.b is not None or self.h is not None
+            if of_one or mask.cellwise or bool((rows.diff() <= 0).any()):
+                return None
             mask = picked(mask, rows, torch.arange(scores.shape[3]))
         call = dataclasses.replace(scores.part(rows=rows), mask=mask)
         if refuse(call) is not None or not is_few(call):

@@ -29,8 +29,8 @@ from headwise.records.statistics.lse import LogSumExp, NormaliserOfRows
 from headwise.registry import Bundle
 from headwise.softmax import Normaliser
 
-# For the log-sum-exps of a few rows so many cells are made at once; if there are more, or of rows as long as this, which
-# the mask may cut short, so many rows of one head.
+# For the log-sum-exps of a few rows so many cells are made at once; if there are more, or if rows are longer than this
+# (the mask may cut them short), so many rows of one head.
 BLOCK_CELLS, BLOCK_KEYS, BLOCK_ROWS = 2**22, 2**15, 256
 
 Choice = int | slice | Sequence[int] | None

@@ -81,7 +81,7 @@ def facts_of(
 
 
 class _Axes:
-    """Each axis once. Equal ones are the same; long ones only if they are the same tuples: to compare is to hash them."""
+    """Each axis once. Equal ones are the same; long ones, which take long to compare, if they hold the same object."""
 
     def __init__(self) -> None:
         self.known: list[Axis] = []
@@ -111,7 +111,7 @@ def _layer(layer: Layer) -> dict[str, Any]:
 
 def _weights(record: AttentionRecord) -> int | None:
     """How many weights of a head the mask allows, to the block; None = all, or nobody knows without every cell."""
-    mask, (batch, heads, q_len, k_len) = record.mask, record.shape
+    mask, (q_len, k_len) = record.mask, record.shape[2:]
     if mask is None or mask.cellwise or q_len * k_len <= QUICK_CELLS:
         return None
     size = 64
@@ -178,7 +178,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
 
 
 def _long_axis(axis: Axis) -> dict[str, Any]:
-    """The facts of very many tokens: their number, and their labels unless these are numbers that follow one another."""
+    """The facts of very many tokens: how many, and their labels unless these are numbers one after the other."""
     tokens, count = axis.tokens, len(axis.tokens.labels)
     first = int(tokens.labels[0]) if tokens.labels[0].isascii() and tokens.labels[0].isdecimal() else None
     numbers = first is not None and all(label == str(i) for i, label in enumerate(tokens.labels, first))
