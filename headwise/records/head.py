@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from headwise.masks import picked
+from headwise.masks.picked import Picked
 from headwise.native.attend import FEW, is_few, look, refuse
 from headwise.records.tiles import forbid, forbidden_keys
 from headwise.softmax import Normaliser
@@ -73,12 +73,18 @@ class Head:
         scores, mask = self.scores, self.mask
         if scores.slopes is not None or not 0 < len(rows) <= FEW:  # (slopes count distances from the last query)
             return None
-        if mask is not None:
+        if mask is None:
+            call = scores.part(rows=rows)
+        else:
             of_one = self.b is not None or self.h is not None
             if of_one or mask.cellwise or bool((rows.diff() <= 0).any()):
                 return None
-            mask = picked(mask, rows, torch.arange(scores.shape[3]))
-        call = dataclasses.replace(scores.part(rows=rows), mask=mask)
+            runs = runs_of_rows(mask, None, None, int(rows[0]), int(rows[-1]) + 1, 0, scores.shape[3])
+            if not runs:
+                return Normaliser.empty(scores.q.new_zeros(len(rows), dtype=self.dtype)).with_sinks(scores.sinks)
+            keys = slice(runs[0].lo, runs[-1].hi)
+            seen = Picked(mask, rows, torch.arange(keys.start, keys.stop))
+            call = dataclasses.replace(scores.part(rows=rows, cols=keys), mask=seen)
         if refuse(call) is not None or not is_few(call):
             return None
         found = look(call, {"highest", "log_sum"}, {})

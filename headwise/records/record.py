@@ -348,8 +348,11 @@ class AttentionRecord:
     def _normaliser_of(self, rows: slice | Tensor, heads: slice | Tensor) -> Normaliser:
         """That of a few rows, without waiting for all the others: [B, heads, rows]."""
         batch, all_heads, q_len, k_len = self.shape
-        index = torch.arange(q_len, device=self.q.device)[rows]
-        numbers = torch.arange(all_heads, device=self.q.device)[heads].tolist()
+        index, chosen = (
+            torch.arange(*x.indices(size), device=self.q.device) if isinstance(x, slice) else x
+            for x, size in ((rows, q_len), (heads, all_heads))
+        )
+        numbers = chosen.tolist()
         if k_len <= BLOCK_KEYS and batch * len(numbers) * len(index) * k_len <= BLOCK_CELLS:
             sinks = None if self.sinks is None else self.sinks[heads][:, None]
             return Normaliser.of(self.call.scores(index, EVERY, heads)).with_sinks(sinks)
@@ -365,8 +368,10 @@ class AttentionRecord:
     def _choose(self, name: str, choice: Choice) -> slice | Tensor:
         if choice is None or isinstance(choice, slice):
             return EVERY if choice is None else choice
-        size = self.shape[("heads", "rows", "cols").index(name) + 1]
-        return torch.tensor(positions(choice, size, name), dtype=torch.long, device=self.q.device)
+        found = positions(choice, self.shape[("heads", "rows", "cols").index(name) + 1], name)
+        if found and found == list(range(found[0], found[-1] + 1)):  # a view, where an index would copy
+            return slice(found[0], found[-1] + 1)
+        return torch.tensor(found, dtype=torch.long, device=self.q.device)
 
 
 def positions(choice: Choice, size: int, name: str) -> list[int]:
