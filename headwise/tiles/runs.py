@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from headwise.masks import Extent, Mask
+from headwise.tiles.band import runs_of_band
 from headwise.tiles.tile import Run, Tile
 
 # Keys are taken in blocks of this many: small enough to follow a mask closely.
@@ -34,6 +35,9 @@ def runs_of_rows(
     """The runs of the keys in [first, past) that the queries [q_lo, q_hi) of one example and head need."""
     if mask is None or mask.cellwise:  # to ask about blocks would evaluate every cell just as well
         return (Run(first, past, mask is not None),) if first < past else ()
+    band = mask.band()
+    if band is not None:
+        return runs_of_band(*band, q_lo, q_hi, first, past)
     edges = edges_of(first, past)
     k = torch.tensor(edges, device="cpu")
     q = torch.tensor([q_lo, q_hi], device="cpu")

@@ -14,7 +14,7 @@ const KEPT = 2 ** 21; // a rectangle of at most this many cells is kept cell by 
 const COARSE = 128; // minimum rows of a coarse picture
 const FIRST = 32; // and if a row alone has more cells than are computed at once
 const MORE = 4; // the next sample has so many times as many rows
-const MOST_WEIGHTS = 2 ** 33; // a picture of more weights stays a sample
+const MOST_WEIGHTS = 2 ** 31; // a picture of more weights stays a sample
 const STRIP = 1 / 4; // the first strip, as a share of the cells computed at once; the size of later strips is such that
 const [SOON, LATE] = [80, 250]; // each takes this many ms: few questions, and no long wait for other questions
 const MARGIN = 0.2; // this share of the visible part is added around it, so that short pans need no computation
@@ -106,11 +106,13 @@ export class Plates {
 
   async fill(plate, signal) {
     const { tile, cells } = this.what;
-    const { rows, cols, block, height, width, weights } = plate;
+    const { rows, cols, block, height, width } = plate;
     const [length, across] = [rows[1] - rows[0], cols[1] - cols[0]];
-    plate.only = Math.min(length * across, this.what.weights ?? Infinity) > MOST_WEIGHTS; // never exact
+    const allowed = this.what.weights ?? Infinity;
+    plate.only = Math.min(length * across, allowed) > MOST_WEIGHTS; // never exact
     if (length * across > cells) {
-      const first = across > cells ? FIRST : Math.max(COARSE, Math.floor(cells / across));
+      const ofRow = Math.min(across, allowed / this.what.rows);
+      const first = Math.max(across > cells ? FIRST : COARSE, Math.floor(cells / ofRow));
       for (let few = Math.min(height, first); ; few = Math.min(height, MORE * few)) {
         await this.sample(plate, few, signal);
         if (few === height || !plate.only) break;
@@ -120,7 +122,7 @@ export class Plates {
     const strip = async (y, past) => {
       if (plate === this.whole) await this.partDone; // the visible part comes first
       const part = [rows[0] + y * block, Math.min(rows[1], rows[0] + past * block)];
-      weights.set(await tile(part, cols, past - y, width, "max", { signal }), y * width);
+      plate.weights.set(await tile(part, cols, past - y, width, "max", { signal }), y * width);
       signal.throwIfAborted();
       this.know(plate, y, past);
     };
