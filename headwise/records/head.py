@@ -83,6 +83,8 @@ class Head:
             if not runs:
                 return Normaliser.empty(scores.q.new_zeros(len(rows), dtype=self.dtype)).with_sinks(scores.sinks)
             keys = slice(runs[0].lo, runs[-1].hi)
+            if keys.stop - keys.start < CELLS // FEW:  # they are quickly read by `pieces`
+                return None
             seen = Picked(mask, rows, torch.arange(keys.start, keys.stop))
             call = dataclasses.replace(scores.part(rows=rows, cols=keys), mask=seen)
         if refuse(call) is not None or not is_few(call):

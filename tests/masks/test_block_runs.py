@@ -81,7 +81,9 @@ def test_cells_are_evaluated_for_the_smallest_blocks_alone() -> None:
     check(mask, 64, 64, 4, 4)
     looked.clear()
     mask.aligned(64, 64).runs_of_blocks(64, 64, 2)
-    assert sum(looked) == 4 * (32 + 2 * 31 - 1)  # the blocks of 2 × 2 that the window allows partly: 3 of a row, 94 in all
+    assert sum(looked) == 4 * (
+        32 + 2 * 31 - 1
+    )  # the blocks of 2 × 2 that the window allows partly: 3 of a row, 94 in all
 
 
 def bits_of(mask: Mask, q_len: int, k_len: int) -> tuple[torch.Tensor, int]:

@@ -12,7 +12,7 @@ import { paint, sizeOf } from "./painting.js";
 
 const KEPT = 2 ** 21; // a rectangle of at most this many cells is kept cell by cell
 const COARSE = 128; // minimum rows of a coarse picture
-const FIRST = 32; // and if a row alone has more cells than are computed at once
+const FIRST = 32; // and if a row alone has more cells than are computed at once: fewer than of small pictures (thumbs.js)
 const MORE = 4; // the next sample has so many times as many rows
 const MOST_WEIGHTS = 2 ** 31; // a picture of more weights stays a sample
 const STRIP = 1 / 4; // the first strip, as a share of the cells computed at once; the size of later strips is such that
@@ -108,11 +108,9 @@ export class Plates {
     const { tile, cells } = this.what;
     const { rows, cols, block, height, width } = plate;
     const [length, across] = [rows[1] - rows[0], cols[1] - cols[0]];
-    const allowed = this.what.weights ?? Infinity;
-    plate.only = Math.min(length * across, allowed) > MOST_WEIGHTS; // never exact
+    plate.only = Math.min(length * across, this.what.weights ?? Infinity) > MOST_WEIGHTS; // never exact
     if (length * across > cells) {
-      const ofRow = Math.min(across, allowed / this.what.rows);
-      const first = Math.max(across > cells ? FIRST : COARSE, Math.floor(cells / ofRow));
+      const first = across > cells ? FIRST : Math.max(COARSE, Math.floor(cells / across));
       for (let few = Math.min(height, first); ; few = Math.min(height, MORE * few)) {
         await this.sample(plate, few, signal);
         if (few === height || !plate.only) break;
