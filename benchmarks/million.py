@@ -4,9 +4,9 @@
     python benchmarks/million.py --length 65536 --steps plan page
     python benchmarks/million.py --keep million.hw --picture page.png   # keep the record, and a picture of its page
 
-4 heads of 64 in bfloat16: tokens of a small vocabulary, turned by RoPE. Each step is a process of its own, and its memory
-is what that process needs at most beyond what it has loaded before. Pages of a mapped file that are in memory count too,
-though the system can take them back.
+4 heads of 64 in bfloat16: tokens of a small vocabulary, turned by RoPE. Each step is a process of its own. Its memory
+is what that process needs at most beyond what it has loaded before; pages of a mapped file count too, though the system
+can take them back.
 
 plan     `headwise.plan`: the mask cut into blocks and tiles, and the costs of all kernels
 record   `headwise.watch(offload=folder)` around `headwise.attention` with a causal window of 4,096: queries, keys and
@@ -121,12 +121,12 @@ def record(path: Path, name: str, length: int) -> Iterator[Row]:
     layer = Layer()
     with torch.no_grad():
         layer(*(x[:, :, :128] for x in (q, k, k)))
-        with measured() as alone:
-            layer(q, k, k)
         with measured() as took, headwise.watch(layer, offload=path.parent) as seen:
             layer(q, k, k)
-    yield "the layer, not watched", alone[0], None
+        with measured() as alone:
+            layer(q, k, k)
     yield "the layer, watched, its queries and keys on the disk", *took
+    yield "the layer, not watched", alone[0], None
     if name != "window":  # another mask, without running the layer, which may take an hour
         seen = Seen([AttentionRecord(make_call(q, k, k, mask=MASKS[name](length)))])
     with measured() as took:
@@ -162,6 +162,7 @@ def read(path: Path, length: int) -> Iterator[Row]:
 
 def page(path: Path, length: int, picture: Path | None) -> Iterator[Row]:
     """The live page: the server, one browser, and cells by HTTP."""
+    import headwise.viewer.site  # noqa: F401 (what is loaded once is not counted)
     from headwise.viewer.inputs import inputs_of
     from headwise.viewer.server import serving
 

@@ -62,7 +62,7 @@ class Keeping:
                 raise ArgumentError(f"watch: offload must be a folder that exists. Received: offload={self.offload}")
         elif self.offload not in (None, "cpu", "disk"):
             raise ArgumentError(
-                f'watch: offload must be "cpu", "disk", the Path of a folder or None. Received: offload={self.offload!r}'
+                f'watch: offload must be "cpu", "disk", the Path of a folder or None. Received: offload={self.offload}'
             )
         if self.max_bytes is not None and self.max_bytes != "half" and self.max_bytes <= 0:
             raise ArgumentError(

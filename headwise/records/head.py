@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # Cells of a piece: 2 MB of float32, which stay in the cache while they are asked for everything.
 CELLS = 2**19
 
+# Fewer keys are as quick by `pieces`, whose scores the weights are made of.
+LONG_ROW = 2**15
+
 
 class Head:
     """The scores of one head of one example of a record."""
@@ -73,20 +76,16 @@ class Head:
         scores, mask = self.scores, self.mask
         if scores.slopes is not None or not 0 < len(rows) <= FEW:  # (slopes count distances from the last query)
             return None
-        if mask is None:
-            call = scores.part(rows=rows)
-        else:
-            of_one = self.b is not None or self.h is not None
-            if of_one or mask.cellwise or bool((rows.diff() <= 0).any()):
-                return None
-            runs = runs_of_rows(mask, None, None, int(rows[0]), int(rows[-1]) + 1, 0, scores.shape[3])
-            if not runs:
-                return Normaliser.empty(scores.q.new_zeros(len(rows), dtype=self.dtype)).with_sinks(scores.sinks)
-            keys = slice(runs[0].lo, runs[-1].hi)
-            if keys.stop - keys.start < CELLS // FEW:  # they are quickly read by `pieces`
-                return None
-            seen = Picked(mask, rows, torch.arange(keys.start, keys.stop))
-            call = dataclasses.replace(scores.part(rows=rows, cols=keys), mask=seen)
+        if mask is not None and (self.b is not None or self.h is not None or mask.cellwise):
+            return None
+        if bool((rows.diff() <= 0).any()):
+            return None
+        runs = runs_of_rows(mask, None, None, int(rows[0]), int(rows[-1]) + 1, 0, scores.shape[3])
+        if sum(run.hi - run.lo for run in runs) < LONG_ROW:
+            return None
+        keys = slice(runs[0].lo, runs[-1].hi)
+        seen = None if mask is None else Picked(mask, rows, torch.arange(keys.start, keys.stop))
+        call = dataclasses.replace(scores.part(rows=rows, cols=keys), mask=seen)
         if refuse(call) is not None or not is_few(call):
             return None
         found = look(call, {"highest", "log_sum"}, {})

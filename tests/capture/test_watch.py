@@ -461,9 +461,8 @@ def test_offload_to_a_folder(tmp_path: Path) -> None:
         model(inputs())
         assert not list(tmp_path.iterdir())
     for kept, of_memory in zip(mapped, seen, strict=True):
-        assert (
-            torch.equal(kept.q, of_memory.q) and torch.equal(kept.k, of_memory.k) and torch.equal(kept.v, of_memory.v)
-        )
+        for name in ("q", "k", "v"):
+            assert torch.equal(getattr(kept, name), getattr(of_memory, name))
         assert torch.equal(kept.weights(), of_memory.weights())
         for name, answer in kept.statistics():
             expected = getattr(of_memory.statistics(name), name)

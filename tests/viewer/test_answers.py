@@ -204,7 +204,7 @@ def test_a_few_rows_by_the_kernel_for_few_queries(
     name: str, options: dict[str, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their normalisers are those of all scores, whether or not that kernel can find them."""
-    monkeypatch.setattr(head, "CELLS", head.FEW)
+    monkeypatch.setattr(head, "LONG_ROW", 1)
     torch.manual_seed(1)
     q, k = torch.randn(1, 2, 100, 8), torch.randn(1, 2, 100, 8)
     given = {each: torch.tensor([0.5, -1.0]).abs() for each in options}
