@@ -162,7 +162,7 @@ def read(path: Path, length: int) -> Iterator[Row]:
 
 def page(path: Path, length: int, picture: Path | None) -> Iterator[Row]:
     """The live page: the server, one browser, and cells by HTTP."""
-    import headwise.viewer.site  # noqa: F401 (what is loaded once is not counted)
+    import headwise.viewer.site
     from headwise.viewer.inputs import inputs_of
     from headwise.viewer.server import serving
 

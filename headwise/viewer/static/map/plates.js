@@ -23,7 +23,7 @@ const ROW_TOPS = 32; // maximum cells for the largest weight of every row, in mu
 export class Plates {
   // changed(): there is more to draw. failed(error): a question failed.
   constructor({ changed, failed }) {
-    Object.assign(this, { changed, failed, what: null, before: [], zoom: [1, 1] });
+    Object.assign(this, { changed, failed, what: null, before: [], zoom: [1, 1], mostWeights: MOST_WEIGHTS });
     this.style = { table: null, scale: "linear", sink: false, against: null, dark: false, threshold: 0 };
     this.forget();
   }
@@ -108,7 +108,7 @@ export class Plates {
     const { tile, cells } = this.what;
     const { rows, cols, block, height, width } = plate;
     const [length, across] = [rows[1] - rows[0], cols[1] - cols[0]];
-    plate.only = Math.min(length * across, this.what.weights ?? Infinity) > MOST_WEIGHTS; // never exact
+    plate.only = Math.min(length * across, this.what.weights ?? Infinity) > this.mostWeights; // never exact
     if (length * across > cells) {
       const first = across > cells ? FIRST : Math.max(COARSE, Math.floor(cells / across));
       for (let few = Math.min(height, first); ; few = Math.min(height, MORE * few)) {
