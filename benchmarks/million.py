@@ -6,7 +6,7 @@
 
 4 heads of 64 in bfloat16: tokens of a small vocabulary, turned by RoPE. Each step is a process of its own. Its memory
 is what that process needs at most beyond what it has loaded before; pages of a mapped file count too, though the system
-can take them back.
+can take them back. On a busy machine the time of the processors says more than the clock.
 
 plan     `headwise.plan`: the mask cut into blocks and tiles, and the costs of all kernels
 record   `headwise.watch(offload=folder)` around `headwise.attention` with a causal window of 4,096: queries, keys and
@@ -64,17 +64,22 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=asked.keep.parent if asked.keep else None) as folder:
         asked.keep = asked.keep or Path(folder) / "million.hw"
-        table = Table("", f"{asked.length:,} tokens", "time", "memory")
+        table = Table("", f"{asked.length:,} tokens", "time", "of processors", "memory")
         for step in asked.steps:
             for one in [f"plan:{name}" for name in MASKS] if step == "plan" else [step]:
                 options = ["--length", str(asked.length), "--keep", str(asked.keep), "--mask", asked.mask]
                 options += ["--picture", str(asked.picture)] if asked.picture else []
                 command = [sys.executable, __file__, "--alone", one, *options]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
-                for name, seconds, memory in map(json.loads, done.stdout.splitlines()):
-                    shown = f"{seconds:,.2f} s" if seconds >= 0.1 else f"{seconds * 1000:,.1f} ms"
-                    table.add_row(step, name, shown, "" if memory is None else f"{memory / 2**20:,.0f} MiB")
+                for name, *times, memory in map(json.loads, done.stdout.splitlines()):
+                    table.add_row(
+                        step, name, *map(shown, times), "" if memory is None else f"{memory / 2**20:,.0f} MiB"
+                    )
     Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def shown(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:,.2f} s" if seconds >= 0.1 else f"{seconds * 1000:,.1f} ms"
 
 
 def documents(length: int) -> Mask:
@@ -96,7 +101,7 @@ MASKS: dict[str, Callable[[int], Mask]] = {
     "12 documents, causal": documents,
 }
 
-Row = tuple[str, float, float | None]  # what, seconds, bytes
+Row = tuple[str, float, float | None, float | None]  # what, seconds, those of all processors, bytes
 
 
 def plan(name: str, length: int) -> Iterator[Row]:
@@ -126,7 +131,7 @@ def record(path: Path, name: str, length: int) -> Iterator[Row]:
         with measured() as alone:
             layer(q, k, k)
     yield "the layer, watched, its queries and keys on the disk", *took
-    yield "the layer, not watched", alone[0], None
+    yield "the layer, not watched", *alone[:2], None
     if name != "window":  # another mask, without running the layer, which may take an hour
         seen = Seen([AttentionRecord(make_call(q, k, k, mask=MASKS[name](length)))])
     with measured() as took:
@@ -149,7 +154,7 @@ def read(path: Path, length: int) -> Iterator[Row]:
         started = time.perf_counter()
         of.weights(rows=row, cols=col, heads=draw.randrange(HEADS))
         times.append(time.perf_counter() - started)
-    yield "record.weights of one cell, median", statistics.median(times), None
+    yield "record.weights of one cell, median", statistics.median(times), None, None
     if of.mask is not None and of.mask.band() and of.mask.band()[0] > -length:
         with measured() as took:
             seen.summary()
@@ -175,7 +180,7 @@ def page(path: Path, length: int, picture: Path | None) -> Iterator[Row]:
         yield "the server is up, and gives the page", *took
         with measured() as took:
             first, note = in_browser(url, picture)
-        yield f"the first picture of the page ({note})", first, took[1]
+        yield f"the first picture of the page ({note})", first, None, took[2]
         draw, times = random.Random(0), []
         for _ in range(CELLS):
             row = draw.randrange(length // 2, length)
@@ -184,8 +189,8 @@ def page(path: Path, length: int, picture: Path | None) -> Iterator[Row]:
             started = time.perf_counter()
             urllib.request.urlopen(f"{url}tile?input=0&stack=0&layer=0&{asked}").read()
             times.append(time.perf_counter() - started)
-        yield "an exact cell, median", statistics.median(times), None
-        yield "an exact cell, slowest", max(times), None
+        yield "an exact cell, median", statistics.median(times), None, None
+        yield "an exact cell, slowest", max(times), None, None
     finally:
         context.__exit__(None, None, None)
 
@@ -233,11 +238,11 @@ def turned(x: Tensor, angle: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def measured() -> Iterator[list[float]]:
-    """[seconds, bytes at the peak beyond those before] of what is inside."""
-    before, started = peak(), time.perf_counter()
+    """[seconds, those of all processors, bytes at the peak beyond those before] of what is inside."""
+    before, started, worked = peak(), time.perf_counter(), time.process_time()
     took: list[float] = []
     yield took
-    took += [time.perf_counter() - started, peak() - before]
+    took += [time.perf_counter() - started, time.process_time() - worked, peak() - before]
 
 
 def peak() -> float:
