@@ -85,16 +85,17 @@ function sourceOf(facts, cells, answersOf) {
   return { title, made, tolerance, statistics, kind, live, small, inputs };
 }
 
-// An axis of very many tokens has only its length, and labels if its positions have names: `long`, for views that show
-// texts. Everything else follows: tokens that are words and sentences of their own.
+// An axis of very many tokens has only its length, and labels if its positions have names; else it is `numbered`. What
+// else an axis has follows: tokens that are words and sentences of their own. `long`: views that show each token have
+// nothing to show.
 function axisOf(axis) {
-  if (axis.labels && !axis.count) return { ...axis, length: axis.labels.length, long: false };
+  if (axis.labels && !axis.count) return { ...axis, length: axis.labels.length, long: false, numbered: false };
   const { count, first, ...known } = axis;
   const labels = axis.labels ?? Array.from({ length: count }, (_, i) => String(first + i));
   const [no, none] = [new Array(count).fill(false), new Array(count).fill("")];
   const each = { index: Uint32Array.from(labels, (_, i) => i), labels };
   const own = { labels, gaps: none, pieces: labels, special: no, unknown: no, words: each, sentences: each };
-  return { ...known, ...own, length: count, long: true };
+  return { ...known, ...own, length: count, long: true, numbered: !axis.labels };
 }
 
 // ---- in the page itself
