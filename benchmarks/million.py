@@ -45,6 +45,7 @@ from headwise.masks import Mask
 from headwise.records import AttentionRecord, Seen
 
 HEADS, WIDTH, WINDOW = 4, 64, 4096
+STRENGTH = 24  # of what follows from the distance
 STEPS = ("plan", "record", "read", "page")
 CELLS = 20  # that are asked for, each of another row
 
@@ -208,7 +209,9 @@ def in_browser(url: str, picture: Path | None) -> tuple[float, str]:
         # Both are counted from the same moment, when the browser began to ask for the page.
         first: float = shown.evaluate("() => headwise.app.drawn / 1000")
         note: str = shown.evaluate("() => headwise.app.view.note.textContent")
-        if picture:
+        if picture:  # when more rows are there; with one cell read
+            last = int(shown.evaluate("() => headwise.app.stack.rows.length")) - 1
+            shown.evaluate(f"location.hash = 'lang=en&head=0&scale=log&row={last * 3 // 4}&col={last * 11 // 16}'")
             shown.wait_for_timeout(15_000)
             shown.screenshot(path=picture)
         browser.close()
@@ -216,17 +219,19 @@ def in_browser(url: str, picture: Path | None) -> tuple[float, str]:
 
 
 def tokens(length: int) -> tuple[Tensor, Tensor]:
-    """Queries and keys [1, HEADS, length, WIDTH] of tokens that come again, turned by RoPE."""
+    """Queries and keys [1, HEADS, length, WIDTH] of tokens that come again, turned by RoPE, at each head's own pace."""
     torch.manual_seed(0)
-    vocabulary = torch.randn(HEADS, 64, WIDTH)
+    octaves = torch.linspace(3, 18, WIDTH // 2)  # periods from 8 to 262,144 tokens
+    turns = 2 * torch.pi / 2**octaves
+    shares = (-(((octaves - torch.tensor([16.0, 14.0, 18.0, 10.0])[:, None]) / 1.5) ** 2)).exp()
+    sizes = (STRENGTH * shares / shares.sum(1, keepdim=True)).sqrt().repeat(1, 2)[:, None]
+    vocabulary = 0.6 * torch.randn(HEADS, 64, WIDTH)
     q, k = (torch.empty(1, HEADS, length, WIDTH, dtype=torch.bfloat16) for _ in range(2))
-    turns = 2 * torch.pi / torch.logspace(1, 6, WIDTH // 2, 8)  # periods from 8 to 262,144 tokens
     for start in range(0, length, 2**16):
         place = torch.arange(start, min(length, start + 2**16))
-        angle = place[:, None] * turns
         words = vocabulary[:, torch.randint(0, 64, (len(place),))]
-        for x, own in ((q, 0.6), (k, 0.6)):
-            x[0, :, start : start + 2**16] = turned(1.5 + own * words, angle)
+        for x in (q, k):
+            x[0, :, start : start + 2**16] = turned(sizes + words, place[:, None] * turns)
     return q, k
 
 

@@ -91,9 +91,11 @@ function sourceOf(facts, cells, answersOf) {
 function axisOf(axis) {
   if (axis.labels && !axis.count) return { ...axis, length: axis.labels.length, long: false, numbered: false };
   const { count, first, ...known } = axis;
-  const labels = axis.labels ?? Array.from({ length: count }, (_, i) => String(first + i));
+  const [labels, index] = [axis.labels ?? new Array(count), new Uint32Array(count)];
+  for (let i = 0; i < count; i++) index[i] = i;
+  if (!axis.labels) for (let i = 0; i < count; i++) labels[i] = `${first + i}`;
   const [no, none] = [new Array(count).fill(false), new Array(count).fill("")];
-  const each = { index: Uint32Array.from(labels, (_, i) => i), labels };
+  const each = { index, labels };
   const own = { labels, gaps: none, pieces: labels, special: no, unknown: no, words: each, sentences: each };
   return { ...known, ...own, length: count, long: true, numbered: !axis.labels };
 }
