@@ -207,7 +207,10 @@ class Scores(Options):
         return slice(found[0], found[-1] + 1) if regular else torch.tensor(found, device=self.k.device)
 
     def _positions(self, dim: int, index: Index) -> Tensor:
-        return torch.arange(self.shape[dim], device=self.q.device)[index]
+        size = self.shape[dim]
+        if isinstance(index, slice) and index != EVERY:  # a few of very many
+            return torch.arange(*index.indices(size), device=self.q.device)
+        return torch.arange(size, device=self.q.device)[index]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from torch import nn
 
 from headwise.capture import huggingface
 from headwise.capture.functions import Functions
-from headwise.capture.keep import Keeping
+from headwise.capture.keep import Keeping, Offload
 from headwise.capture.reading import Reading
 from headwise.capture.watcher import Watcher
 from headwise.errors import ArgumentError, DtypeError
@@ -28,7 +28,7 @@ def watch(
     only: Choice | None = None,
     values: bool = False,
     gradients: bool = False,
-    offload: Literal["cpu", "disk"] | None = None,
+    offload: Offload = None,
     dtype: torch.dtype | None = None,
     every: int = 1,
     max_bytes: int | Literal["half"] | None = "half",
@@ -58,7 +58,8 @@ def watch(
             before the model has run. `seen.coverage()` notes what matches no layer.
         values: keep the values and find the output projections: norm-based weights need them.
         gradients: keep the gradient of each computation's output through a backward pass, and the values.
-        offload: "cpu" moves what is kept there; "disk" maps it from a file without a name.
+        offload: "cpu" moves what is kept there; "disk" maps it from files without names in the folder for temporary
+            files, the Path of a folder from files there. They disappear with the records.
         dtype: keep queries and keys in this dtype. The weights are then those of the rounded ones.
         every: keep each n-th forward pass, for training loops.
         max_bytes: how much may be kept; "half" = half of this machine's memory, None = no bound.
@@ -72,7 +73,7 @@ def watch(
 
     Raises:
         DtypeError, ArgumentError: an argument that makes no sense, named.
-        RecordError: inside the context, where the records pass `max_bytes`.
+        RecordError: inside the context, where the records pass `max_bytes`, or the disk has no room for them.
     """
     keeping = Keeping(only, values, gradients, offload, dtype, every, max_bytes, statistics, keep)
     framework = framework_of(model)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+Empty = Callable[[torch.Size, torch.dtype], Tensor]
+
 
 class Growing:
-    """A tensor [B, ·, length, ·] that grows in length; its buffer is at most twice as long."""
+    """A tensor [B, ·, length, ·] that grows in length; its buffer is at most twice as long.
 
-    def __init__(self, first: Tensor) -> None:
+    `empty`: makes room for a buffer of a shape and dtype on the disk; None = it is in memory, and counts in `nbytes`.
+    """
+
+    def __init__(self, first: Tensor, empty: Empty | None = None) -> None:
         self._buffer, self.length, self.owned = first, first.shape[2], False
-        self.nbytes = first.numel() * first.element_size()
+        self._empty = empty
+        self.nbytes = 0 if empty else first.nbytes
 
     @property
     def tensor(self) -> Tensor:
@@ -20,12 +28,15 @@ class Growing:
     def append(self, more: Tensor) -> None:
         total = self.length + more.shape[2]
         if not self.owned or total > self._buffer.shape[2]:
-            room = max(total, min(2 * self.length, self.length + 4096), 16)
             batch, heads, _, width = self._buffer.shape
-            grown = self._buffer.new_empty(batch, heads, room, width)
+            if self._empty is None:
+                room = max(total, min(2 * self.length, self.length + 4096), 16)
+                grown = self._buffer.new_empty(batch, heads, room, width)
+                self.nbytes = grown.nbytes
+            else:  # the disk has room, and each of its bytes is written a few times in all
+                grown = self._empty(torch.Size((batch, heads, max(total, 2 * self.length), width)), self._buffer.dtype)
             grown[:, :, : self.length] = self.tensor
             self._buffer, self.owned = grown, True
-            self.nbytes = grown.numel() * grown.element_size()
         self._buffer.narrow(2, self.length, more.shape[2]).copy_(more)
         self.length = total
 

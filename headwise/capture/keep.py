@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import tempfile
+from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
+from headwise.capture.growing import Empty
 from headwise.errors import ArgumentError, DtypeError, RecordError
 from headwise.records.names import Choice
 from headwise.records.statistics.computed import Names, named
 from headwise.shapes import FLOATS
+
+Offload = Literal["cpu", "disk"] | Path | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +29,7 @@ class Keeping:
     only: Choice | None
     values: bool
     gradients: bool
-    offload: Literal["cpu", "disk"] | None
+    offload: Offload
     dtype: torch.dtype | None
     every: int
     max_bytes: int | Literal["half"] | None
@@ -52,8 +57,13 @@ class Keeping:
             raise DtypeError(
                 f"watch: dtype must be float16, bfloat16, float32, float64 or None. Received: dtype={self.dtype}"
             )
-        if self.offload not in (None, "cpu", "disk"):
-            raise ArgumentError(f'watch: offload must be "cpu", "disk" or None. Received: offload={self.offload!r}')
+        if isinstance(self.offload, Path):
+            if not self.offload.is_dir():
+                raise ArgumentError(f"watch: offload must be a folder that exists. Received: offload={self.offload}")
+        elif self.offload not in (None, "cpu", "disk"):
+            raise ArgumentError(
+                f'watch: offload must be "cpu", "disk", the Path of a folder or None. Received: offload={self.offload}'
+            )
         if self.max_bytes is not None and self.max_bytes != "half" and self.max_bytes <= 0:
             raise ArgumentError(
                 f"watch: max_bytes must be positive, or None for no limit. Received: max_bytes={self.max_bytes}"
@@ -61,7 +71,7 @@ class Keeping:
 
 
 class TooMuch(RecordError):  # noqa: N818 (a refusal, not a failure)
-    """The records need more bytes than `max_bytes`."""
+    """The records need more bytes than `max_bytes`, or than the disk has."""
 
 
 class Keeper:
@@ -69,6 +79,11 @@ class Keeper:
 
     def __init__(self, keeping: Keeping) -> None:
         self._dtype, self._offload, self._keep = keeping.dtype, keeping.offload, keeping.keep
+        # Makes room on the disk, of a shape and dtype; None = tensors are kept in memory.
+        self.empty: Empty | None = None
+        if keeping.offload not in (None, "cpu"):
+            folder = keeping.offload if isinstance(keeping.offload, Path) else None
+            self.empty = functools.partial(_mapped, folder=folder)
         self._max_bytes = _half_of_memory() if keeping.max_bytes == "half" else keeping.max_bytes
         # address -> (bytes, tensors): a storage that several tensors share counts once, until the last is forgotten.
         self._storages: dict[int, tuple[int, int]] = {}
@@ -107,8 +122,9 @@ class Keeper:
     def tensor(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
         """A tensor as it is kept: the model's own where that is safe, a copy where a change would go unseen."""
         kept = self.convert(x, keep_dtype=keep_dtype)
-        if self._offload == "disk":
-            return _on_disk(kept)
+        if self.empty is not None:
+            with torch.inference_mode(False):
+                return self.empty(kept.shape, kept.dtype).copy_(kept)
         # An inference tensor has no version counter; the next optimizer step changes a parameter.
         if kept.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() and (
             x.is_inference() or (x.is_leaf and x.requires_grad and not x._is_view())
@@ -172,16 +188,30 @@ def _half_of_memory() -> int | None:
         return None
 
 
-def _on_disk(x: Tensor) -> Tensor:
-    """A copy in a memory-mapped file without a name; the file disappears with the tensor."""
-    if not x.numel():
-        return x
-    handle, name = tempfile.mkstemp(prefix="headwise-")
+def _mapped(shape: torch.Size, dtype: torch.dtype, folder: Path | None) -> Tensor:
+    """A tensor in a memory-mapped file without a name; the file disappears with the tensor, or with the process."""
+    count = shape.numel()
+    if not count:
+        return torch.empty(shape, dtype=dtype, device="cpu")
     try:
+        handle, name = tempfile.mkstemp(prefix="headwise-", dir=folder)
+    except OSError as error:
+        raise TooMuch(f"watch: cannot write to {folder or tempfile.gettempdir()}: {_why(error)}") from error
+    try:
+        if hasattr(os, "posix_fallocate"):  # a full disk would end the process later, when the mapped pages are written
+            os.posix_fallocate(handle, 0, count * dtype.itemsize)
         with torch.inference_mode(False):
-            mapped = torch.from_file(name, shared=True, size=x.numel(), dtype=x.dtype).view(x.shape)
-            return mapped.copy_(x)
+            return torch.from_file(name, shared=True, size=count, dtype=dtype).view(shape)
+    except OSError as error:
+        raise TooMuch(
+            f"watch: no room for {count * dtype.itemsize:,} bytes in {Path(name).parent}: {_why(error)}. Name another "
+            "folder in offload=, or keep less (only=, dtype=)"
+        ) from error
     finally:
         # The mapping keeps the file's contents. Without a name it cannot be left behind.
         os.close(handle)
         os.unlink(name)
+
+
+def _why(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

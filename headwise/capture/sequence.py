@@ -20,7 +20,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.capture.appended import Keys
-from headwise.capture.growing import Growing
+from headwise.capture.growing import Empty, Growing
 from headwise.capture.rows import MaskRows, place
 from headwise.capture.steps import Step, Steps
 from headwise.errors import RecordError
@@ -42,18 +42,25 @@ class Sequence:
         values: whether its values are.
         step: the first step as the model made it, with its statistics; None = there are none.
         keys: what is known of its keys.
+        empty: makes room on the disk for its rows, keys and values; None = they are in memory.
     """
 
     def __init__(
-        self, call: AttentionCall, *, values: bool, step: Step | None = None, keys: Keys | None = None
+        self,
+        call: AttentionCall,
+        *,
+        values: bool,
+        step: Step | None = None,
+        keys: Keys | None = None,
+        empty: Empty | None = None,
     ) -> None:
         self._first, self._kind = call, _kind(call)
         self.last = keys  # those of the last step, as the model made them; None = nothing is known of them
         self._statistics = None if step is None else Steps(step)
         self._versions = _versions(call)
-        self._rows = Growing(call.q)
-        self._keys = Growing(call.k)
-        self._vals = Growing(call.v) if values else None
+        self._rows = Growing(call.q, empty)
+        self._keys = Growing(call.k, empty)
+        self._vals = Growing(call.v, empty) if values else None
         self._mask = MaskRows()  # empty until there is a second step: most calls are not of a generation
         self._biases = [call.bias]
         self._beams: Tensor | None = None  # [B, steps]; None = every example continues itself

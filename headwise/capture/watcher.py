@@ -300,7 +300,7 @@ class Watcher:
         keep = functools.partial(self._keeper.tensor, keep_dtype=True)
         step = Step(call, tuple((each, mapped(keep, answer)) for each, answer in step.computed))
         names = {side: getattr(place.module, side, None) for side in ("row_names", "col_names")}
-        kept = Generation(outline, values=self.values, step=step, keys=keys)
+        kept = Generation(outline, values=self.values, step=step, keys=keys, empty=self._keeper.empty)
         entry = Entry(site, kept, self.values, self._keep, names, self.generating.run, fate.replaces)
         if not self._keep:
             asked = ", ".join(each.name for each in self._statistics)

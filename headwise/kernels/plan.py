@@ -15,7 +15,6 @@ from headwise.kernels import decode, exact, flex, native, reference, sdpa, tiled
 from headwise.kernels.kernel import Blocks, Cost, Kernel, machine, matrix_flops, refusal
 from headwise.kernels.speeds import Machine
 from headwise.language import said
-from headwise.masks import Mask
 from headwise.tables import Printed, padded
 
 # Of two that cost the same, the first is taken.
@@ -190,7 +189,7 @@ class Plan(Printed):
                 )
             )
         elif call.mask is not None and 0 not in call.shape:
-            b = mask_blocks(call.mask, *call.shape[2:])
+            b = Blocks(64, 64, *call.mask.runs_of_blocks(*call.shape[2:], 64).counts())
             counts = f"{b.full:,} full, {b.partial:,} partial, {b.skipped:,} empty"
             lines.append(("  blocks", f"of the mask: {counts} ({b.height} × {b.width})"))
         lines.append(("others", ""))
@@ -216,14 +215,6 @@ class Plan(Printed):
             here = f" of a matrix product (nominal{how})"
         share = f"about {self.share:.0%}" if self.share >= 0.005 else "less than 1%"
         return said(share) + said(here)
-
-
-def mask_blocks(mask: Mask, q_len: int, k_len: int) -> Blocks:
-    """How full a mask is, for kernels that count no blocks: of 64 × 64, or larger so that the count stays quick."""
-    size = 64
-    while (q_len // size) * (k_len // size) > 2**22:
-        size *= 2
-    return Blocks.of(mask.blocks(q_len, k_len, size), size, size)
 
 
 def _named(kernel: str) -> Kernel:

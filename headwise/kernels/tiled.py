@@ -31,6 +31,9 @@ MANY_KEYS = 2048
 CACHED_SCORES = 2**23
 CACHED_GAIN = 1.15
 
+# Heights that make more tiles than this are not tried: to list them takes longer than the better of them saves.
+MOST_TILES = 2**13
+
 # Calls into torch that a tile takes, and those that its mask takes; and seconds for each cell of the mask.
 CALLS, CALLS_FOR_MASK = 2, 6
 SECONDS_PER_MASK_CELL = 3e-9
@@ -103,7 +106,11 @@ def _schedule(call: AttentionCall) -> _Schedule:
 
     def choose() -> _Schedule:
         # Of the heights that all queries fit into, one: they cut alike.
-        heights = {min(height or call.shape[2], call.shape[2]): height for height in CUTTERS[cutter].HEIGHTS}
+        q_len = call.shape[2]
+        heights = {min(height or q_len, q_len): height for height in CUTTERS[cutter].HEIGHTS}
+        heights = {
+            rows: height for rows, height in heights.items() if q_len <= MOST_TILES * rows or rows == max(heights)
+        }
         return min((_of(call, cutter, cut(height)) for height in heights.values()), key=lambda each: each.time)
 
     return mask.remember(("schedule", *call.shape, call.q.dtype, call.sinks is None, call.trains), choose)

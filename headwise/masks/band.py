@@ -80,6 +80,9 @@ class Band(Mask, kind="band", function="window"):
         every = (r.k_lo >= (r.q_hi - 1) + low) & ((r.k_hi - 1) <= r.q_lo + high)
         return extent_of(some, every)[None, None]
 
+    def patterns(self, r: Rectangles) -> list[Tensor]:
+        return [(r.k_lo - r.q_lo).expand(r.shape)[None, None]]
+
     def band(self) -> tuple[float, float]:
         low = -math.inf if self.left is None else self.shift - self.left
         high = math.inf if self.right is None else self.shift + self.right

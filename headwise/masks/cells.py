@@ -22,6 +22,8 @@ def evaluate_rectangles(mask: Mask, r: Rectangles) -> Tensor:
     q0, q1, k0, k1 = (torch.broadcast_to(x, shape)[keep].to(device=device) for x in (r.q_lo, r.q_hi, r.k_lo, r.k_hi))
     b_size, h_size = mask.batch or 1, mask.heads or 1
     codes = torch.zeros((b_size, h_size, *shape), dtype=torch.int8, device="cpu")
+    if r.coarse:
+        return torch.full_like(codes, Extent.SOME)
     if not len(q0):
         return codes
     # A rectangle smaller than the largest repeats its last row and column, which changes neither "any" nor "all".

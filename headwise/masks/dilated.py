@@ -58,3 +58,6 @@ class Dilated(Mask, kind="dilated"):
         nearest = highest - highest % self.step  # the largest multiple of step that is not above highest
         one_distance = (lowest == highest) | (self.step == 1)
         return extent_of(nearest >= lowest, (nearest >= lowest) & one_distance)[None, None]
+
+    def patterns(self, r: Rectangles) -> list[Tensor]:
+        return [((r.k_lo - r.q_lo) % self.step).expand(r.shape)[None, None]]

@@ -26,6 +26,7 @@ class Rectangles:
     k_lo: Tensor
     k_hi: Tensor
     wanted: Tensor | None = None  # bool; where it is False any answer will do
+    coarse: bool = False  # no cells are evaluated: what only they tell is SOME
 
     @property
     def shape(self) -> torch.Size:

@@ -65,6 +65,16 @@ class GlobalTokens(Mask, kind="global_tokens"):
         of_k = table[r.k_hi] - table[r.k_lo]
         return extent_of((of_q > 0) | (of_k > 0), (of_q == r.q_hi - r.q_lo) | (of_k == r.k_hi - r.k_lo))[None, None]
 
+    def patterns(self, r: Rectangles) -> list[Tensor]:
+        if self.is_global is None:
+            return super().patterns(r)
+        is_global = self.is_global
+        table = self.remember(("counts",), lambda: counts(is_global))
+        of_q = table[r.q_hi + self.shift] > table[r.q_lo + self.shift]
+        of_k = table[r.k_hi] > table[r.k_lo]
+        places = torch.where(of_q, r.q_lo, -1), torch.where(of_k, r.k_lo, -1)
+        return [x.expand(r.shape)[None, None] for x in places]
+
     def check(self, q_len: int, k_len: int) -> None:
         if any_of((self.indices < 0) | (self.indices >= k_len)):
             raise MaskError(

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from headwise.errors import DtypeError, MaskError, brief
 from headwise.masks import cells, fields
+from headwise.masks.block_runs import BlockRuns, block_runs
 from headwise.masks.extent import Extent, Rectangles
 from headwise.masks.memo import MISSING, Memo, Version, version_of
 
@@ -127,6 +128,15 @@ class Mask:
         return torch.cat(
             [self.rectangles(q_lo[i : i + strip], q_hi[i : i + strip], k_lo, k_hi) for i in strips], dim=-2
         )
+
+    def patterns(self, r: Rectangles) -> list[Tensor]:
+        """Integers [B|1, H|1, *r.shape] by which the cells of rectangles are known, where they are partly allowed.
+
+        Two rectangles of one size, in one example and head, have the same cells if all of these are equal. This default
+        knows each rectangle by its place.
+        """
+        places = (r.k_lo,) if self.key_only else (r.q_lo, r.k_lo)
+        return [x.expand(r.shape)[None, None] for x in places]
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
         """What `used_keys` finds for an aligned mask, without the memo, from at least one query: on the CPU."""
@@ -254,6 +264,12 @@ class Mask:
         block_k = block_q if block_k is None else block_k
         mask, sizes = self.aligned(q_len, k_len), (q_len, k_len, block_q, block_k)
         return mask.remember(("blocks", *sizes), lambda: mask.grid(*sizes)).clone()
+
+    def runs_of_blocks(self, q_len: int, k_len: int, block_q: int, block_k: int | None = None) -> BlockRuns:
+        """What `blocks` finds, as runs of neighbouring blocks: without a number for each of them."""
+        block_k = block_q if block_k is None else block_k
+        mask, sizes = self.aligned(q_len, k_len), (q_len, k_len, block_q, block_k)
+        return mask.remember(("block runs", *sizes), lambda: block_runs(mask, *sizes))
 
     def used_keys(self, q_len: int, k_len: int) -> Tensor | None:
         """The keys that at least one query may attend to, bool [B|1, H|1, K]; None if that is all of them. Exact.
@@ -428,6 +444,14 @@ class Combined(Mask):
     @property
     def cellwise(self) -> bool:
         return any(part.cellwise for part in self.parts)
+
+    def patterns(self, r: Rectangles) -> list[Tensor]:
+        """Those of the parts that are not settled, and how the others are."""
+        coarse, found = dataclasses.replace(r, coarse=True), []
+        for part in self.parts:
+            codes = part.extents(coarse)
+            found += [codes, *(torch.where(codes == Extent.SOME, x, 0) for x in part.patterns(r))]
+        return found
 
     def natural_lengths(self) -> tuple[int, int] | None:
         return next((lengths for part in self.parts if (lengths := part.natural_lengths())), None)

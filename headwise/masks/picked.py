@@ -51,7 +51,10 @@ class Picked(Combined, kind="picked"):
         rows, cols = self.rows.cpu(), self.cols.cpu()
         of_rows = (rows[r.q_lo.long()], rows[r.q_hi.long() - 1] + 1)
         of_cols = (cols[r.k_lo.long()], cols[r.k_hi.long() - 1] + 1)
-        return self.part.extents(Rectangles(*of_rows, *of_cols, r.wanted))
+        return self.part.extents(Rectangles(*of_rows, *of_cols, r.wanted, r.coarse))
+
+    def patterns(self, r: Rectangles) -> list[Tensor]:
+        return Mask.patterns(self, r)  # its positions are not those of its part
 
     def align(self, q_len: int, k_len: int) -> Mask:
         self.check(q_len, k_len)

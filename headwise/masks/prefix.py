@@ -43,6 +43,9 @@ class Prefix(Mask, kind="prefix"):
     def extents(self, r: Rectangles) -> Tensor:
         return self._joined.extents(r)
 
+    def patterns(self, r: Rectangles) -> list[Tensor]:
+        return self._joined.patterns(r)
+
     @property
     def _joined(self) -> Mask:
         # Not by `|`, which torch.compile of torch 2.8 cannot follow between masks.

@@ -229,11 +229,11 @@ def _numbers(x: Tensor | None) -> tuple[int, ...]:
 
 
 def _mask(sight: Sight) -> tuple[Any, ...]:
-    found = sight.blocks
+    found = sight.runs
     if found is None:
         return (sight.kind, sight.low, sight.high, *(0,) * 9)
     batch, heads = found.matrix.shape
     strides = (heads if batch > 1 else 0, 1 if heads > 1 else 0)
-    arrays = (found.tiles.ctypes.data, found.blocks.ctypes.data, found.words.ctypes.data)
-    counts = (len(found.tiles) - 1, len(found.blocks), found.words.size)
+    arrays = (found.tiles.ctypes.data, found.runs.ctypes.data, found.words.ctypes.data)
+    counts = (len(found.tiles) - 1, len(found.runs) - 1, found.words.size)
     return (sight.kind, 0, 0, found.matrix.ctypes.data, *strides, *arrays, *counts)

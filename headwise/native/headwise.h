@@ -18,6 +18,13 @@ extern "C" {
 enum { HW_FLOAT32, HW_BFLOAT16, HW_FLOAT16, HW_INT8 };
 enum { HW_ALL, HW_BAND, HW_BLOCKS };
 
+/* Neighbouring blocks of 64 keys of which a tile of 64 queries sees the same pairs. */
+typedef struct {
+    int64_t place;  /* how many blocks the runs before it have */
+    int64_t number; /* of its first block */
+    int64_t words;  /* where the 64 words begin that hold for each of its blocks, or -1 if all pairs are allowed */
+} hw_run;
+
 typedef struct {
     void *data;
     int64_t stride[4]; /* batch, head, row, column */
@@ -38,15 +45,15 @@ typedef struct {
     double dropout;        /* the probability that a weight is dropped; which ones follows from `seed` */
     int64_t seed;
 
-    /* The mask. HW_BAND: low <= key - query <= high, both from 0. HW_BLOCKS: blocks of 64 x 64 with a bit for each pair. */
+    /* The mask. HW_BAND: low <= key - query <= high, both from 0. HW_BLOCKS: blocks of 64 x 64 with a bit for each pair,
+       in runs. */
     int64_t mask, low, high;
     const int64_t *matrix;        /* the first tile of each matrix, at [b * stride[0] + h * stride[1]]; */
     int64_t matrix_stride[2];     /* tile t of a matrix has its queries from 64 t, at most 64 */
-    const int64_t *tiles;         /* [tile_count + 1]: where the blocks of a tile begin */
-    const int64_t *blocks;        /* [block_count, 2]: a block of 64 keys by its number, ascending in a tile, and where
-                                     its words begin, or -1 if all its pairs are allowed */
-    const uint64_t *words;        /* [word_count], 64 for a block: bit j of word i: whether query i sees key j */
-    int64_t tile_count, block_count, word_count;
+    const int64_t *tiles;         /* [tile_count + 1]: where the runs of a tile begin */
+    const hw_run *runs;           /* [run_count + 1]: ascending in a tile; of the last, only the place is read */
+    const uint64_t *words;        /* [word_count], 64 together: bit j of word i: whether query i sees key j of a block */
+    int64_t tile_count, run_count, word_count;
 
     /* Answers, each [B, H, Q] and contiguous. */
     float *highest, *log_sum; /* lse = highest + log_sum; an empty row has 0 and -inf */

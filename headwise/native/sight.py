@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headwise.masks import Extent, Mask
+from headwise.masks import Mask
+from headwise.masks.block_runs import BlockRuns, joined
+from headwise.masks.extent import Rectangles
 
 SIZE = 64
+TOGETHER = 512  # blocks whose cells are evaluated at once
 GROUP = 8  # rows that are computed together, about: those of a block that see nothing of it are left out
 ALL, BAND, BLOCKS = range(3)  # as in headwise.h
 
 
-class BlockList(NamedTuple):
-    """Blocks of 64 × 64 in which a mask allows something, those of a tile of 64 queries one behind the other."""
+class RunList(NamedTuple):
+    """Blocks of 64 × 64 in which a mask allows something, in runs; those of a tile of 64 queries stand together."""
 
     matrix: NDArray[np.int64]  # [B|1, H|1]: the first tile of each matrix
-    tiles: NDArray[np.int64]  # [tiles + 1]: where the blocks of each begin
-    blocks: NDArray[np.int64]  # [blocks, 2]: number, and its first word or -1
-    words: NDArray[np.uint64]  # [masked blocks, 64]: bit j of a query's word: whether it sees key j of the block
+    tiles: NDArray[np.int64]  # [tiles + 1]: where the runs of each begin
+    runs: NDArray[np.int64]  # [runs + 1, 3]: how many blocks come before, number of the first, first word or -1
+    words: NDArray[np.uint64]  # [patterns, 64]: bit j of a query's word: whether it sees key j of a block
 
 
 class Sight(NamedTuple):
@@ -31,7 +35,7 @@ class Sight(NamedTuple):
     cells: int
     low: int = 0
     high: int = 0
-    blocks: BlockList | None = None
+    runs: RunList | None = None
 
 
 def sight_of(mask: Mask | None, q_len: int, k_len: int) -> Sight:
@@ -48,36 +52,53 @@ def _sight(mask: Mask, q_len: int, k_len: int) -> Sight:
         rows = np.arange(q_len)
         keys = np.minimum(k_len, rows + high + 1) - np.maximum(0, rows + low)
         return Sight(BAND, int(np.maximum(keys, 0).sum()), low, high)
-    codes = mask.grid(q_len, k_len, SIZE, SIZE).cpu().numpy()  # [B|1, H|1, tiles, blocks]
-    some, seen = codes == Extent.SOME, codes != Extent.NONE
-    number = np.nonzero(seen)[-1]
-    words_at = np.full(codes.shape, -1, np.int64)
-    words_at[some] = np.arange(some.sum()) * SIZE
-    blocks = np.stack([number, words_at[seen]], axis=1)
-    tiles = np.concatenate([[0], seen.sum(-1).cumsum()])
-    matrix = np.arange(codes.shape[0] * codes.shape[1]).reshape(codes.shape[:2]) * codes.shape[2]
-    words = _words(mask, q_len, k_len, some)
-    groups = np.count_nonzero(np.bitwise_or.reduce(words.reshape(-1, SIZE // GROUP, GROUP), axis=-1))
-    cells = (int((codes == Extent.ALL).sum()) * SIZE + int(groups) * GROUP) * SIZE // (codes.shape[0] * codes.shape[1])
-    return Sight(BLOCKS, cells, blocks=BlockList(matrix, tiles, blocks, words))
+    found = mask.runs_of_blocks(q_len, k_len, SIZE)
+    # Of runs that are partly allowed each block, and then again those together that have the same words.
+    count = np.where(found.some, found.hi - found.lo, 1)
+    of = np.repeat(np.arange(len(count)), count)
+    within = np.arange(len(of)) - np.repeat(count.cumsum() - count, count)
+    row, lo, some = found.row[of], found.lo[of] + within, found.some[of]
+    words, which = _words(mask, q_len, k_len, found, row[some], lo[some])
+    first_word = np.full(len(of), -1, np.int64)
+    first_word[some] = which * SIZE
+    row, lo, hi, first_word = joined(row, lo, np.where(some, lo + 1, found.hi[of]), first_word)
+    places = np.concatenate([[0], (hi - lo).cumsum()])
+    runs = np.stack([places, np.append(lo, 0), np.append(first_word, 0)], axis=1)
+    matrices = found.matrices[0] * found.matrices[1]
+    matrix = np.arange(matrices).reshape(found.matrices) * found.rows
+    tiles = np.concatenate([[0], np.bincount(row, minlength=matrices * found.rows).cumsum()])
+    groups = np.bitwise_or.reduce(words.reshape(-1, SIZE // GROUP, GROUP), axis=-1)
+    seen = int(np.count_nonzero(groups, axis=1)[which].sum())
+    cells = (found.counts()[0] * SIZE + seen * GROUP) * SIZE // matrices
+    return Sight(BLOCKS, cells, runs=RunList(matrix, tiles, runs, words))
 
 
-def _words(mask: Mask, q_len: int, k_len: int, some: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Of each block that is masked, in their order: 64 words of 64 bits, a word a query."""
-    found = np.zeros((int(some.sum()), SIZE), np.uint64)
-    order = np.zeros(some.shape, np.int64)
-    order[some] = np.arange(some.sum())
-    for tile in range(some.shape[2]):
-        here = some[:, :, tile]
-        columns = np.flatnonzero(here.any((0, 1)))  # blocks that are masked in some matrix
-        if not len(columns):
-            continue
-        rows = torch.arange(tile * SIZE, min(q_len, (tile + 1) * SIZE), device=mask.device or "cpu")
-        keys = torch.from_numpy((columns[:, None] * SIZE + np.arange(SIZE)).ravel()).to(rows.device)
-        cells = mask.cells(rows, keys.clamp(max=k_len - 1)).cpu().numpy()
-        cells = np.broadcast_to(cells, (*here.shape[:2], len(rows), len(keys)))
-        words = np.packbits(cells, axis=-1, bitorder="little").view("<u8")  # [B, H, rows, columns]
-        picked = here[:, :, columns]
-        at = order[:, :, tile][:, :, columns][picked]
-        found[at, : len(rows)] = words.transpose(0, 1, 3, 2)[picked]
-    return found
+def _words(
+    mask: Mask, q_len: int, k_len: int, found: BlockRuns, row: NDArray[np.int64], col: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """The words of the blocks of a mask [patterns, 64], a word a query, and which of them each block has.
+
+    Many blocks look the same, such as those on the diagonal: what a pattern is, is looked up in one of its blocks.
+    """
+    matrix, tile = np.divmod(row, found.rows)
+    b, h = np.divmod(matrix, found.matrices[1])
+    q_lo, k_lo = (torch.from_numpy(x * SIZE) for x in (tile, col))
+    r = Rectangles(q_lo, (q_lo + SIZE).clamp(max=q_len), k_lo, (k_lo + SIZE).clamp(max=k_len))
+    here = b, h, np.arange(len(row))
+    told = (x.expand(*found.matrices, -1)[here].numpy() for x in mask.patterns(r))
+    which = np.zeros(len(row), np.int64)
+    for numbers in itertools.chain(told, [matrix, (r.q_hi - q_lo).numpy(), (r.k_hi - k_lo).numpy()]):
+        values, number = np.unique(numbers, return_inverse=True)
+        _, at, which = np.unique(which * len(values) + number, return_index=True, return_inverse=True)
+    words = np.empty((len(at), SIZE), np.uint64)
+    place, device = torch.arange(SIZE), mask.device or torch.device("cpu")
+    for some in np.array_split(np.arange(len(at)), -(-len(at) // TOGETHER) or 1):
+        one = at[some]
+        b_index, h_index = (torch.from_numpy(x[one]).to(device)[:, None, None] for x in (b, h))
+        rows, keys = q_lo[one][:, None, None] + place[:, None], k_lo[one][:, None, None] + place
+        cells = mask.allows(
+            b_index, h_index, rows.clamp(max=q_len - 1).to(device), keys.clamp(max=k_len - 1).to(device)
+        )
+        cells = torch.broadcast_to(cells, (len(one), SIZE, SIZE)).cpu() & (rows < q_len)
+        words[some] = np.packbits(cells.numpy(), axis=-1, bitorder="little").view("<u8")[..., 0]
+    return words, which

@@ -29,8 +29,9 @@ from headwise.records.statistics.lse import LogSumExp, NormaliserOfRows
 from headwise.registry import Bundle
 from headwise.softmax import Normaliser
 
-# For the log-sum-exps of a few rows so many cells are made at once; if there are more, so many rows of one head.
-BLOCK_CELLS, BLOCK_ROWS = 2**22, 256
+# For the log-sum-exps of a few rows so many cells are made at once; if there are more, or if rows are longer than this
+# (the mask may cut them short), so many rows of one head.
+BLOCK_CELLS, BLOCK_KEYS, BLOCK_ROWS = 2**22, 2**15, 256
 
 Choice = int | slice | Sequence[int] | None
 
@@ -358,9 +359,12 @@ class AttentionRecord:
     def _normaliser_of(self, rows: slice | Tensor, heads: slice | Tensor) -> Normaliser:
         """That of a few rows, without waiting for all the others: [B, heads, rows]."""
         batch, all_heads, q_len, k_len = self.shape
-        index = torch.arange(q_len, device=self.q.device)[rows]
-        numbers = torch.arange(all_heads, device=self.q.device)[heads].tolist()
-        if batch * len(numbers) * len(index) * k_len <= BLOCK_CELLS:
+        index, chosen = (
+            torch.arange(*x.indices(size), device=self.q.device) if isinstance(x, slice) else x
+            for x, size in ((rows, q_len), (heads, all_heads))
+        )
+        numbers = chosen.tolist()
+        if k_len <= BLOCK_KEYS and batch * len(numbers) * len(index) * k_len <= BLOCK_CELLS:
             sinks = None if self.sinks is None else self.sinks[heads][:, None]
             return Normaliser.of(self.call.scores(index, EVERY, heads)).with_sinks(sinks)
         found = Normaliser(*self.q.new_empty(2, batch, len(numbers), len(index), dtype=self.call.dtype))
@@ -375,8 +379,10 @@ class AttentionRecord:
     def _choose(self, name: str, choice: Choice) -> slice | Tensor:
         if choice is None or isinstance(choice, slice):
             return EVERY if choice is None else choice
-        size = self.shape[("heads", "rows", "cols").index(name) + 1]
-        return torch.tensor(positions(choice, size, name), dtype=torch.long, device=self.q.device)
+        found = positions(choice, self.shape[("heads", "rows", "cols").index(name) + 1], name)
+        if found and found == list(range(found[0], found[-1] + 1)):  # a view, where an index would copy
+            return slice(found[0], found[-1] + 1)
+        return torch.tensor(found, dtype=torch.long, device=self.q.device)
 
 
 def positions(choice: Choice, size: int, name: str) -> list[int]:

@@ -21,12 +21,17 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
     tiles = []
     for q_lo in range(0, q_len, height):
         q_hi = min(q_len, q_lo + height)
-        k_lo, k_hi = max(0, q_lo + low), min(k_len, q_hi + high)
-        # The keys that every query of the tile sees; those left and right of them are cut by the mask.
-        inner_lo, inner_hi = max(k_lo, q_hi - 1 + low), min(k_hi, q_lo + high + 1)
-        if inner_lo >= inner_hi:
-            inner_lo = inner_hi = k_lo
-        runs = (Run(k_lo, inner_lo, True), Run(inner_lo, inner_hi, False), Run(inner_hi, k_hi, True))
-        if k_lo < k_hi:
-            tiles.append(Tile(q_lo, q_hi, tuple(run for run in runs if run.lo < run.hi)))
+        if runs := runs_of_band(low, high, q_lo, q_hi, 0, k_len):
+            tiles.append(Tile(q_lo, q_hi, runs))
     return TileList(tiles, alike=True, height=height)
+
+
+def runs_of_band(low: float, high: float, q_lo: int, q_hi: int, first: int, past: int) -> tuple[Run, ...]:
+    """The keys in [first, past) that the queries [q_lo, q_hi) see: those with low <= key - query <= high."""
+    k_lo, k_hi = int(max(first, q_lo + low)), int(min(past, q_hi + high))
+    # The keys that every query sees; those left and right of them are cut by the mask.
+    inner_lo, inner_hi = int(max(k_lo, q_hi - 1 + low)), int(min(k_hi, q_lo + high + 1))
+    if inner_lo >= inner_hi:
+        inner_lo = inner_hi = k_lo
+    runs = (Run(k_lo, inner_lo, True), Run(inner_lo, inner_hi, False), Run(inner_hi, k_hi, True))
+    return tuple([run for run in runs if run.lo < run.hi]) if k_lo < k_hi else ()

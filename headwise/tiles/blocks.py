@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
+import numpy as np
+
 from headwise.masks import Mask
-from headwise.tiles.runs import WIDTH, edges_of, joined, runs_of
-from headwise.tiles.tile import Tile, TileList
+from headwise.tiles.runs import WIDTH, joined
+from headwise.tiles.tile import Run, Tile, TileList
 
 HEIGHTS = (768, 256, 64)
 
@@ -41,10 +44,14 @@ def _joined(strips: list[Tile], q_hi: int, q_lo: int) -> Tile:
 
 def _strips(mask: Mask, q_len: int, k_len: int, height: int) -> Iterator[Tile]:
     """The strips that may attend to anything, one head of one example behind the other."""
-    edges = edges_of(0, k_len)
-    for b, example in enumerate(mask.grid(q_len, k_len, height, WIDTH).numpy()):
-        for h, grid in enumerate(example):
+    found = mask.runs_of_blocks(q_len, k_len, height, WIDTH)
+    runs = list(
+        map(Run, (found.lo * WIDTH).tolist(), np.minimum(found.hi * WIDTH, k_len).tolist(), found.some.tolist())
+    )
+    edges = found.first.tolist()
+    for row, (first, past) in enumerate(itertools.pairwise(edges)):
+        if first < past:
+            matrix, j = divmod(row, found.rows)
+            b, h = divmod(matrix, found.matrices[1])
             at = (b if mask.batch else None, h if mask.heads else None)
-            for j, row in enumerate(grid):
-                if runs := runs_of(row, edges):
-                    yield Tile(j * height, min(q_len, (j + 1) * height), runs, *at)
+            yield Tile(j * height, min(q_len, (j + 1) * height), tuple(runs[first:past]), *at)

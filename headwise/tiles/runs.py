@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from headwise.masks import Extent, Mask
+from headwise.tiles.band import runs_of_band
 from headwise.tiles.tile import Run, Tile
 
 # Keys are taken in blocks of this many: small enough to follow a mask closely.
@@ -34,6 +35,9 @@ def runs_of_rows(
     """The runs of the keys in [first, past) that the queries [q_lo, q_hi) of one example and head need."""
     if mask is None or mask.cellwise:  # to ask about blocks would evaluate every cell just as well
         return (Run(first, past, mask is not None),) if first < past else ()
+    band = mask.band()
+    if band is not None:
+        return runs_of_band(*band, q_lo, q_hi, first, past)
     edges = edges_of(first, past)
     k = torch.tensor(edges, device="cpu")
     q = torch.tensor([q_lo, q_hi], device="cpu")
@@ -67,8 +71,8 @@ def split(tile: Tile, many_keys: int) -> tuple[Tile, ...]:
     """A tile as two if many of its keys need no mask, so that only the others pay for theirs."""
     if not tile.masked_keys or tile.keys <= many_keys or 2 * tile.masked_keys > tile.keys:
         return (tile,)
-    parts = [tuple(run for run in tile.runs if run.masked is masked) for masked in (False, True)]
-    return tuple(dataclasses.replace(tile, runs=part, shared=True) for part in parts)
+    parts = [tuple([run for run in tile.runs if run.masked is masked]) for masked in (False, True)]
+    return tuple([Tile(tile.q_lo, tile.q_hi, part, tile.b, tile.h, tile.causal, shared=True) for part in parts])
 
 
 def forbidden(mask: Mask, rows: Tensor, run: Run, b: int | None, h: int | None) -> Tensor:

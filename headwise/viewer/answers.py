@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headwise.errors import ArgumentError
+from headwise.native.attend import FEW
 from headwise.records import AttentionRecord
 from headwise.records.head import CELLS, Head
 from headwise.records.terms import Terms, head_row
@@ -182,6 +183,10 @@ class Answers:
         together = len(rows) and rows[-1] - rows[0] < 2 * len(rows)
         share = max(FEWEST_ROWS, -(-len(rows) // self.threads))
         size = min(share, ROWS if together else SPREAD_ROWS)
+        if len(rows) and not together:
+            # Of rows far apart that see little, each alone: together they have all keys between them.
+            apart = head.keys(int(rows[len(rows) // 2])) * len(rows) < rows[-1] - rows[0]
+            size = 1 if apart else size
         if head.knows(rows):
             size = max(size, CELLS // width)
         return [slice(start, start + size) for start in range(0, len(rows), size)]
@@ -208,6 +213,8 @@ class KnownHead(Head):
         For each block the largest weight, or the sum for "mean"; NaN if the mask forbids the whole block.
         """
         index = torch.from_numpy(rows).to(self.scores.q.device)
+        if len(rows) <= FEW and not self.knows(rows):
+            self._keep(index, self.normaliser(index))
         known = self._known(index) if self.knows(rows) else None
         total = self._none(len(rows))
         found = total.log_sum[:, None].repeat(1, len(edges) - 1)  # scores; log Σ exp of them for "mean"
@@ -245,7 +252,9 @@ class KnownHead(Head):
         return Normaliser(*(x[rows] for x in self.known))
 
     def _learn(self, rows: Tensor, of_keys: Normaliser) -> Normaliser:
-        found = of_keys.with_sinks(self.scores.sinks)
+        return self._keep(rows, of_keys.with_sinks(self.scores.sinks))
+
+    def _keep(self, rows: Tensor, found: Normaliser) -> Normaliser:
         for known, x in zip(self.known, found, strict=True):
             known[rows] = x
         return found

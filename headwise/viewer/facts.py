@@ -16,7 +16,7 @@ from headwise.language import asked
 from headwise.records import AttentionRecord
 from headwise.text import Tokens
 from headwise.text.groups import Groups
-from headwise.viewer.inputs import Axis, Input, Layer, Stack
+from headwise.viewer.inputs import Axis, Input, Layer, Stack, is_long
 from headwise.viewer.pairs import pairs_of
 from headwise.viewer.statistics import cost, descriptions, rows_of_estimate, statistics_of
 from headwise.viewer.threads import on_threads
@@ -49,7 +49,7 @@ def facts_of(
     complete = not quick or sum(map(cost, records)) <= QUICK_CELLS
     statistics = _statistics(stacks, rows) if complete else {}
     relevance = functools.cache(_relevance)  # examples of a batch share their records
-    axes: dict[Axis, int] = {}
+    axes = _Axes()
     told = []
     for stack, pairs in zip(stacks, pairs_of(stacks), strict=True):
         example = stack.layers[0].example
@@ -59,8 +59,8 @@ def facts_of(
             {
                 "name": stack.name,
                 "kind": stack.kind,
-                "rows": axes.setdefault(stack.rows, len(axes)),
-                "cols": axes.setdefault(stack.cols, len(axes)),
+                "rows": axes.place(stack.rows),
+                "cols": axes.place(stack.cols),
                 "example": example,
                 "layers": layers,
                 "relevance": relevances and relevances[example],
@@ -75,9 +75,25 @@ def facts_of(
         "tolerance": 0,
         "source": "server",
         "statistics": descriptions(),
-        "axes": [_axis(axis) for axis in axes],
+        "axes": [_axis(axis) for axis in axes.known],
         "inputs": [{"name": each.name, "stacks": list(islice(found, len(each.stacks)))} for each in inputs],
     }
+
+
+class _Axes:
+    """Each axis once. Equal ones are the same; long ones, which take long to compare, if they hold the same object."""
+
+    def __init__(self) -> None:
+        self.known: list[Axis] = []
+        self._places: dict[object, int] = {}
+
+    def place(self, axis: Axis) -> int:
+        """The place of an axis among those that are known."""
+        key = (id(axis.tokens), axis.generated) if is_long(axis.tokens) else axis
+        if key not in self._places:
+            self._places[key] = len(self.known)
+            self.known.append(axis)
+        return self._places[key]
 
 
 def _layer(layer: Layer) -> dict[str, Any]:
@@ -87,9 +103,20 @@ def _layer(layer: Layer) -> dict[str, Any]:
         "number": layer.number,
         "heads": record.shape[1],
         "kvHeads": record.k.shape[1],
+        "weights": _weights(record),
         "masked": record.mask is not None or (record.bias is not None and bool(torch.isneginf(record.bias).any())),
         "expression": layer.expression,
     }
+
+
+def _weights(record: AttentionRecord) -> int | None:
+    """How many weights of a head the mask allows, to the block; None = all, or nobody knows without every cell."""
+    mask, (q_len, k_len) = record.mask, record.shape[2:]
+    if mask is None or mask.cellwise or q_len * k_len <= QUICK_CELLS:
+        return None
+    size = 64
+    every, some, _ = mask.runs_of_blocks(q_len, k_len, size).counts()
+    return min(q_len * k_len, (every + some) * size**2 // ((mask.batch or 1) * (mask.heads or 1)))
 
 
 def _statistics(stacks: Sequence[Stack], rows: int | None) -> dict[tuple[AttentionRecord, int], dict[str, Any]]:
@@ -127,6 +154,8 @@ def _relevance(records: tuple[AttentionRecord, ...]) -> list[dict[str, Any]] | N
 def _axis(axis: Axis) -> dict[str, Any]:
     tokens = axis.tokens
     count = len(tokens.labels)
+    if is_long(tokens):
+        return _long_axis(axis)
     gaps, pieces = _cut_at_tokens(tokens)
     is_text, words = tokens.text != "", tokens.words()
     patches = tokens.patches
@@ -143,6 +172,24 @@ def _axis(axis: Axis) -> dict[str, Any]:
         "patches": patches and {"rows": patches.rows, "cols": patches.cols, "prefix": patches.prefix},
         "image": axis.image and axis.image.uri,
         "imageNote": axis.image and axis.image.note,
+        "seconds": tokens.seconds,
+        "generated": axis.generated,
+    }
+
+
+def _long_axis(axis: Axis) -> dict[str, Any]:
+    """The facts of very many tokens: how many, and their labels unless these are numbers one after the other."""
+    tokens, count = axis.tokens, len(axis.tokens.labels)
+    first = int(tokens.labels[0]) if tokens.labels[0].isascii() and tokens.labels[0].isdecimal() else None
+    numbers = first is not None and all(label == str(i) for i, label in enumerate(tokens.labels, first))
+    return {
+        "count": count,
+        **({"first": first} if numbers else {"labels": tokens.labels}),
+        "cut": tokens.cut,
+        "text": tokens.text != "",
+        "patches": None,
+        "image": None,
+        "imageNote": None,
         "seconds": tokens.seconds,
         "generated": axis.generated,
     }

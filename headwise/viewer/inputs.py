@@ -20,6 +20,7 @@ from headwise.viewer.images import Image, Normalisation, Picture, each_image, pi
 
 BEGINNING = 60  # characters of a text that serve as its name
 LONGEST = 120  # characters of a title that names its inputs
+LONG = 2**17  # of more tokens, a page has labels alone: no words, no sentences, no suggestions
 
 Shown = Seen | AttentionRecord
 Many = Shown | Sequence[Shown] | Mapping[str, Shown]
@@ -253,8 +254,14 @@ def _axes(seen: Seen, record: AttentionRecord, example: int) -> tuple[Axis, Axis
     )
 
 
+@functools.lru_cache(2)  # rows and columns, and all layers, share theirs
 def _numbers(first: int, count: int) -> Tokens:
     return Tokens.of_names([str(first + i) for i in range(count)])
+
+
+def is_long(tokens: Tokens) -> bool:
+    """Whether there are so many that a page shows their maps, and no texts."""
+    return len(tokens.labels) > LONG
 
 
 def title_of(inputs: Sequence[Input]) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise.records import AttentionRecord
 from headwise.text import Tokens
-from headwise.viewer.inputs import Stack
+from headwise.viewer.inputs import Stack, is_long
 from headwise.viewer.threads import on_threads
 
 CELLS = 1e7  # weights that are looked at; of longer inputs evenly spread rows
@@ -42,6 +42,8 @@ def pairs_of(stacks: Sequence[Stack]) -> list[list[Pair]]:
     """The strongest readable pairs of each stack, strongest first; none where attention is nearly even."""
     examples: dict[AttentionRecord, dict[int, tuple[Stack, _Readable]]] = {}
     for stack in stacks:
+        if is_long(stack.cols.tokens) or is_long(stack.rows.tokens):  # a few rows of very many tell nothing
+            continue
         readable = _Readable(stack)
         for layer in stack.layers:
             examples.setdefault(layer.record, {})[layer.example] = stack, readable
@@ -52,7 +54,7 @@ def pairs_of(stacks: Sequence[Stack]) -> list[list[Pair]]:
         _distinct(
             (score, replace(pair, layer=place))
             for place, layer in enumerate(stack.layers)
-            for score, pair in known[layer.record][layer.example]
+            for score, pair in known.get(layer.record, {}).get(layer.example, ())
         )
         for stack in stacks
     ]

@@ -29,6 +29,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from headwise.errors import ArgumentError, HeadwiseError
+from headwise.records import AttentionRecord
 from headwise.viewer.answers import Answer, Answers, How, Numbers, Part, Question
 from headwise.viewer.bundle import assemble, read
 from headwise.viewer.changes import Asked, read_asked
@@ -51,8 +52,9 @@ KEPT_BYTES = 2**28
 # The most bytes of a question to the model: a long prompt in UTF-8 with JSON's escapes, and its edits.
 ASKED_BYTES = 2**18
 
-# Statistics of longer layers are estimated from this many rows.
-ESTIMATED_ROWS = 256
+# Statistics of longer layers are estimated from this many rows, and of very long ones from fewer: of at most so many
+# weights, some seconds.
+ESTIMATED_ROWS, FEWEST_ROWS, ESTIMATED_CELLS = 256, 32, 2**28
 
 # Sent with every answer. The page's own policy precedes it.
 POLICY = "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -213,7 +215,7 @@ class Site(Guarded):
         """The statistics of the heads of a layer, estimated from some rows for long inputs."""
         _, answers = self.layer(request)
         shown, record, example = self.shown(request), answers.record, answers.example
-        rows = ESTIMATED_ROWS if cost(record) > QUICK_CELLS else None
+        rows = rows_of(record) if cost(record) > QUICK_CELLS else None
 
         def part() -> Part:
             shown.statistics(record, example, rows)
@@ -245,6 +247,11 @@ class Site(Guarded):
         stack = place_of(request, "stack", len(shown.inputs[number].stacks))
         place = number, stack, place_of(request, "layer", len(shown.inputs[number].stacks[stack].layers))
         return (shown.name, *place), shown.layer(place)
+
+
+def rows_of(record: AttentionRecord) -> int:
+    """From how many rows the statistics of a long record are estimated."""
+    return max(FEWEST_ROWS, min(ESTIMATED_ROWS, ESTIMATED_CELLS * record.shape[2] // cost(record)))
 
 
 class Kept:

@@ -17,6 +17,7 @@ from headwise.records import AttentionRecord
 from headwise.records.statistics import columns
 from headwise.records.summary import ask, numbers
 from headwise.text import Tokens
+from headwise.viewer.inputs import is_long
 
 TOGETHER = 128  # places of repeated tokens whose weights are computed at once
 
@@ -96,10 +97,13 @@ def _induction(
     """Prefix matching: the weight on tokens that followed earlier occurrences of the query's token, mean over queries
     with such occurrences.
 
-    Only tokens before the query count. Special tokens are ignored, because they are frequent and mean little.
+    Only tokens before the query count. Special tokens are ignored, because they are frequent and mean little. Not of
+    very long texts, whose tokens all occur again.
     """
     found = {}
     for b, each in tokens.items():
+        if is_long(each):
+            continue
         repeated = _repeated(each)
         rows = sorted(row for places in repeated for row in places if row - places[0] >= 2)
         if looked_at is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -37,6 +38,28 @@ def test_rows_and_keys_follow_one_another() -> None:
     assert call.k.flatten().tolist() == call.v.flatten().tolist() == [3.0, 4.0, 6.0, 8.0]
     allowed = AttentionRecord(call).weights()[0, 0] > 0
     assert allowed.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]
+
+
+def test_steps_on_the_disk(tmp_path: Path) -> None:
+    """Room is made for twice as many rows as there are, so that few bytes are written again; none count as memory."""
+    made: list[torch.Size] = []
+
+    def empty(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        made.append(shape)
+        return torch.from_file(str(tmp_path / str(len(made))), shared=True, size=shape.numel(), dtype=dtype).view(shape)
+
+    torch.manual_seed(0)
+    x = torch.randn(1, 1, 40, 2)
+    calls = [step(x[:, :, i : i + 4], x[:, :, : i + 4], mask=masks.causal()) for i in range(0, 40, 4)]
+    kept, on_disk = (Sequence(calls[0], values=False, empty=each) for each in (None, empty))
+    for call in calls[1:]:
+        assert kept.extend(call)
+        assert on_disk.extend(call)
+    found, expected = on_disk.call(), kept.call()
+    assert torch.equal(found.q, expected.q)
+    assert torch.equal(found.k, expected.k)
+    assert [shape[2] for shape in made[::2]] == [8, 16, 32, 64]
+    assert (kept.nbytes > 0, on_disk.nbytes) == (True, 0)
 
 
 @pytest.mark.parametrize("keys", [[9.0, 4.0, 6.0], [3.0]], ids=["other", "fewer"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import subprocess
@@ -25,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 import headwise
 from headwise.errors import ArgumentError, DtypeError, RecordError
 from headwise.records import Seen
+from headwise.records.statistics.statistic import tensors_of
 from tests.capture.parity import IDS, REAL, assert_projects, assert_weights
 
 M, H, S = 16, 4, 6
@@ -447,6 +449,43 @@ def test_offload_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert seen[0].v.shape == seen[0].grad.shape
     del seen
     gc.collect()
+    assert not list(tmp_path.iterdir())
+
+
+def test_offload_to_a_folder(tmp_path: Path) -> None:
+    """The files have no names, so nothing is left in the folder; the record is that of memory, to the bit."""
+    model, size = Stack(), 2 * 3 * S * M * 4
+    with headwise.watch(model, values=True) as seen:
+        model(inputs())
+    with headwise.watch(model, offload=tmp_path, values=True, max_bytes=size // 8) as mapped:  # they are not in memory
+        model(inputs())
+        assert not list(tmp_path.iterdir())
+    for kept, of_memory in zip(mapped, seen, strict=True):
+        for name in ("q", "k", "v"):
+            assert torch.equal(getattr(kept, name), getattr(of_memory, name))
+        assert torch.equal(kept.weights(), of_memory.weights())
+        for name, answer in kept.statistics():
+            expected = getattr(of_memory.statistics(name), name)
+            for a, b in zip(tensors_of(answer), tensors_of(expected), strict=True):
+                torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+    mapped.save(tmp_path / "run.hw")
+    assert torch.equal(headwise.load(tmp_path / "run.hw")[0].q, seen[0].q)
+
+
+def test_offload_to_what_is_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="offload must be a folder that exists"):
+        headwise.watch(Stack(), offload=tmp_path / "nowhere")
+
+
+def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    model = Stack()
+    said = r"no room for [\d,]+ bytes in .*no space left on device.*offload="
+    with pytest.raises(RecordError, match=said), headwise.watch(model, offload=tmp_path):
+        model(inputs())
     assert not list(tmp_path.iterdir())
 
 

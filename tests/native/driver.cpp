@@ -49,7 +49,8 @@ struct Array {
 
 // HW_BLOCKS, other bits for each head: of each tile blocks 0 and 2 by bits, and of every other tile all of block 1.
 struct Blocks {
-    std::vector<int64_t> matrix, tiles{0}, blocks;
+    std::vector<int64_t> matrix, tiles{0};
+    std::vector<hw_run> runs;
     std::vector<uint64_t> words;
 
     Blocks() {
@@ -57,16 +58,17 @@ struct Blocks {
             matrix.push_back(2 * h);
             for (int64_t tile = 0; tile < 2; tile++) {
                 for (int64_t block = tile; block < 3; block++) {
-                    blocks.insert(blocks.end(), {block, block == 1 ? -1 : (int64_t)words.size()});
+                    runs.push_back({(int64_t)runs.size(), block, block == 1 ? -1 : (int64_t)words.size()});
                     for (int r = 0; r < 64 && block != 1; r++) words.push_back(r % 7 ? ((uint64_t)draws() << 32 | draws()) & (block == 2 ? 31 : ~0ull) : 0);
                 }
-                tiles.push_back((int64_t)blocks.size() / 2);
+                tiles.push_back((int64_t)runs.size());
             }
         }
+        runs.push_back({(int64_t)runs.size(), 0, 0});
     }
     bool sees(int64_t h, int64_t i, int64_t j) const {
         for (int64_t at = tiles[2 * h + i / 64]; at < tiles[2 * h + i / 64 + 1]; at++)
-            if (blocks[2 * at] == j / 64) return blocks[2 * at + 1] < 0 || words[blocks[2 * at + 1] + i % 64] >> j % 64 & 1;
+            if (runs[at].number == j / 64) return runs[at].words < 0 || words[runs[at].words + i % 64] >> j % 64 & 1;
         return false;
     }
 };
@@ -90,8 +92,8 @@ double check(int64_t Q, int64_t dtype, int64_t mask, bool options) {
     call.q = q, call.k = k, call.v = v, call.out = out, call.scale = 0.25;
     if (options) call.softcap = 3.0, call.sinks = sinks, call.slopes = slopes, call.bias = bias;
     call.mask = mask, call.low = K - Q - 30, call.high = K - Q;
-    call.matrix = blocks.matrix.data(), call.matrix_stride[1] = 1, call.tiles = blocks.tiles.data(), call.blocks = blocks.blocks.data(), call.words = blocks.words.data();
-    call.tile_count = (int64_t)blocks.tiles.size() - 1, call.block_count = (int64_t)blocks.blocks.size() / 2, call.word_count = (int64_t)blocks.words.size();
+    call.matrix = blocks.matrix.data(), call.matrix_stride[1] = 1, call.tiles = blocks.tiles.data(), call.runs = blocks.runs.data(), call.words = blocks.words.data();
+    call.tile_count = (int64_t)blocks.tiles.size() - 1, call.run_count = (int64_t)blocks.runs.size() - 1, call.word_count = (int64_t)blocks.words.size();
     call.highest = (float *)highest.words.data(), call.log_sum = (float *)log_sum.words.data(), call.entropy = (float *)entropy.words.data();
     int64_t code = hw_attention_forward(&call);
     hw_attention back = call, look = call;

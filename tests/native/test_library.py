@@ -151,33 +151,36 @@ def test_gradients_need_what_the_forward_pass_wrote() -> None:
 
 
 def test_blocks_that_do_not_exist() -> None:
-    """A mask of blocks whose numbers, order, words or tiles are wrong."""
+    """A mask of runs of blocks whose places, numbers, order, words or tiles are wrong. There is one block of keys."""
     import numpy as np
 
-    def with_blocks(blocks: Any, tiles: Any = (0, 1), words: int = 64, first: int = 0) -> str:
+    def with_runs(runs: Any, tiles: Any = (0, 1), words: int = 64, first: int = 0) -> str:
         given = call()
-        arrays = [np.array(x, np.int64) for x in ([first], tiles, blocks)] + [np.zeros(words, np.uint64)]
+        arrays = [np.array(x, np.int64) for x in ([first], tiles, runs)] + [np.zeros(words, np.uint64)]
         at = struct.calcsize("=" + attend._INPUTS)
         struct.pack_into("=3q", given, at, 2, 0, 0)
         pointers = [x.ctypes.data for x in arrays]
-        struct.pack_into(
-            "=Qqq3Q3q", given, at + 24, pointers[0], 0, 0, *pointers[1:], len(tiles) - 1, len(blocks), words
-        )
+        counts = len(tiles) - 1, len(runs) - 1, words
+        struct.pack_into("=Qqq3Q3q", given, at + 24, pointers[0], 0, 0, *pointers[1:], *counts)
         return answer(given)
 
-    assert with_blocks([[0, 0]]) == "no error"
+    end = [1, 0, 0]
+    assert with_runs([[0, 0, 0], end]) == "no error"
     for wrong in (
-        {"blocks": [[1, -1]]},
-        {"blocks": [[-1, -1]]},
-        {"blocks": [[0, 1]]},
-        {"blocks": [[0, -2]]},
-        {"blocks": [[0, -1], [0, -1]], "tiles": (0, 2)},
-        {"blocks": [[0, -1]], "tiles": (0, 2)},
-        {"blocks": [[0, -1]], "tiles": (1, 0)},
-        {"blocks": [[0, -1]], "first": 1},
-        {"blocks": [[0, -1]], "first": -1},
+        {"runs": [[0, 1, -1], end]},
+        {"runs": [[0, -1, -1], end]},
+        {"runs": [[0, 0, 1], end]},
+        {"runs": [[0, 0, -2], end]},
+        {"runs": [[0, 0, -1], [2, 0, 0]]},  # more blocks than there are
+        {"runs": [[0, 0, -1], [0, 0, 0]]},  # a run of no blocks
+        {"runs": [[-1, 0, -1], [0, 0, 0]]},
+        {"runs": [[0, 0, -1], [1, 0, -1], [2, 0, 0]], "tiles": (0, 2)},
+        {"runs": [[0, 0, -1], end], "tiles": (0, 2)},
+        {"runs": [[0, 0, -1], end], "tiles": (1, 0)},
+        {"runs": [[0, 0, -1], end], "first": 1},
+        {"runs": [[0, 0, -1], end], "first": -1},
     ):
-        assert "tiles or blocks that do not exist" in with_blocks(**wrong), wrong
+        assert "tiles or runs of blocks that do not exist" in with_runs(**wrong), wrong
 
 
 def test_random_arguments_never_crash() -> None:

@@ -186,3 +186,43 @@ def test_a_record_that_was_changed_refuses() -> None:
     q += 1
     with pytest.raises(RecordError, match="changed in place"):
         of.tile(asked)
+
+
+LONG_MASKS = {
+    "none": lambda: None,
+    "causal": masks.causal,
+    "window": lambda: masks.window(20, 0),
+    "window and global tokens": lambda: masks.window(20, 0) | masks.global_tokens([0, 30]),
+    "nothing in some rows": lambda: masks.documents([0] * 30 + [-1] * 20 + [1] * 50),
+    "of each head": lambda: masks.from_tensor(torch.arange(2 * 10_000).view(2, 100, 100) % 3 < 2),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"sinks": True}, {"slopes": True}], ids=str)
+@pytest.mark.parametrize("name", LONG_MASKS)
+def test_a_few_rows_by_the_kernel_for_few_queries(
+    name: str, options: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their normalisers are those of all scores, whether or not that kernel can find them."""
+    monkeypatch.setattr(head, "LONG_ROW", 1)
+    torch.manual_seed(1)
+    q, k = torch.randn(1, 2, 100, 8), torch.randn(1, 2, 100, 8)
+    given = {each: torch.tensor([0.5, -1.0]).abs() for each in options}
+    _, seen = headwise.attention(q, k, k, mask=LONG_MASKS[name](), record=True, **given)
+    weights = seen.weights().double()
+    for rows in ([7], [0], [45], [3, 50, 99]):
+        for number in range(2):
+            found = Answers(seen, 0).head(number).normaliser(torch.tensor(rows))
+            torch.testing.assert_close(found.lse, seen.lse[0, number, rows], atol=1e-5, rtol=1e-5)
+            for row in rows:
+                tile = Answers(seen, 0).tile(Question(number, (row, row + 1), (row, row + 1), 1, 1, "max")).now()
+                assert float(np.nan_to_num(tile[0, 0])) == pytest.approx(weights[0, number, row, row].item(), abs=1e-6)
+
+
+def test_a_sample_of_rows_that_see_little_takes_each_alone() -> None:
+    """Together they would have all keys between the first and the last of them."""
+    seen = record(length=400, mask=masks.window(3, 0))
+    of, rows = Answers(seen, 0), np.arange(0, 400, 50)
+    assert [part.stop - part.start for part in of.strips(of.head(0), rows, 400)] == [1] * 8
+    wide = Answers(record(length=400, mask=masks.causal()), 0)
+    assert [part.stop - part.start for part in wide.strips(wide.head(0), rows, 400)] == [16]

@@ -11,7 +11,7 @@ import torch
 
 from headwise.capture.context import Watch
 from headwise.capture.functions import Functions
-from headwise.capture.keep import Keeping
+from headwise.capture.keep import Keeping, Offload
 from headwise.capture.watcher import Watcher
 from headwise.errors import ArgumentError, DtypeError
 from headwise.keras.call import Call
@@ -31,7 +31,7 @@ def watch(
     only: Choice | None = None,
     values: bool = False,
     gradients: bool = False,
-    offload: Literal["cpu", "disk"] | None = None,
+    offload: Offload = None,
     dtype: torch.dtype | None = None,
     every: int = 1,
     max_bytes: int | Literal["half"] | None = "half",

@@ -126,16 +126,19 @@ int64_t check_mask(const hw_attention& call) {
     if (call.mask == HW_BAND && (call.low > LARGE || call.low < -LARGE || call.high > LARGE || call.high < -LARGE)) return LIMITS;
     if (call.mask != HW_BLOCKS) return FINE;
     const int64_t tiles = (call.Q + 63) / 64, blocks = (call.K + 63) / 64;
-    if (!call.matrix || !call.tiles || call.tile_count < 0 || call.block_count < 0 || call.word_count < 0) return TILES;
-    if ((call.block_count && !call.blocks) || (call.word_count && !call.words)) return TILES;
-    if (call.tiles[0] < 0 || call.tiles[call.tile_count] > call.block_count) return TILES;
+    if (!call.matrix || !call.tiles || call.tile_count < 0 || call.run_count < 0 || call.word_count < 0) return TILES;
+    if (!call.runs || (call.word_count && !call.words)) return TILES;
+    if (call.tiles[0] < 0 || call.tiles[call.tile_count] > call.run_count) return TILES;
     for (int64_t t = 0; t < call.tile_count; t++) {
         if (call.tiles[t + 1] < call.tiles[t]) return TILES;
-        int64_t before = -1;
+        int64_t past = 0;
         for (int64_t i = call.tiles[t]; i < call.tiles[t + 1]; i++) {
-            const int64_t number = call.blocks[2 * i], words = call.blocks[2 * i + 1];
-            if (number <= before || number >= blocks || words < -1 || words + 64 > (words < 0 ? 63 : call.word_count)) return TILES;
-            before = number;
+            const hw_run& run = call.runs[i];
+            const int64_t count = call.runs[i + 1].place - run.place;
+            if (run.place < 0 || run.place > LARGE || count < 1 || count > blocks) return TILES;
+            if (run.number < past || run.number > blocks - count) return TILES;
+            if (run.words < -1 || run.words + 64 > (run.words < 0 ? 63 : call.word_count)) return TILES;
+            past = run.number + count;
         }
     }
     for (int64_t b = 0; b < call.B; b++)
@@ -150,7 +153,7 @@ int64_t check_answers(const hw_attention& call) {
     const void *fours[] = {call.highest, call.log_sum, call.entropy, call.distance, call.received, call.top_weights, call.mean, call.greatest, call.at_offsets, call.at_keys, call.sinks, call.slopes, call.d_slopes, call.d_sinks};
     for (const void* each : fours)
         if ((uintptr_t)each % 4) return ALIGNMENT;
-    const void *eights[] = {call.odd, call.needed, call.top_keys, call.offsets, call.keys, call.matrix, call.tiles, call.blocks, call.words};
+    const void *eights[] = {call.odd, call.needed, call.top_keys, call.offsets, call.keys, call.matrix, call.tiles, call.runs, call.words};
     for (const void* each : eights)
         if ((uintptr_t)each % 8) return ALIGNMENT;
     if (call.needed && !(call.share > 0.0 && call.share <= 1.0)) return ANSWERS;

@@ -19,7 +19,7 @@ const char* const errors[] = {
     "what is written overlaps itself or what is read",
     "the kind of mask is not known",
     "the limits of a band are too large",
-    "the mask has tiles or blocks that do not exist or are out of order",
+    "the mask has tiles or runs of blocks that do not exist or are out of order",
     "the dropout is not between 0 and 1",
     "a share, a number of largest weights or the size of a picture does not fit the call, or only hw_attention_look answers it",
     "keys and values are of another dtype than queries: int8, which needs factors, is for forward passes of up to 16 rows that share a key head",

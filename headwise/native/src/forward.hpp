@@ -78,8 +78,7 @@ struct Forward {
     void walk(int64_t h, int64_t tile, float* out, Row* mine) {
         const Sight sight = sight_of(call, b, h, tile);
         const int64_t q = tile * TILE, some = least(TILE, call.Q - q);
-        int64_t at = sight.first;
-        while (at < sight.past && sight.block(at).number < chunk) at++;
+        int64_t at = sight.from(chunk);
         if (at == sight.past || sight.block(at).number >= chunk + chunk_blocks) return;
         const hw_tensor& t = call.q;
         const char* x = (const char*)t.data + size * (b * t.stride[0] + h * t.stride[1] + q * t.stride[2]);
@@ -115,7 +114,7 @@ struct Forward {
         int64_t lo = n * TILE, hi = 0; // the columns that some row sees
         for (int64_t r = r0; r < r1; r++)
             if (sight.lo[r] < sight.hi[r]) lo = least(lo, most(0, sight.lo[r] - key)), hi = most(hi, least(n * TILE, sight.hi[r] - key));
-        if (sight.blocks) lo = most(lo, first_seen(r0, r1, blocks, n)), hi = least(hi, past_seen(r0, r1, blocks, n));
+        if (sight.runs) lo = most(lo, first_seen(r0, r1, blocks, n)), hi = least(hi, past_seen(r0, r1, blocks, n));
         if (lo >= hi) return;
         lo = lo / COLUMNS * COLUMNS;
         const int64_t past = up(hi, COLUMNS);

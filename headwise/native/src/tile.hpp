@@ -26,21 +26,40 @@ struct Block {
 // The keys that each row of a tile may see, and the blocks in which they are.
 struct Sight {
     int64_t lo[TILE], hi[TILE];     // apart from bits
-    const int64_t* blocks = nullptr; // of HW_BLOCKS
-    int64_t first = 0, past = 0;     // blocks: by number, or places in `blocks`
+    const hw_run* runs = nullptr;    // of HW_BLOCKS: [first_run, past_run) are the tile's
+    int64_t first_run = 0, past_run = 0;
+    int64_t first = 0, past = 0;     // blocks: by number, or by place
+    mutable int64_t last = 0;        // the run of the block that was asked for last
 
-    Block block(int64_t i) const { return blocks ? Block{blocks[2 * i], blocks[2 * i + 1]} : Block{i, -1}; }
+    Block block(int64_t i) const {
+        if (!runs) return {i, -1};
+        if (i < runs[last].place || runs[last + 1].place <= i) last = last_run([=](const hw_run& run) { return run.place <= i; });
+        return {runs[last].number + i - runs[last].place, runs[last].words};
+    }
+
+    // The first block of at least this number, from `first` to `past`.
+    int64_t from(int64_t number) const {
+        if (!runs) return least(past, most(first, number));
+        if (first == past) return past;
+        const int64_t run = last_run([=](const hw_run& each) { return each.number <= number; });
+        return most(first, least(runs[run + 1].place, runs[run].place + most(0, number - runs[run].number)));
+    }
 
     // Where the block of this number is, from `first` to `past`; -1 if no row of the tile sees it.
     int64_t find(int64_t number) const {
-        if (!blocks) return first <= number && number < past ? number : -1;
-        int64_t lo = first, hi = past;
-        while (lo < hi) {
+        const int64_t at = from(number);
+        return at < past && block(at).number == number ? at : -1;
+    }
+
+    // The last run of the tile that comes before what is looked for; the first one if none does.
+    template <typename Before> int64_t last_run(Before before) const {
+        int64_t lo = first_run, hi = past_run;
+        while (hi - lo > 1) {
             const int64_t mid = (lo + hi) / 2;
-            if (block(mid).number < number) lo = mid + 1;
+            if (before(runs[mid])) lo = mid;
             else hi = mid;
         }
-        return lo < past && block(lo).number == number ? lo : -1;
+        return lo;
     }
 };
 
@@ -50,7 +69,8 @@ INLINE Sight sight_of(const hw_attention& call, int64_t b, int64_t h, int64_t ti
     for (int64_t r = 0; r < TILE; r++) s.lo[r] = 0, s.hi[r] = r < rows ? call.K : 0;
     if (call.mask == HW_BLOCKS) {
         const int64_t at = call.matrix[b * call.matrix_stride[0] + h * call.matrix_stride[1]] + tile;
-        s.blocks = call.blocks, s.first = call.tiles[at], s.past = call.tiles[at + 1];
+        s.runs = call.runs, s.first_run = s.last = call.tiles[at], s.past_run = call.tiles[at + 1];
+        s.first = s.runs[s.first_run].place, s.past = s.runs[s.past_run].place;
         return s;
     }
     int64_t lo = call.K, hi = 0;
@@ -108,7 +128,7 @@ INLINE void hide(const hw_attention& call, const Sight& sight, const Block* bloc
             const vi at = lanes() + splat((int32_t)x);
             store(s + x, (at >= splat((int32_t)most(lo, 0))) & (at < splat((int32_t)most(hi, 0))) ? load(s + x) : splat(-INFINITY));
         }
-    if (!sight.blocks) return;
+    if (!sight.runs) return;
     const vi bit = splat(1) << lanes();
     for (int64_t x = from; x < past; x += W) {
         const int64_t at = blocks[x / TILE].bits;

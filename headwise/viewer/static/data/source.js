@@ -69,7 +69,7 @@ export function serverSource(facts, base) {
 }
 
 function sourceOf(facts, cells, answersOf) {
-  const axes = facts.axes.map((axis) => ({ ...axis, length: axis.labels.length }));
+  const axes = facts.axes.map(axisOf);
   const stackOf = (input) => (each, place) => {
     const stack = { ...each, input, place, cells, rows: axes[each.rows], cols: axes[each.cols] };
     const answers = stack.layers.map((_, layer) => answersOf(stack, layer));
@@ -83,6 +83,21 @@ function sourceOf(facts, cells, answersOf) {
   const inputs = facts.inputs.map(({ name, stacks }, input) => ({ name, stacks: stacks.map(stackOf(input)) }));
   const { title, made, tolerance, statistics, source: kind, live = null, small = null } = facts;
   return { title, made, tolerance, statistics, kind, live, small, inputs };
+}
+
+// An axis of very many tokens has only its length, and labels if its positions have names; else it is `numbered`. What
+// else an axis has follows: tokens that are words and sentences of their own. `long`: views that show each token have
+// nothing to show.
+function axisOf(axis) {
+  if (axis.labels && !axis.count) return { ...axis, length: axis.labels.length, long: false, numbered: false };
+  const { count, first, ...known } = axis;
+  const [labels, index] = [axis.labels ?? new Array(count), new Uint32Array(count)];
+  for (let i = 0; i < count; i++) index[i] = i;
+  if (!axis.labels) for (let i = 0; i < count; i++) labels[i] = `${first + i}`;
+  const [no, none] = [new Array(count).fill(false), new Array(count).fill("")];
+  const each = { index, labels };
+  const own = { labels, gaps: none, pieces: labels, special: no, unknown: no, words: each, sentences: each };
+  return { ...known, ...own, length: count, long: true, numbered: !axis.labels };
 }
 
 // ---- in the page itself

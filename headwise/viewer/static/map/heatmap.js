@@ -5,9 +5,10 @@
 //   map.restyle({ style, scale, sink, threshold })    style: app.style; sink: hide it; smaller weights than the threshold
 //                              are not drawn. Before the first show, then on every change
 //                              (signed maps know "linear" and "root"; other scales are drawn as linear)
-//   map.show({ rows, cols, tile, cells, masked, signed, name })
+//   map.show({ rows, cols, tile, cells, weights, masked, signed, name })
 //       What to draw. rows, cols: axes (labels; optionally special, unknown and generated).
 //       tile(rows, cols, height, width, how, { signal }): as stack.tile, of one layer and head. cells: stack.cells.
+//       weights: how many the mask allows, if that is known.
 //       masked: whether there may be masked cells. signed: values from -1 to 1 (a difference), on the diverging ramp.
 //       name: for screen readers. If the axes are the same as before, zoom and marks stay.
 //   map.mark({ row, col, pinRow, pinCol, found, blocked })    the current cell, the pins (null = none), app.found, and
@@ -44,6 +45,7 @@ const NEAR = 48; // pixels of a cell after a double click
 const FINE = 3; // pixels of a saved picture per pixel of the page
 
 const CLOSER = 1.5; // zoom factor of keys and buttons
+const WHOLE = new Intl.NumberFormat("en"); // 1,048,576
 
 // The keys of a view that has a map; `mapOf()` is the map.
 export function zoomKeys(mapOf) {
@@ -93,10 +95,10 @@ export class HeatMap {
 
   ask(keep) {
     this.asked = true;
-    const { tile, cells, masked, signed = false } = this.what;
+    const { tile, cells, weights, masked, signed = false } = this.what;
     const pixels = [this.rows, this.cols].map(({ room }) => Math.ceil(room * devicePixelRatio));
     this.plates.zoomTo(this.pixelsPerCell);
-    this.plates.show({ rows: this.rows.count, cols: this.cols.count, tile, cells, masked, signed }, pixels, keep);
+    this.plates.show({ rows: this.rows.count, cols: this.cols.count, tile, cells, weights, masked, signed }, pixels, keep);
     this.sharpen();
     this.progressed();
   }
@@ -247,9 +249,14 @@ export class HeatMap {
   }
 
   get note() {
-    const { coarse, done, failed } = this.plates.progress;
+    const { sampled, only, done, failed } = this.plates.progress;
     if (failed) return say("could not be computed");
-    if (done < 1) return coarse ? say("coarse · refining {n} %", { n: Math.floor(100 * done) }) : say("computing …");
+    if (done < 1 && !sampled) return say("computing …");
+    if (done < 1) {
+      const rows = { n: WHOLE.format(sampled.n), count: WHOLE.format(sampled.count) };
+      if (only) return say("sampled: {n} of {count} rows · zoom in for exact weights", rows);
+      return say("sampled: {n} of {count} rows · refining {share} %", { ...rows, share: Math.floor(100 * done) });
+    }
     const [down, across] = this.pixelsPerCell.map((pixels) => Math.max(1, Math.round(1 / pixels)));
     const pooled = this.what?.signed
       ? say("exact · each dot is the largest of {rows} × {cols} differences", { rows: down, cols: across })

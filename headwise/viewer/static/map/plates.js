@@ -1,8 +1,9 @@
 // The known weights of one head, as plates: tables of weights for rectangles of cells, each with its picture.
 //
 // `whole` covers everything. If that has too many cells to keep, it is pooled, and `part` covers the visible cells in
-// more detail. If there are more cells than are computed at once, a coarse picture of few rows comes first; then the
-// exact one is filled in from the top, strip by strip.
+// more detail. If there are more cells than are computed at once, a picture of a sample of the rows comes first; then the
+// exact one is filled in from the top, strip by strip. If that would take minutes, more rows are sampled instead, up to one
+// for each line of the picture.
 
 import { firstAllowed } from "../data/sink.js";
 import { divergingRamp } from "./colour.js";
@@ -11,6 +12,9 @@ import { paint, sizeOf } from "./painting.js";
 
 const KEPT = 2 ** 21; // a rectangle of at most this many cells is kept cell by cell
 const COARSE = 128; // minimum rows of a coarse picture
+const FIRST = 32; // and if a row alone has more cells than are computed at once: fewer than of small pictures (thumbs.js)
+const MORE = 4; // the next sample has so many times as many rows
+const MOST_WEIGHTS = 2 ** 31; // a picture of more weights stays a sample
 const STRIP = 1 / 4; // the first strip, as a share of the cells computed at once; the size of later strips is such that
 const [SOON, LATE] = [80, 250]; // each takes this many ms: few questions, and no long wait for other questions
 const MARGIN = 0.2; // this share of the visible part is added around it, so that short pans need no computation
@@ -19,7 +23,7 @@ const ROW_TOPS = 32; // maximum cells for the largest weight of every row, in mu
 export class Plates {
   // changed(): there is more to draw. failed(error): a question failed.
   constructor({ changed, failed }) {
-    Object.assign(this, { changed, failed, what: null, before: [], zoom: [1, 1] });
+    Object.assign(this, { changed, failed, what: null, before: [], zoom: [1, 1], mostWeights: MOST_WEIGHTS });
     this.style = { table: null, scale: "linear", sink: false, against: null, dark: false, threshold: 0 };
     this.forget();
   }
@@ -30,7 +34,7 @@ export class Plates {
     Object.assign(this, { own: 0, most: 0, least: Infinity, sink: null, broken: false });
   }
 
-  // what: { rows, cols (numbers), tile, cells, masked, signed }. pixels: [down, across], of the device. With `keep`
+  // what: { rows, cols (numbers), tile, cells, weights (that the mask allows; all, if left out), masked, signed }. pixels: [down, across], of the device. With `keep`
   // the previous plates are drawn until there are new ones.
   show(what, pixels, keep) {
     this.before = keep ? this.list().filter(({ canvas }) => canvas) : [];
@@ -102,20 +106,21 @@ export class Plates {
 
   async fill(plate, signal) {
     const { tile, cells } = this.what;
-    const { rows, cols, block, height, width, weights } = plate;
+    const { rows, cols, block, height, width } = plate;
     const [length, across] = [rows[1] - rows[0], cols[1] - cols[0]];
+    plate.only = Math.min(length * across, this.what.weights ?? Infinity) > this.mostWeights; // never exact
     if (length * across > cells) {
-      const few = Math.min(height, Math.max(COARSE, Math.floor(cells / across)));
-      const sampled = await tile(rows, cols, few, width, "sample", { signal });
-      signal.throwIfAborted();
-      const [tops, keys] = [new Float32Array(few), new Float32Array(few)];
-      plate.coarse = { ...plate, block: length / few, height: few, weights: sampled, tops, keys };
-      this.know(plate.coarse, 0, few);
+      const first = across > cells ? FIRST : Math.max(COARSE, Math.floor(cells / across));
+      for (let few = Math.min(height, first); ; few = Math.min(height, MORE * few)) {
+        await this.sample(plate, few, signal);
+        if (few === height || !plate.only) break;
+      }
     }
+    if (plate.only) return this.changed();
     const strip = async (y, past) => {
       if (plate === this.whole) await this.partDone; // the visible part comes first
       const part = [rows[0] + y * block, Math.min(rows[1], rows[0] + past * block)];
-      weights.set(await tile(part, cols, past - y, width, "max", { signal }), y * width);
+      plate.weights.set(await tile(part, cols, past - y, width, "max", { signal }), y * width);
       signal.throwIfAborted();
       this.know(plate, y, past);
     };
@@ -125,6 +130,16 @@ export class Plates {
     plate.coarse = null;
     if (this.style.scale === "row" && plate !== this.whole) await this.findTops(plate, signal);
     this.changed();
+  }
+
+  // The picture of few rows of a plate, evenly spread.
+  async sample(plate, few, signal) {
+    const { rows, cols, width } = plate;
+    const weights = await this.what.tile(rows, cols, few, width, "sample", { signal });
+    signal.throwIfAborted();
+    const [tops, keys] = [new Float32Array(few), new Float32Array(few)];
+    plate.coarse = { ...plate, coarse: null, block: (rows[1] - rows[0]) / few, height: few, weights, tops, keys };
+    this.know(plate.coarse, 0, few);
   }
 
   // Call ask(from, past) for strips of rows, one after the other.
@@ -247,7 +262,7 @@ export class Plates {
 
   known() {
     const { whole, next, part } = this;
-    return [whole?.coarse, whole, next?.coarse, part, next].filter((plate) => plate?.past);
+    return [whole?.coarse, whole, part?.coarse, part, next?.coarse, next].filter((plate) => plate?.past);
   }
 
   // The plates to draw, from bottom to top, each with its picture.
@@ -283,7 +298,7 @@ export class Plates {
 
   // What a plate knows of this row: "tops" or "keys".
   of(what, row) {
-    for (const plate of [this.part, this.next, this.whole]) {
+    for (const plate of [this.part, this.next, this.whole].flatMap((each) => [each, each?.coarse])) {
       const y = plate ? Math.floor((row - plate.rows[0]) / plate.block) : -1;
       if (y >= 0 && y < plate.past) return plate[what][y];
     }
@@ -296,10 +311,13 @@ export class Plates {
     return Boolean(whole && !this.before.length && (whole.coarse?.past || whole.past === whole.height));
   }
 
-  // The progress of the visible plate: { coarse, done: 0 to 1, failed }
+  // The progress of the visible plate: { sampled: how many of how many rows, or null, only: it stays a sample,
+  // done: 0 to 1, failed }
   get progress() {
     const plate = this.next ?? (this.partDone ? this.part : this.whole);
-    return { coarse: Boolean(plate?.coarse), done: plate ? plate.past / plate.height : 0, failed: this.broken };
+    const sampled = plate?.coarse ? { n: plate.coarse.height, count: plate.rows[1] - plate.rows[0] } : null;
+    const done = plate ? plate.past / plate.height : 0;
+    return { sampled, only: Boolean(plate?.only), done, failed: this.broken };
   }
 }
 

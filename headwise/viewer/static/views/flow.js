@@ -9,6 +9,7 @@ import { rollout, tooMuch, usualToken } from "./flow/rollout.js";
 import { bandOf, cellAt, drawFlow, frameOf } from "./flow/picture.js";
 import { ColourBar } from "../map/legend.js";
 import { Shares, nameOf } from "./flow/shares.js";
+import { tooLong } from "./long.js";
 import { say } from "../words.js";
 
 const LISTED = 8; // tokens listed in a saved picture
@@ -25,6 +26,7 @@ export class FlowView {
 
   static why(app) {
     const { name, kind, rows, cols } = app.stack;
+    if (rows.long || cols.long) return tooLong(app.stack);
     if (kind === "cross") {
       const sentence = "Flow needs self-attention. The layers of this stack ({name}) are cross-attention. Choose another stack.";
       return say(sentence, { name });

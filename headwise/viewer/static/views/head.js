@@ -100,6 +100,7 @@ export class HeadView {
       cols: stack.cols,
       tile: (...question) => stack.tile(layer, head, ...question),
       cells: stack.cells,
+      weights: app.layer.weights,
       masked: app.layer.masked,
       name: say("Attention of {head}: {rows} rows, {cols} columns. Arrow keys move from cell to cell", {
         head: app.headName(layer, head), rows: stack.rows.length, cols: stack.cols.length,

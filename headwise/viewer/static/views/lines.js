@@ -6,6 +6,7 @@ import { sinkOf } from "../data/sink.js";
 import { largest } from "../map/colour.js";
 import { picker } from "../shell/controls.js";
 import { element } from "../shell/element.js";
+import { tooLong } from "./long.js";
 import { say } from "../words.js";
 import { coloursOf } from "./lines/colours.js";
 import { Columns } from "./lines/columns.js";
@@ -20,7 +21,7 @@ export class LinesView extends GroupedView {
   static title = "Lines";
   static css = CSS;
   static follows = true; // another stack
-  static why = () => null;
+  static why = ({ stack }) => (stack.rows.long || stack.cols.long ? tooLong(stack) : null);
 
   constructor(app) {
     super(app, say("Point at a token on either side to see its weights; click to pin it."));

@@ -4,6 +4,7 @@ import CSS from "./neuron.css" with { type: "text" };
 import { button, picker } from "../shell/controls.js";
 import { download } from "../shell/download.js";
 import { element } from "../shell/element.js";
+import { tooLong } from "./long.js";
 import { say } from "../words.js";
 import { Elements } from "./neuron/elements.js";
 import { KeyList } from "./neuron/keys.js";
@@ -20,7 +21,7 @@ export class NeuronView {
   static title = "Neuron";
   static css = CSS;
   static follows = true; // another stack
-  static why = () => null;
+  static why = ({ stack }) => (stack.rows.long || stack.cols.long ? tooLong(stack) : null);
 
   constructor(app) {
     this.app = app;

@@ -9,6 +9,7 @@ import { GroupedView } from "./text/grouped.js";
 import { attentionOf, chosenHeads } from "./text/grouping.js";
 import { RunningText, codesOf, paletteOf } from "./text/running.js";
 import { textPicture } from "./text/picture.js";
+import { tooLong } from "./long.js";
 import { say } from "../words.js";
 
 // The weight at the ramp's end is at least this, so that a text of small weights stays pale.
@@ -23,6 +24,7 @@ export class TextView extends GroupedView {
   static follows = true; // another stack
 
   static why({ stack }) {
+    if (stack.rows.long || stack.cols.long) return tooLong(stack);
     if (stack.rows.patches && stack.cols.patches) return say("The tokens are patches of an image: see the Image view.");
     return null;
   }

@@ -1,0 +1,153 @@
+"""The blocks in which a mask allows something, as runs of neighbours: found from coarse to fine, without the grid.
+
+Of a million positions the grid of blocks of 64 × 64 has 268 million codes. Most of them follow from the answer for a
+larger block: so large blocks are asked first, and only those that are partly allowed are cut into smaller ones. What it
+takes follows the edges of the mask, not its area.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headwise.masks.extent import Extent, Rectangles
+
+if TYPE_CHECKING:
+    from headwise.masks.mask import Mask
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Runs = tuple[Ints, Ints, Ints, Ints]  # row, lo, hi, code
+
+FINER = 4  # a block that is partly allowed is cut into so many rows and columns
+COARSE = 2**16  # at most so many blocks are asked first
+TOGETHER = 2**20  # blocks that are asked in one question, about: their temporaries are some tens of bytes each
+
+
+class BlockRuns(NamedTuple):
+    """Runs [lo, hi) of neighbouring blocks of keys, numbered from 0, with one extent code: ALL or SOME.
+
+    Those of a row of blocks stand one behind the other, ascending; the rows of a matrix too, and then the next matrix.
+    """
+
+    matrices: tuple[int, int]  # (B|1, H|1)
+    rows: int  # rows of blocks, of each matrix
+    cols: int
+    row: Ints  # of each run, its row: matrix · rows + row of blocks
+    lo: Ints
+    hi: Ints
+    some: Bools  # SOME, else ALL
+
+    @property
+    def first(self) -> Ints:
+        """Where the runs of each row of blocks begin, and where the last end: [B|1 · H|1 · rows + 1]."""
+        count = self.matrices[0] * self.matrices[1] * self.rows
+        return np.concatenate([[0], np.bincount(self.row, minlength=count).cumsum()])
+
+    def counts(self) -> tuple[int, int, int]:
+        """How many blocks of all matrices are (allowed throughout, partly, not at all)."""
+        blocks = self.hi - self.lo
+        some = int(blocks[self.some].sum())
+        every = int(blocks.sum()) - some
+        return every, some, self.matrices[0] * self.matrices[1] * self.rows * self.cols - every - some
+
+
+def block_runs(mask: Mask, q_len: int, k_len: int, block_q: int, block_k: int) -> BlockRuns:
+    """The runs of an aligned mask. What a large block answers holds for its parts, whose own answer may be SOME.
+
+    Single cells are evaluated for the smallest blocks alone.
+    """
+    found = _Finder(mask, q_len, k_len, block_q, block_k)
+    row, lo, hi, code = _all(joined(*_all(found.of(*rows))) for rows in found.groups())
+    order = np.argsort(row, kind="stable")  # a group of rows is of all matrices
+    return BlockRuns(
+        found.matrices, found.rows, found.cols, row[order], lo[order], hi[order], code[order] == Extent.SOME
+    )
+
+
+class _Finder:
+    """Asks a mask about blocks of several sizes. Rows and columns count the smallest blocks."""
+
+    def __init__(self, mask: Mask, q_len: int, k_len: int, block_q: int, block_k: int) -> None:
+        self.mask, self.lengths, self.block = mask, (q_len, k_len), (block_q, block_k)
+        self.rows, self.cols = -(-q_len // block_q), -(-k_len // block_k)
+        self.matrices = mask.batch or 1, mask.heads or 1
+        self.count = self.matrices[0] * self.matrices[1]
+        self.size = 1  # of the blocks that are asked first
+        while -(-self.rows // self.size) * -(-self.cols // self.size) > max(1, COARSE // min(self.count, 16)):
+            self.size *= FINER
+
+    def groups(self) -> Iterator[tuple[int, int]]:
+        """Rows of the largest blocks that are cut together: few where they are many."""
+        high = -(-self.rows // self.size)
+        # Of a row of large blocks few are cut, or the answer would be as large as the grid.
+        step = max(1, high // 8 if self.size > 1 else 4 * TOGETHER // max(1, self.cols * self.count))
+        yield from ((i, min(high, i + step)) for i in range(0, high, step))
+
+    def of(self, first: int, past: int) -> Iterator[Runs]:
+        """The runs (row, lo, hi, code) of these rows of the largest blocks: those of each size, in no order."""
+        wide = -(-self.cols // self.size)
+        q = (torch.arange(first, past, dtype=torch.int32, device="cpu") * self.size)[:, None].expand(-1, wide)
+        k = (torch.arange(wide, dtype=torch.int32, device="cpu") * self.size)[None, :].expand(past - first, -1)
+        yield from self._cut(q.reshape(-1), k.reshape(-1), None, self.size)
+
+    def _cut(self, q: Tensor, k: Tensor, above: Tensor | None, size: int) -> Iterator[Runs]:
+        """The runs in blocks of one size, which begin at q and k; `above`: their parents' codes [matrices, blocks]."""
+        codes = self._codes(q, k, size)
+        if above is not None and self.count > 1:
+            codes = torch.where(above == Extent.SOME, codes, above)  # one matrix may be settled where another is not
+        is_open = (codes == Extent.SOME).any(0)
+        settled = ~is_open if size > 1 else torch.ones_like(is_open)
+        yield self._runs(q[settled], k[settled], codes[:, settled], size)
+        if size == 1 or not bool(is_open.any()):
+            return
+        q, k, codes, finer = q[is_open], k[is_open], codes[:, is_open], size // FINER
+        steps = torch.arange(FINER, dtype=torch.int32, device="cpu") * finer
+        for some in torch.arange(len(q), device="cpu").split(max(1, TOGETHER // FINER**2 // self.count)):
+            below_q = (q[some][:, None, None] + steps[:, None]).expand(-1, FINER, FINER).reshape(-1)
+            below_k = (k[some][:, None, None] + steps).expand(-1, FINER, FINER).reshape(-1)
+            inside = (below_q < self.rows) & (below_k < self.cols)
+            of_parents = codes[:, some].repeat_interleave(FINER**2, dim=1)[:, inside] if self.count > 1 else None
+            yield from self._cut(below_q[inside], below_k[inside], of_parents, finer)
+
+    def _codes(self, q: Tensor, k: Tensor, size: int) -> Tensor:
+        """The extent codes of blocks, [matrices, blocks]."""
+        (q_len, k_len), (block_q, block_k) = self.lengths, self.block
+        q_lo, k_lo = q * block_q, k * block_k
+        q_hi, k_hi = (q_lo + size * block_q).clamp(max=q_len), (k_lo + size * block_k).clamp(max=k_len)
+        codes = self.mask.extents(Rectangles(q_lo, q_hi, k_lo, k_hi, coarse=size > 1))
+        return codes.expand(*self.matrices, len(q)).reshape(self.count, len(q))
+
+    def _runs(self, q: Tensor, k: Tensor, codes: Tensor, size: int) -> Runs:
+        """A run for each row of each block that allows something."""
+        matrix, place = (codes != Extent.NONE).nonzero(as_tuple=True)
+        top, lo = (x[place].numpy().astype(np.int64) for x in (q, k))
+        code = codes[matrix, place].numpy().astype(np.int64)
+        # Neighbours first: then there are fewer to repeat for each row.
+        top, lo, hi, code = joined(matrix.numpy() * self.rows + top, lo, np.minimum(lo + size, self.cols), code)
+        within = np.tile(np.arange(size), len(top))
+        top, lo, hi, code = (np.repeat(x, size) for x in (top, lo, hi, code))
+        kept = top % self.rows + within < self.rows
+        return (top + within)[kept], lo[kept], hi[kept], code[kept]
+
+
+def _all(parts: Iterator[Runs]) -> Runs:
+    """Several tables as one."""
+    row, lo, hi, code = (np.concatenate(column) for column in zip((np.empty(0, np.int64),) * 4, *parts, strict=True))
+    return row, lo, hi, code
+
+
+def joined(row: Ints, lo: Ints, hi: Ints, code: Ints) -> Runs:
+    """The runs in order, neighbours with one code as one."""
+    order = np.lexsort((lo, row))
+    row, lo, hi, code = row[order], lo[order], hi[order], code[order]
+    begins = np.ones(len(row), np.bool_)
+    begins[1:] = (row[1:] != row[:-1]) | (lo[1:] != hi[:-1]) | (code[1:] != code[:-1])
+    ends = np.roll(begins, -1)
+    ends[-1:] = True
+    return row[begins], lo[begins], hi[ends], code[begins]
