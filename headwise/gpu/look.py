@@ -113,11 +113,13 @@ def _made(mask: Mask | None, q_len: int, k_len: int, device: torch.device, by_ke
     def there(x: Any) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(x).view(np.int64)).to(device)
 
-    if sight.blocks is None:
+    if sight.runs is None:
         low, high = (-q_len, k_len) if mask is None else (sight.low, sight.high)
         none = torch.zeros(1, 1, dtype=torch.int64, device=device)
         return Blocks(sight.kind, low, high, none, none, none, none)
-    matrix, first, blocks, words = sight.blocks
+    matrix, tiles_of_runs, runs, words = sight.runs
+    first, of = runs[tiles_of_runs, 0], np.repeat(np.arange(len(runs) - 1), np.diff(runs[:, 0]))
+    blocks = np.stack([runs[of, 1] + np.arange(len(of)) - runs[of, 0], runs[of, 2]], 1)
     if by_keys:
         tiles = -(-q_len // SIZE)
         owner, wide = np.repeat(np.arange(len(first) - 1), np.diff(first)), -(-k_len // SIZE)
