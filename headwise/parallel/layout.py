@@ -176,14 +176,17 @@ def in_order(grid: Grid, processes: int) -> Ints:
     spare = max((EVEN - 1) * mean, grid.rows.max())
     cells = np.append(0.0, grid.cells.cumsum())
     low, high = cells[-1] / processes, cells[-1]
-    found = None
-    for _ in range(20):  # a millionth of all cells
-        most = (low + high) / 2 if found is not None else high
-        cuts = _cuts(grid.edges, cells, most, processes, mean - spare, mean + spare)
-        if cuts is None and found is None:
-            return _middles(grid) * processes // grid.edges[-1]
-        found, low, high = (found, most, high) if cuts is None else (cuts, low, most)
-    return np.searchsorted(found, np.arange(len(grid.cells)), side="right")
+    cuts = _cuts(grid.edges, cells, high, processes, mean - spare, mean + spare)
+    if cuts is None:
+        return _middles(grid) * processes // grid.edges[-1]
+    for _ in range(20):  # to a millionth of all cells
+        most = (low + high) / 2
+        tried = _cuts(grid.edges, cells, most, processes, mean - spare, mean + spare)
+        if tried is None:
+            low = most
+        else:
+            cuts, high = tried, most
+    return np.searchsorted(cuts, np.arange(len(grid.cells)), side="right")
 
 
 def _cuts(

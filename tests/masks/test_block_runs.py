@@ -29,7 +29,8 @@ def codes_of(runs: BlockRuns) -> torch.Tensor:
     """The grid that runs stand for; each block is in at most one."""
     found = torch.zeros(runs.matrices[0] * runs.matrices[1] * runs.rows, runs.cols, dtype=torch.int8)
     for row, lo, hi, some in zip(runs.row, runs.lo, runs.hi, runs.some, strict=True):
-        assert lo < hi and not found[row, lo:hi].any()
+        assert lo < hi
+        assert not found[row, lo:hi].any()
         found[row, lo:hi] = Extent.SOME if some else Extent.ALL
     return found.view(*runs.matrices, runs.rows, runs.cols)
 
