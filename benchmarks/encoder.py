@@ -3,12 +3,13 @@
     python benchmarks/encoder.py                        # all of it: some minutes for each round on 2 cores
     python benchmarks/encoder.py --texts 300 --rounds 3  # every ninth paragraph or so
     python benchmarks/encoder.py --json results.json
+    python benchmarks/encoder.py --score ../shared/data/sst2 --only headwise   # a task's score in each precision
 
 Each contestant gets the texts in the manual's order and returns the mean of the last hidden states of each, tokenising
 included; the peers sort the texts by length and read batches of 32, padded. "the products" is torch.mm of the shapes of
 the model's linear layers over its real tokens and nothing else: the limit. The contestants take turns, and every figure
 is a ratio within a round. Vectors are compared with those of Hugging Face. Needs transformers; the peers that are not
-installed are left out.
+installed are left out. The score is the accuracy on test.tsv of a logistic regression on the vectors of train.tsv.
 """
 
 from __future__ import annotations
@@ -52,20 +53,20 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--only", nargs="+", help="contestants, by the beginnings of their names")
+    arguments.add_argument("--score", type=Path, help="a folder with train.tsv and test.tsv, instead of the times")
     arguments.add_argument("--json", type=Path, help="also write the figures to this file")
     chosen = arguments.parse_args()
     torch.set_num_threads(chosen.threads)
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     warnings.filterwarnings("ignore")
 
+    if chosen.score:
+        score(chosen)
+        return
     texts = [text for topic in topics.values() for text in topic.split("\n\n") if text.strip()]
     texts = texts[:: max(1, len(texts) // chosen.texts)] if chosen.texts else texts
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        contestants = {
-            name: made
-            for name, made in all_of(Path(folder), chosen.threads).items()
-            if not chosen.only or any(name.startswith(each) for each in chosen.only)
-        }
+        contestants = chosen_of(Path(folder), chosen)
         lengths = [len(ids) for ids in tokenized(texts)]
         runs: dict[str, Callable[[], object]] = {name: partial(run, texts) for name, run in contestants.items()}
         times = take_turns({**runs, "the products": products(sum(lengths))}, chosen.rounds)
@@ -93,6 +94,31 @@ def main() -> None:
     console.print(table)
     if chosen.json:
         chosen.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1), encoding="utf-8")
+
+
+def chosen_of(folder: Path, chosen: argparse.Namespace) -> dict[str, Encode]:
+    """The contestants that were asked for."""
+    return {
+        name: made
+        for name, made in all_of(folder, chosen.threads).items()
+        if not chosen.only or any(name.startswith(each) for each in chosen.only)
+    }
+
+
+def score(chosen: argparse.Namespace) -> None:
+    """The accuracy of a linear classifier on the vectors of each contestant."""
+    from sklearn.linear_model import LogisticRegression
+
+    parts = {}
+    for part in ("train", "test"):
+        lines = (chosen.score / f"{part}.tsv").read_text(encoding="utf-8").splitlines()
+        parts[part] = tuple(zip(*(line.split("\t") for line in lines), strict=True))
+    table = Table("", f"accuracy on {len(parts['test'][0]):,} texts")
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+        for name, run in chosen_of(Path(folder), chosen).items():
+            learned = LogisticRegression(max_iter=1000).fit(run(parts["train"][0]), parts["train"][1])
+            table.add_row(name, f"{learned.score(run(parts['test'][0]), parts['test'][1]):.4f}")
+    Console().print(table)
 
 
 def figures(

@@ -126,7 +126,8 @@ def attention(
     here = parallel.current()
     if here is not None:
         given = {**adds, "scale": scale, "softcap": softcap, "sinks": sinks, "dropout": dropout, "kernel": kernel}
-        return here.attend(_alone, q, k, v, mask=mask, followed=record or _is_heard(), record=record, **given)
+        heard = {"followed": record or _is_heard(), "edited": bool(_editors.get())}
+        return here.attend(_alone, q, k, v, mask=mask, record=record, **heard, **given)
     call = make_call(q, k, v, mask=mask, **adds, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
     if torch.compiler.is_compiling():  # compiled code has no records
         if record:

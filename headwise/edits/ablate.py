@@ -116,5 +116,10 @@ def _mean_so_far(out: Tensor, at: Where) -> Tensor:
             'ablate: how="mean" is the mean over the queries of one pass, and this pass goes on with a sequence. '
             f'Received: step {at.step} at {at.site}. Edit a prompt in one pass alone, steps="prompt", or give means='
         )
+    if at.share is not None:
+        raise ArgumentError(
+            'ablate: how="mean" is the mean over all queries before. Received: a sequence that several processes share, '
+            f"at {at.site}. Give means="
+        )
     real = (at.queries >= 0)[:, None, :, None].to(out.dtype)
     return ((out * real).cumsum(2) / real.cumsum(2).clamp(min=1)).to(out.dtype)

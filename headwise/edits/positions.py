@@ -61,6 +61,8 @@ def _flags(
             continue
         flags = _numbered(each, places, lengths)
         found |= flags
+        if at.share is not None:  # the place may be another process's
+            flags = _numbered(each, torch.arange(int(lengths.max()), device=places.device)[None], lengths)
         longest = int(lengths.max())
         at.met.note(
             what, brief(each), bool(flags.any()),

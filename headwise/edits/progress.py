@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from headwise.call import AttentionCall
+from headwise.call import AttentionCall, Share
 from headwise.capture.generating import Generating, used_keys
 from headwise.capture.sites import Place, kind_of
 from headwise.edits.inputs import Inputs
@@ -52,6 +52,8 @@ class Progress:
 
     def where(self, place: Place, name: str, call: AttentionCall, nth: int | None) -> Where:
         """Where a call is made, which is the next pass of its layer."""
+        if call.share is not None:
+            return self._of_share(name, call, call.share, nth)
         batch, heads, q_len, k_len = call.shape
         causal = is_causal(call.mask, q_len, k_len)
         kind = kind_of(place, q_len, k_len, causal)
@@ -76,7 +78,24 @@ class Progress:
         stack: Literal["encoder", "decoder"] = "decoder" if kind == "cross" or causal or shift > 0 else "encoder"
         return Where(
             name, kind, stack, of.step, batch, self._inputs.repeats_of(batch), heads, queries, keys, shift, of.lengths,
-            key_lengths, nth, call, drafts, of.tokens, names, self.met, self._naming.normal,
+            key_lengths, nth, call, None, drafts, of.tokens, names, self.met, self._naming.normal,
+        )  # fmt: skip
+
+    def _of_share(self, name: str, call: AttentionCall, share: Share, nth: int | None) -> Where:
+        """The same in one of the processes that share a sequence: positions and lengths are those of the whole."""
+        batch, heads = call.shape[:2]
+        device, length = call.q.device, share.length
+        used = None if share.mask is None else share.mask.used_keys(length, length)
+        first, last = _ends(used, batch, length, device)
+        queries, keys = (_positions(places.to(device), first, last) for places in (share.rows, share.cols))
+        tokens = None  # ids are those of this process's rows
+        if not self._naming.reads_ids:
+            lengths = (last - first).tolist()
+            tokens = self._naming.given(self._inputs.decodes(name), first.tolist(), lengths, length, self._inputs)
+        stack: Literal["encoder", "decoder"] = "decoder" if is_causal(*call.whole) else "encoder"
+        return Where(
+            name, "self", stack, 0, batch, self._inputs.repeats_of(batch), heads, queries, keys, 0, last - first,
+            last - first, nth, call, share, False, tokens, tokens, self.met, self._naming.normal,
         )  # fmt: skip
 
     def _target(self, place: Place, name: str, batch: int, q_len: int, like: Tensor) -> _Sequence:
@@ -188,11 +207,14 @@ def _stack(name: str) -> str:
 def _extent(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """The first key of each example that any query may attend to, and one more than the last: two [B]."""
     batch, _, _, k_len = call.shape
-    used = used_keys(call)
-    none = torch.zeros(batch, dtype=torch.long, device=call.q.device)
+    return _ends(used_keys(call), batch, k_len, call.q.device)
+
+
+def _ends(used: Tensor | None, batch: int, k_len: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    none = torch.zeros(batch, dtype=torch.long, device=device)
     if used is None:
         return none, none + k_len
-    seen = used.any(1).expand(batch, k_len).to(torch.uint8)
+    seen = used.to(device).any(1).expand(batch, k_len).to(torch.uint8)
     empty = ~seen.bool().any(-1)
     first, last = seen.argmax(-1), k_len - seen.flip(-1).argmax(-1)
     return first.masked_fill(empty, 0), last.masked_fill(empty, k_len)

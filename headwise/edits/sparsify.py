@@ -87,7 +87,11 @@ class Window(Edit):
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
         """The call with a window beside its mask."""
         q_len, k_len = call.shape[2:]
-        found: Mask = dataclasses.replace(masks.window(self.before, self.after), offset=at.shift)  # type: ignore[call-arg]
+        found: Mask = masks.window(self.before, self.after)
+        if at.share is None:
+            found = dataclasses.replace(found, offset=at.shift)  # type: ignore[call-arg]
+        else:
+            found = masks.picked(found.aligned(at.share.length, at.share.length), at.share.rows, at.share.cols)
         if self.first:
             keys = (at.keys >= 0) & (at.keys < self.first)
             found = found | masks.padding(keys)

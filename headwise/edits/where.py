@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from headwise.call import AttentionCall
+from headwise.call import AttentionCall, Share
 from headwise.capture.layout import share_heads
 from headwise.text import Tokens
 
@@ -57,6 +57,7 @@ class Where:
     key_lengths: Tensor  # [B], the same of the keys' sequence
     nth: int | None  # how often this layer ran before in this pass of the model; None = not known
     original: AttentionCall = dataclasses.field(repr=False)  # the call as the model made it
+    share: Share | None = None  # of the call of a longer sequence, of which this process computes some rows
     drafts: bool = False  # whether this pass reads tokens behind the prompt too, which may be rejected
     tokens: Sequence[Tokens] | None = None  # of each example, from its first real token, where they are known
     key_tokens: Sequence[Tokens] | None = None

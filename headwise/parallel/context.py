@@ -68,6 +68,7 @@ class Processes:
         *,
         mask: Mask | Tensor | None,
         followed: bool,
+        edited: bool = False,
         **options: Any,
     ) -> Any:
         """What `local` returns for the rows of this process.
@@ -78,6 +79,7 @@ class Processes:
                 memory, or all of it.
             mask: of the whole sequence.
             followed: whether somebody wants the calls: then a process computes its rows in one call.
+            edited: whether somebody changes them.
             options: those of `attention`, of the whole sequence.
         """
         if isinstance(k, Int8) or isinstance(v, Int8):
@@ -100,6 +102,11 @@ class Processes:
         else:
             layout = self.layout or deal(whole, sum(rows), self.count)
             key_layout = layout
+        if edited and key_layout is not layout:
+            raise ArgumentError(
+                "context_parallel: expected self-attention, as edits count positions of one sequence. Received: "
+                "cross-attention inside headwise.edit. Edit in one process"
+            )
         _check_rows("rows", rows, layout)
         if key_layout is not None:
             _check_rows("rows of the memory", key_rows, key_layout)

@@ -89,7 +89,7 @@ def attend(
     if 2 in split:
         here = _processes(q, k, split.index(2))
         with context.reading_memory(here.memory is not None):
-            found = here.attend(alone, q_here, k_here, v_here, mask=mask, followed=followed, **given)
+            found = here.attend(alone, q_here, k_here, v_here, mask=mask, followed=followed, edited=edited, **given)
     else:
         _check_around(mesh)
         found = attention(q_here, k_here, v_here, mask=mask, **given)

@@ -238,15 +238,30 @@ def watched(mesh: DeviceMesh) -> None:
 
 
 def edited(mesh: DeviceMesh) -> None:
-    model, mask = Encoder(16, num_layers=2, num_heads=4).double(), masks.causal()
-    x = torch.randn(1, LENGTH, 16, dtype=torch.float64)
+    """Positions are those of the whole sequence, in whichever process they are."""
+    model, mask = Encoder(16, num_layers=2, num_heads=4).double(), masks.causal() & masks.documents(IDS)
+    x = torch.randn(2, LENGTH, 16, dtype=torch.float64)
     layout = parallel.deal(mask, LENGTH, mesh)
-    with headwise.edit(model, [edits.ablate("layers.0", heads=[1])]):
-        expected = model(x, mask=mask)
-        with headwise.context_parallel(mesh, layout):
+    plain = model(x, mask=mask)
+    last = LENGTH - 1
+    made = {
+        "ablate": edits.ablate("layers.0", heads=[1]),
+        "block": edits.block("layers.0", queries=[3, 30, last], keys=[2, 28, slice(33, 35)]),
+        "block, one place": edits.block("layers.1", keys=0, heads=[2]),
+        "block, from the end": edits.block("layers.1", queries=-2, keys=-3),
+        "only": edits.only("layers.0", keys=range(0, LENGTH, 2)),
+        "steer": edits.steer("layers.0", keys=[5, 20], by=1.5),
+        "window": edits.window("layers.1", 2, first=1),
+        "topk": edits.topk("layers.0", 2),
+    }
+    for name, edit in made.items():
+        with headwise.edit(model, [edit]):
+            expected = model(x, mask=mask)
+        with headwise.edit(model, [edit]), headwise.context_parallel(mesh, layout):
             out = model(headwise.shard(x, layout, mesh), mask=mask)
-    torch.testing.assert_close(headwise.gather(out, layout, mesh), expected.detach(), atol=1e-10, rtol=1e-10)
-    assert (expected - model(x, mask=mask)).abs().max() > 1e-3
+        found = headwise.gather(out, layout, mesh)
+        torch.testing.assert_close(found, expected.detach(), atol=1e-10, rtol=1e-10, msg=lambda m, n=name: f"{n}: {m}")
+        assert (expected - plain).abs().max() > 1e-3, name
 
 
 # --- What cannot be ---------------------------------------------------------------------------------------------------
