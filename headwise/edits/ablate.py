@@ -118,8 +118,8 @@ def _mean_so_far(out: Tensor, at: Where) -> Tensor:
         )
     if at.share is not None:
         raise ArgumentError(
-            'ablate: how="mean" is the mean over all queries before. Received: a sequence that several processes share, '
-            f"at {at.site}. Give means="
+            'ablate: how="mean" is the mean over all queries before. Received: a sequence that several processes '
+            f"share, at {at.site}. Give means="
         )
     real = (at.queries >= 0)[:, None, :, None].to(out.dtype)
     return ((out * real).cumsum(2) / real.cumsum(2).clamp(min=1)).to(out.dtype)
