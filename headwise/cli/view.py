@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -158,10 +159,10 @@ def _serve_live(live: Live, prompt: str, port: int | None, open_page: bool) -> N
 
 def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> list[Path]:
     """The files of records among the arguments, each once. If there is one, ArgumentError for any other input."""
-    records = [Path(text) for text in texts if text.endswith(RECORDS)]
+    records = [Path(text) for text in texts if is_records(text)]
     if not records:
         return []
-    others = [*(text for text in texts if not text.endswith(RECORDS)), *map(str, files)]
+    others = [*(text for text in texts if not is_records(text)), *map(str, files)]
     if others:
         raise ArgumentError(
             f"{records[0]} is a file of records: expected no texts in addition. Received: {brief(others[0])}"
@@ -175,6 +176,11 @@ def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> 
         if len(same) > 1:
             click.echo(f"headwise: {same[0]} was given {len(same)} times; it is shown once", err=True)
     return [same[0] for same in files_of.values()]
+
+
+def is_records(text: str) -> bool:
+    """Whether an argument names a file of records, or a folder with the parts of one."""
+    return text.endswith(RECORDS) or (os.path.isdir(text) and any(Path(text).glob(f"*-of-*{RECORDS}")))
 
 
 def _check_images(texts: Sequence[str], files: Sequence[Path], model: str | None) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from headwise.errors import ArgumentError, CacheError, DtypeError
 from headwise.nn.cache_checks import AGAIN, check_alike, check_tensors, left_padded
 from headwise.nn.cache_storage import Make, Memory, Slots
+from headwise.parallel import context as parallel
 from headwise.quantized import Int8
 
 
@@ -337,9 +338,18 @@ def _parts_of(x: Int8) -> tuple[Tensor, Tensor]:
 
 
 def bind(cache: Cache | None, owner: nn.Module) -> None:
-    """`cache.bind(owner)`, if there is a cache. DtypeError for what is no cache."""
+    """`cache.bind(owner)`, if there is a cache.
+
+    Raises:
+        DtypeError: it is no cache.
+        ArgumentError: inside `context_parallel`.
+    """
     if cache is None:
         return
     if not isinstance(cache, Cache):
         raise DtypeError(f"cache: expected a headwise.nn.Cache or None. Received: cache={type(cache).__name__}")
+    if parallel.current() is not None:  # it would count the rows of this process from 0
+        raise ArgumentError(
+            "context_parallel: expected cache=None. Received: a cache. Compute steps on a cache outside"
+        )
     cache.bind(owner)

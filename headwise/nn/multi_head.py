@@ -197,10 +197,6 @@ class MultiHeadAttention(HeadSizes, nn.Module):
                 check_mask(mask, query, self.num_heads, cache.size + query.shape[1])
             q, k, v, places, real = self._read_itself(query, key, value, cache, real, position_ids)
         else:
-            if cache is not None and parallel.current() is not None:
-                raise ArgumentError(
-                    "context_parallel: expected no cache. Received: that of a memory. Compute steps on it outside"
-                )
             q, k, v, places = self._read_other(query, key, value, cache, real, position_ids)
 
         mask = with_real(mask, real, memory=not reads_itself)

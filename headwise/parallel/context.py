@@ -204,7 +204,8 @@ def context_parallel(
     ...     loss = cross_entropy(model(ids).flatten(0, 1), labels.flatten())
     >>> whole = headwise.gather(logits, shared.layout, mesh)
 
-    Tensors are the rows of this process; masks, biases, lengths and ids of documents are those of the whole sequence.
+    Only headwise's attention and modules see the other processes; PyTorch's functions see this one's rows. Code that
+    was compiled runs uncompiled. Tensors are the rows of this process; masks, biases, lengths and ids of documents are those of the whole sequence.
     What has no positions (linear layers, norms) is not changed. Gradients of parameters are those of this process's
     rows: sum them over the processes, as DistributedDataParallel does.
 
@@ -239,7 +240,8 @@ def context_parallel(
                 f"{name}: expected one for {mesh.size()} processes. Received: a layout for {given.processes}"
             )
     here = Processes(mesh, layout, strategy, memory)
-    with _cut(buffers, buffer_seq_dims, no_restore_buffers, here), _within(_current, here):
+    eagerly = torch.compiler.set_stance("force_eager")  # compiled code would attend to this process's rows alone
+    with eagerly, _cut(buffers, buffer_seq_dims, no_restore_buffers, here), _within(_current, here):
         yield here
 
 

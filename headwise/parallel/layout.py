@@ -15,6 +15,7 @@ from torch import Tensor
 
 from headwise.errors import ArgumentError, ShapeError
 from headwise.masks import Extent, Mask
+from headwise.masks.cellwise import as_mask
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -264,6 +265,7 @@ def deal(mask: Mask | None, length: int, processes: int | DeviceMesh) -> Layout:
         MaskError: a mask that does not fit the length.
     """
     count = processes if isinstance(processes, int) else processes.size()
+    mask = None if mask is None else as_mask("mask", mask)
     if not 1 <= count <= length:
         raise ArgumentError(f"expected at least one row for each process. Received: length={length}, {count} processes")
     if mask is None:

@@ -100,6 +100,7 @@ def test_a_plan_is_read_and_printed() -> None:
     assert len(lines) == 2 + 3 + 1 + 4
     far = parallel.on_paper(masks.causal(), 4096, 3, heads=8, key_heads=2)
     assert "heads       refuses" in str(far)
+    assert "ring        refuses" in str(parallel.on_paper(masks.causal(), 64, 4))  # its parts are too small
 
 
 def test_what_cannot_be_dealt() -> None:

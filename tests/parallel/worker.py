@@ -26,7 +26,7 @@ from headwise.errors import HeadwiseError
 from headwise.masks import Mask
 from headwise.models import Bert, BertConfig
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
-from headwise.nn import Encoder, MultiHeadAttention, MultiHeadLatentAttention, positions
+from headwise.nn import Cache, Encoder, MultiHeadAttention, MultiHeadLatentAttention, positions
 from tests.parallel import cross, dtensors, meshes, records
 from tests.parallel.cases import check_case
 
@@ -237,6 +237,19 @@ def watched(mesh: DeviceMesh) -> None:
     torch.testing.assert_close(seen[0].entropy(), whole[0].entropy()[:, :, rows], atol=1e-8, rtol=1e-8)
 
 
+def compiled(mesh: DeviceMesh) -> None:
+    """What was compiled runs uncompiled: it sees the whole sequence."""
+    mask = masks.causal()
+    module = MultiHeadAttention(16, 4).double()
+    x = torch.randn(1, LENGTH, 16, dtype=torch.float64)
+    again = torch.compile(lambda x: module(x, mask=mask), backend="eager")
+    expected = again(x)
+    layout = parallel.deal(mask.to_bool(LENGTH)[0, 0], LENGTH, mesh)  # a tensor is a mask, too
+    with headwise.context_parallel(mesh, layout):
+        out = again(headwise.shard(x, layout, mesh))
+    torch.testing.assert_close(headwise.gather(out, layout, mesh), expected.detach(), atol=1e-10, rtol=1e-10)
+
+
 def edited(mesh: DeviceMesh) -> None:
     """Positions are those of the whole sequence, in whichever process they are."""
     model, mask = Encoder(16, num_layers=2, num_heads=4).double(), masks.causal() & masks.documents(IDS)
@@ -297,7 +310,14 @@ def mistakes() -> dict[str, tuple[Callable[[int], object], str]]:
             lambda rank: attention(*qkv(8), mask=masks.documents([0] * 8)),
             "the mask was made for K = 8",
         ),
-        "a cache": (lambda rank: attention(qkv(1)[0], *qkv(8)[1:]), "expected queries and keys of the same rows"),
+        "keys of a cache": (
+            lambda rank: attention(qkv(1)[0], *qkv(8)[1:]),
+            "expected queries and keys of the same rows",
+        ),
+        "a cache": (
+            lambda rank: MultiHeadAttention(16, 4)(torch.randn(1, 8, 16), cache=Cache()),
+            "expected cache=None",
+        ),
         "positions that nobody knows": (
             lambda rank: MultiHeadAttention(8, 2, positions=positions.Rope(4))(torch.randn(1, 8, 8)),
             "must know which rows this process holds",
@@ -338,6 +358,7 @@ def sets() -> dict[str, dict[str, Callable[[DeviceMesh], object]]]:
             "language model": language_model,
             "watch": watched,
             "edit": edited,
+            "compile": compiled,
             **cross.CHECKS,
             **wrong,
         },

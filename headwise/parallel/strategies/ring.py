@@ -35,17 +35,25 @@ def refuse(part: Part, *, followed: bool) -> str | None:
     learned = [x for name in ("bias", "slopes") if (x := part.options.get(name)) is not None and x.requires_grad]
     if learned and torch.is_grad_enabled():
         return "a bias or slopes that train get no gradient"
-    parts = part.sizes.traffic
-    if min(part.sizes.rows.min(), part.sizes.key_rows.min()) == 0:
+    if (too_small := _too_small(part.sizes)) is not None:
+        return too_small
+    return native.refuse(make_call(part.q, part.k, part.v))
+
+
+def _too_small(sizes: Sizes) -> str | None:
+    parts = sizes.traffic
+    if min(sizes.rows.min(), sizes.key_rows.min()) == 0:
         return "a process has no rows"
     if ((parts > 0) & (parts < FEWEST)).any():
         return f"a process gets only {int(parts[parts > 0].min())} keys of another, fewer than {FEWEST}"
-    return native.refuse(make_call(part.q, part.k, part.v))
+    return None
 
 
 def cost(sizes: Sizes) -> Cost:
     """What takes longer, the computation or the transfers."""
     sent = int(sizes.keys.max()) * sizes.key_bytes
+    if _too_small(sizes) is not None:
+        return Cost(sent, float("inf"))
     return Cost(sent, max(sizes.computing, sent / sizes.bandwidth) + STEP * len(sizes.rows))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import ArgumentError, HeadwiseError, TrainingError
+from headwise.errors import ArgumentError, HeadwiseError, ParallelError, TrainingError
 from headwise.tasks.training.callbacks.signals import Interrupt
 
 _GRACE = 10.0  # seconds for the others to end by themselves after one has failed
@@ -135,16 +136,18 @@ def _raise_what_failed(folder: Path, codes: Sequence[int], *, stopped: bool) -> 
         return
     files = sorted(folder.glob("*.error"), key=lambda path: path.stat().st_mtime_ns)
     errors = [(int(path.stem), pickle.loads(path.read_bytes())) for path in files]
+    # (SIGTERM ends those that still wait for one that has failed.)
+    killed = [rank for rank, code in enumerate(codes) if code < 0 and code != -signal.SIGTERM and not stopped]
     for _, (error, _) in errors:
-        if error is not None:
+        if error is not None and not (killed and isinstance(error, ParallelError)):  # which others raise, too
             raise error
     if stopped:
         raise KeyboardInterrupt
-    if errors:
+    if errors and not killed:
         rank, (_, trace) = errors[0]
         last = trace.strip().splitlines()[-1]
         raise TrainingError(f"process {rank} of {len(codes)} failed: {last}") from RuntimeError(trace)
-    rank = next(rank for rank, code in enumerate(codes) if code)
+    rank = killed[0] if killed else next(rank for rank, code in enumerate(codes) if code)
     log = (folder / f"{rank}.log").read_text(errors="replace").strip()
     how = f"was ended by signal {-codes[rank]}" if codes[rank] < 0 else f"ended with code {codes[rank]}"
     hint = ": the system may have run out of memory" if codes[rank] == -9 else ""
