@@ -206,8 +206,8 @@ def context_parallel(
 
     Only headwise's attention and modules see the other processes; PyTorch's functions see the rows of this one. Code
     that was compiled runs uncompiled. Tensors are the rows of this process; masks, biases, lengths and ids of documents
-    are those of the whole sequence. What has no positions (linear layers, norms) is not changed. Gradients of parameters
-    are those of this process's rows: sum them over the processes, as DistributedDataParallel does.
+    are those of the whole sequence. What has no positions (linear layers, norms) is not changed. Gradients of
+    parameters are those of this process's rows: sum them over the processes, as DistributedDataParallel does.
 
     Args:
         mesh: of one dimension; of a larger one, the dimension that shares the sequence: mesh["cp"].
