@@ -91,7 +91,7 @@ def _words(
         values, number = np.unique(numbers, return_inverse=True)
         _, at, which = np.unique(which * len(values) + number, return_index=True, return_inverse=True)
     words = np.empty((len(at), SIZE), np.uint64)
-    place, device = torch.arange(SIZE), mask.device or torch.device("cpu")
+    place, device = torch.arange(SIZE, device="cpu"), mask.device or torch.device("cpu")
     for some in np.array_split(np.arange(len(at)), -(-len(at) // TOGETHER) or 1):
         one = at[some]
         b_index, h_index = (torch.from_numpy(x[one]).to(device)[:, None, None] for x in (b, h))

@@ -77,7 +77,7 @@ def load(path: str | Path, *, verify: bool = False) -> Seen:
 
 def _of_folder(folder: Path, verify: bool) -> Seen:
     """The whole, from the parts."""
-    files = sorted(folder.glob("*.hw"))
+    files = sorted(folder.glob("*.hw")) if any(folder.glob("*-of-*.hw")) else []
     found = {path: _of_file(path, verify) for path in files}
     parts = {path: part for path, (_, part) in found.items() if part is not None}
     if not parts:

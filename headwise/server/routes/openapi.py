@@ -31,6 +31,8 @@ _ERRORS = {
     "408": "The body took too long to arrive.",
     "413": "The body, or a row, is too large.",
     "415": "The Content-Encoding of the body is not supported.",
+    "422": "The body is not one of the protocol (/embed).",
+    "424": "The model failed (/embed).",
     "429": "The queue is full.",
     "500": "The server failed.",
     "503": "The server is starting or stopping, or a worker died.",
