@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -80,26 +80,67 @@ def split(rows: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
     return list(heads.split([k.shape[3], v.shape[3]], -1))
 
 
-def needed_rows(x_SX: Tensor, routes: Routes, group: Any) -> Tensor:
-    """The rows of the whole sequence that this process needs, [K, ...], from those of each process, [S, ...]."""
-    found: Tensor = _Needed.apply(x_SX, routes, group)
+def needed_keys(k: Tensor, v: Tensor, routes: Routes, rank: int, group: Any) -> tuple[Tensor, Tensor]:
+    """The keys and values that this process needs, [B, G, K, D] and [B, G, K, E], from its own, [B, G, S, ·].
+
+    Those that it has itself do not travel: they are copied once.
+    """
+    found: tuple[Tensor, Tensor] = _Needed.apply(k, v, routes, rank, group)
     return found
 
 
 class _Needed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_SX: Tensor, routes: Routes, group: Any) -> Tensor:
-        ctx.rest = routes, group, len(x_SX)
-        received = all_to_all(x_SX[torch.cat(routes.sends)], routes.send_counts, routes.receive_counts, group)
-        return torch.empty_like(received).index_copy_(0, torch.cat(routes.receives), received)
+    def forward(ctx: Any, k: Tensor, v: Tensor, routes: Routes, rank: int, group: Any) -> tuple[Tensor, ...]:
+        ways = _Ways.of(routes, rank, k.device)
+        ctx.rest = ways, group, k.shape[2]
+        received = all_to_all(rows_of(k[:, :, ways.sent], v[:, :, ways.sent]), ways.sends, ways.receives, group)
+        found = []
+        for own, new in zip((k, v), split(received, k, v), strict=True):
+            whole = own.new_empty(*own.shape[:2], len(routes.keys), own.shape[3])
+            whole[:, :, ways.kept_at] = own[:, :, ways.kept]
+            whole[:, :, ways.received_at] = new
+            found.append(whole)
+        return tuple(found)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_KX: Tensor) -> tuple[Tensor | None, ...]:
-        routes, group, rows = ctx.rest
-        sent = d_KX[torch.cat(routes.receives)]
-        back = all_to_all(sent, routes.receive_counts, routes.send_counts, group)
-        return back.new_zeros(rows, *back.shape[1:]).index_add_(0, torch.cat(routes.sends), back), None, None
+    def backward(ctx: Any, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
+        ways, group, rows = ctx.rest
+        away = rows_of(dk[:, :, ways.received_at], dv[:, :, ways.received_at])
+        back = split(all_to_all(away, ways.receives, ways.sends, group), dk, dv)
+        found = []
+        for own, new in zip((dk, dv), back, strict=True):
+            total = own.new_zeros(*own.shape[:2], rows, own.shape[3])
+            total[:, :, ways.kept] = own[:, :, ways.kept_at]
+            found.append(total.index_add_(2, ways.sent, new))  # several may have got the same row
+        return *found, None, None, None
+
+
+class _Ways(NamedTuple):
+    """Routes, with what stays here apart."""
+
+    kept: Tensor | slice  # which of this process's rows it needs itself
+    kept_at: Tensor | slice  # their places among the keys
+    sent: Tensor  # those that others need, the first for process 0
+    received_at: Tensor
+    sends: list[int]  # rows for each process, but for itself
+    receives: list[int]
+
+    @classmethod
+    def of(cls, routes: Routes, rank: int, device: torch.device) -> _Ways:
+        sent, received = ([x[:0] if p == rank else x for p, x in enumerate(each)] for each in routes[1:])
+        places = (torch.cat(each).to(device) for each in (sent, received))
+        counts = (list(map(len, each)) for each in (sent, received))
+        return cls(*(_run(x[rank].to(device)) for x in routes[1:]), *places, *counts)
+
+
+def _run(places: Tensor) -> Tensor | slice:
+    """Rising places as a slice, where there is no gap between them: it is copied faster."""
+    if not len(places):
+        return slice(0, 0)
+    first, last = int(places[0]), int(places[-1])
+    return slice(first, last + 1) if last - first + 1 == len(places) else places
 
 
 class Turned(torch.autograd.Function):

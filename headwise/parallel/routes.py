@@ -20,11 +20,6 @@ class Routes(NamedTuple):
     receives: tuple[Tensor, ...]  # for each process: the places in `keys` that its rows fill
 
     @property
-    def send_counts(self) -> list[int]:
-        """Rows for each process."""
-        return [len(each) for each in self.sends]
-
-    @property
     def receive_counts(self) -> list[int]:
         """Rows from each process."""
         return [len(each) for each in self.receives]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headwise.parallel.exchange import needed_rows, rows_of, split
+from headwise.parallel.exchange import needed_keys
 from headwise.parallel.strategies.part import Cost, Part, Sizes
 
 
@@ -22,5 +22,5 @@ def cost(sizes: Sizes) -> Cost:
 
 def attend(part: Part, local: Callable[..., Any]) -> Any:
     """By one call of `local`: records, listeners and edits see it, with the mask of this process's rows."""
-    k, v = split(needed_rows(rows_of(part.k, part.v), part.routes, part.group), part.k, part.v)
+    k, v = needed_keys(part.k, part.v, part.routes, part.rank, part.group)
     return part.over(local, k, v, part.routes.keys, "gather")

@@ -24,6 +24,7 @@ from headwise.softmax import Normaliser, sinks_gradient
 
 FEWEST = 257  # keys of a part: for fewer, the native backward needs those of the whole row at once
 STEP = 5e-4  # seconds, nominal: of one more transfer and one more call
+MERGE = 1000  # operations, nominal, for each number of an output that is merged: memory, not arithmetic, takes the time
 
 
 def refuse(part: Part, *, followed: bool) -> str | None:
@@ -54,7 +55,9 @@ def cost(sizes: Sizes) -> Cost:
     sent = int(sizes.keys.max()) * sizes.key_bytes
     if _too_small(sizes) is not None:
         return Cost(sent, float("inf"))
-    return Cost(sent, max(sizes.computing, sent / sizes.bandwidth) + STEP * len(sizes.rows))
+    parts = int((sizes.traffic > 0).sum(1).max())
+    merging = parts * int(sizes.rows.max()) * sizes.batch * sizes.heads * sizes.value_dim * MERGE / sizes.flops
+    return Cost(sent, max(sizes.computing, sent / sizes.bandwidth) + merging + STEP * len(sizes.rows))
 
 
 def attend(part: Part, local: Callable[..., Any]) -> Any:

@@ -94,7 +94,9 @@ def _fit(
         _say((*training.left_out, *(held_out.left_out if held_out is not None else ())))
     if begun:
         task = run.rebuild(folder, config, kind)
-        task.options = replace(task.options, **{name: getattr(options, name) for name in run.MAY_CHANGE if hasattr(options, name)})
+        task.options = replace(
+            task.options, **{name: getattr(options, name) for name in run.MAY_CHANGE if hasattr(options, name)}
+        )
     else:  # also where the training was stopped before its first epoch ended: there is nothing to resume
         torch.manual_seed(options.seed)
         with _in_memory(options, given.keys()):
