@@ -130,9 +130,14 @@ class _Ways(NamedTuple):
     @classmethod
     def of(cls, routes: Routes, rank: int, device: torch.device) -> _Ways:
         sent, received = ([x[:0] if p == rank else x for p, x in enumerate(each)] for each in routes[1:])
-        places = (torch.cat(each).to(device) for each in (sent, received))
-        counts = (list(map(len, each)) for each in (sent, received))
-        return cls(*(_run(x[rank].to(device)) for x in routes[1:]), *places, *counts)
+        return cls(
+            _run(routes.sends[rank].to(device)),
+            _run(routes.receives[rank].to(device)),
+            torch.cat(sent).to(device),
+            torch.cat(received).to(device),
+            [len(each) for each in sent],
+            [len(each) for each in received],
+        )
 
 
 def _run(places: Tensor) -> Tensor | slice:
