@@ -149,8 +149,11 @@ def _summed_up(patient: Patient) -> tuple[str, ...]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Hide the module's warnings during the trials, and leave the caller's random state unchanged."""
-    eagerly = torch.compiler.set_stance("force_eager")  # a compiled module would hide its operations
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), eagerly:
+    with (
+        warnings.catch_warnings(),
+        torch.random.fork_rng(devices=[]),
+        torch.compiler.set_stance("force_eager"),  # a compiled module would hide its operations
+    ):
         warnings.simplefilter("ignore")
         yield
 

@@ -70,7 +70,9 @@ def agreed_rows(rows: tuple[int, ...], told: tuple[int, ...], group: Any) -> lis
     for name in NAMES[: len(told)]:
         column = [row[name] for row in table]
         if len(set(column)) > 1:
-            shown = "they differ" if name in DIGESTS else f"{name}={column}"
+            names = dict(enumerate(DTYPES)) if name == "dtype" else {}
+            told_here = [str(names.get(number, number)) for number in column]
+            shown = "they differ" if name in DIGESTS else f"{name}: {', '.join(told_here)}"
             raise ParallelError(
                 f"context_parallel: expected the same {name} in every process. Received: {shown}. "
                 "Masks, biases and options are those of the whole sequence; q, k and v are each process's rows"

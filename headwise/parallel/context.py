@@ -240,8 +240,11 @@ def context_parallel(
                 f"{name}: expected one for {mesh.size()} processes. Received: a layout for {given.processes}"
             )
     here = Processes(mesh, layout, strategy, memory)
-    eagerly = torch.compiler.set_stance("force_eager")  # compiled code would attend to this process's rows alone
-    with eagerly, _cut(buffers, buffer_seq_dims, no_restore_buffers, here), _within(_current, here):
+    with (
+        torch.compiler.set_stance("force_eager"),  # compiled code would attend to this process's rows alone
+        _cut(buffers, buffer_seq_dims, no_restore_buffers, here),
+        _within(_current, here),
+    ):
         yield here
 
 
