@@ -409,7 +409,7 @@ def rows_here(x: Tensor, dim: int = 1, *, memory: bool = False) -> Tensor:
 
 
 def keys_of(positions: Tensor, *, memory: bool = False) -> Tensor:
-    """The positions, [S] or [B, S], of the keys that rows may see, of those at `positions`: of all; outside the same.
+    """The positions of all keys that rows may see, [K] or [B, K], from this process's, [S] or [B, S]; outside the same.
 
     With `memory` both are the memory's.
     """

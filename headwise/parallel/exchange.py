@@ -124,7 +124,7 @@ class _Ways(NamedTuple):
     kept_at: Tensor | slice  # their places among the keys
     sent: Tensor  # those that others need, the first for process 0
     received_at: Tensor
-    sends: list[int]  # rows for each process, but for itself
+    sends: list[int]  # rows for each process; 0 for itself
     receives: list[int]
 
     @classmethod
@@ -141,7 +141,7 @@ class _Ways(NamedTuple):
 
 
 def _run(places: Tensor) -> Tensor | slice:
-    """Rising places as a slice, where there is no gap between them: it is copied faster."""
+    """Rising places as a slice, if there is no gap between them: a slice is copied faster."""
     if not len(places):
         return slice(0, 0)
     first, last = int(places[0]), int(places[-1])

@@ -193,7 +193,7 @@ def in_order(grid: Grid, processes: int) -> Ints:
 def _cuts(
     edges: Ints, cells: NDArray[np.float64], most: float, processes: int, least: float, rows: float
 ) -> Ints | None:
-    """The blocks with which processes 1, 2 … begin if each takes as many as it may; None if they cannot take all.
+    """The first block of processes 1, 2 … if each takes as many as it may; None if they cannot take all.
 
     Args:
         cells: [blocks + 1], those before each block.

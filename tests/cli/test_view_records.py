@@ -69,6 +69,10 @@ def test_a_folder_of_parts_is_a_file_of_records(run: Run, tmp_path: Path) -> Non
         assert [each.code for each in shown] == [0] * 4, shown
         told[name] = shown[1].out, shown[3].out.replace(name, ""), layers(facts(tmp_path / "attention.html"))
     assert told["one.hw"] == told["parts.hw"]
+    (tmp_path / "parts.hw").rename(tmp_path / "parts")  # a folder may have any name
+    assert "attention" in run("view", "parts").out
+    assert layers(facts(tmp_path / "attention.html")) == told["one.hw"][2]
+    (tmp_path / "parts").rename(tmp_path / "parts.hw")
     (tmp_path / "parts.hw" / "1-of-3.hw").unlink()
     refused(run("view", "parts.hw"), "expected the 3 parts of its run", "Missing: 1-of-3.hw")
 

@@ -111,7 +111,7 @@ class Causal:
             mesh: the processes that share its sequences.
         """
         ids, real = batch["input_ids"], batch["real"]
-        missing = max(0, mesh.size() + 1 - ids.shape[1])  # every process holds a position, and be it padding
+        missing = max(0, mesh.size() + 1 - ids.shape[1])  # every process holds a position, even if it is padding
         ids, real = pad(ids, (0, missing), value=self.vocabulary.pad), pad(real, (0, missing))
         layout = deal(masks.causal(), ids.shape[1] - 1, mesh)
         mine = [shard(x, layout, mesh) for x in (ids[:, :-1], real[:, :-1], ids[:, 1:], real[:, 1:])]

@@ -187,6 +187,18 @@ def test_a_process_that_is_killed_is_told_of() -> None:
         processes.together(1, exec, "import os; os.kill(os.getpid(), 9)")
 
 
+def test_a_killed_process_is_named_rather_than_what_it_makes_the_others_say() -> None:
+    source = """if 1:
+        import os
+        from headwise.errors import ParallelError
+        if os.environ["RANK"] == "1":
+            os.kill(os.getpid(), 9)
+        raise ParallelError("lost the others")
+    """
+    with pytest.raises(TrainingError, match="process 1 of 2 was ended by signal 9"):
+        processes.together(2, exec, source)
+
+
 def test_ctrl_c_reaches_the_processes_and_what_they_say_of_it_comes_back(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     source = f"""if 1:
