@@ -41,6 +41,6 @@ class _Last(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Tensor:
         raise KernelRefused(
-            "headwise.attention: this kernel has no second derivatives, and a gradient of its gradients was asked for. "
-            'Use kernel="reference"'
+            "headwise: this has no second derivatives, and a gradient of its gradients was asked for. In attention use "
+            'kernel="reference"; for a loss of `labels` ask for the logits'
         )

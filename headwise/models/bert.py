@@ -27,6 +27,7 @@ from headwise.models.ids import check_ids
 from headwise.models.packed import forget
 from headwise.models.packed_encoder import encoder_of
 from headwise.native.linear import Dtype, Encoder
+from headwise.nn.dropout import Dropout
 from headwise.nn.multi_head import MultiHeadAttention
 from headwise.nn.norm import LayerNorm
 from headwise.nn.positions import Positions, Rope, T5Buckets
@@ -259,7 +260,7 @@ class Embeddings(nn.Module):
         self.position = nn.Embedding(rows, width) if config.modern is None else None
         self.token_type = nn.Embedding(config.num_token_types, width) if config.num_token_types else None
         self.norm = _norm(config, width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.project = None if config.embedding_dim is None else nn.Linear(width, config.dim)
 
     def forward(self, ids_BS: Tensor, types_BS: Tensor, places: Tensor | None = None) -> Tensor:

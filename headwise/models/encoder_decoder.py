@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import cross_entropy, linear
 
 from headwise import masks
 from headwise.errors import ArgumentError
 from headwise.models.bert import Bert, BertConfig
 from headwise.models.copy_head import CopyHead, mixed
+from headwise.models.cross_entropy import linear_cross_entropy
 from headwise.models.ids import check_ids
 from headwise.models.packed import forget
 from headwise.nn import Cache, Decoder, Encoder, MultiHeadAttention, options
+from headwise.nn.dropout import Dropout
 from headwise.nn.feed_forward import Activation
 from headwise.nn.positions import Learned, Rope, Sinusoidal
 from headwise.parallel import context as parallel
@@ -166,7 +168,7 @@ class EncoderDecoder(nn.Module):
         self.source_positions = Learned(config.max_positions, dim) if learned and config.bert is None else None
         self.target_positions = Learned(config.max_positions, dim) if learned else None
         self.copy = CopyHead(dim) if config.copies else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self,
@@ -175,6 +177,8 @@ class EncoderDecoder(nn.Module):
         source_real: Tensor | None = None,
         *,
         at: Tensor | None = None,
+        labels: Tensor | None = None,
+        label_smoothing: float = 0.0,
     ) -> Tensor:
         """The logits of the token after each of the target's, given the source and the target up to there.
 
@@ -184,9 +188,12 @@ class EncoderDecoder(nn.Module):
                 comes after a token does not change what is made of it.
             source_real: bool or integers [B, K], True or 1 = a real token, False or 0 = padding; None = all are real.
             at: int64 [N], places in the flattened [B · Q]: only those are worked out, as training needs no others.
+            labels: int64 [N] with `at`, the tokens after these places: asks for the loss instead of the logits, which
+                then are never all in memory.
+            label_smoothing: of the loss, the probability spread over all tokens.
 
         Returns:
-            [B, Q, V], or [N, V] with `at`.
+            [B, Q, V], or [N, V] with `at`; with `labels` the sum of their cross-entropies, a scalar.
 
         Raises:
             ShapeError, DtypeError: an argument that does not fit.
@@ -194,7 +201,15 @@ class EncoderDecoder(nn.Module):
         """
         memory_BKM = self.encode(source_ids, source_real)
         hidden_BQM = self.decode(target_ids, memory_BKM, source_real)
-        return self.logits(hidden_BQM, memory_BKM, source_ids, source_real, at=at)
+        if labels is None:
+            return self.logits(hidden_BQM, memory_BKM, source_ids, source_real, at=at)
+        if at is None:
+            raise ArgumentError("labels: expected `at`, the places of these labels, too. Received: no `at`")
+        if self.copy is None:
+            weight = self.target_embedding.weight
+            return linear_cross_entropy(hidden_BQM.flatten(0, 1)[at], weight, labels, label_smoothing=label_smoothing)
+        logits_NV = self.logits(hidden_BQM, memory_BKM, source_ids, source_real, at=at).float()
+        return cross_entropy(logits_NV, labels, label_smoothing=label_smoothing, reduction="sum")
 
     def encode(self, source_ids: Tensor, source_real: Tensor | None = None) -> Tensor:
         """The output of the encoder, the memory [B, K, M] (or the dim of BERT). Arguments as in `forward`."""

@@ -21,6 +21,7 @@ from headwise.models.bert import Bert
 from headwise.models.ids import check_ids
 from headwise.models.packed import forget
 from headwise.nn import Cache, Encoder, MultiHeadAttention, options
+from headwise.nn.dropout import Dropout
 from headwise.nn.positions import Rope
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class CausalLanguageModel(nn.Module):
 
         self.embedding = nn.Embedding(config.vocab_size, dim)
         nn.init.normal_(self.embedding.weight, std=dim**-0.5)  # so that the first logits are near 1 in size
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.decoder = Encoder(
             dim,
             num_layers=config.num_layers,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from headwise.models.ids import check_ids
 from headwise.nn import LatentAttention, positions
+from headwise.nn.dropout import Dropout
 from headwise.nn.options import probability, whole
 
 
@@ -50,7 +51,7 @@ class LatentEncoder(nn.Module):
         self.word = nn.Embedding(config.vocab_size, config.dim)
         self.token_type = nn.Embedding(2, config.dim)
         self.position = positions.Sinusoidal(config.dim)  # no last position
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.latents = LatentAttention(
             config.num_latents,
             config.dim,

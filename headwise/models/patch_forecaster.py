@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from headwise import masks
 from headwise.errors import ArgumentError, ShapeError
 from headwise.nn import Cache, Encoder, MultiHeadAttention, options, positions
+from headwise.nn.dropout import Dropout
 from headwise.records import Seen
 
 Centre = Literal["mean", "last"]
@@ -104,7 +105,7 @@ class PatchForecaster(nn.Module):
             dropout=config.dropout,
             attention_dropout=0.0,  # with it the weights have to be written out, which takes longer than all the rest
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         outputs = config.horizon * (1 + config.num_quantiles)
         self.head = nn.Linear(config.num_patches * config.dim, outputs)
         self.direct = nn.Linear(config.context, outputs, bias=False)
@@ -188,7 +189,7 @@ class CausalPatchForecaster(nn.Module):
             ffn_dim=config.ffn_dim,
             dropout=config.dropout,
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.head = nn.Linear(config.dim, config.patch_length * (1 + config.num_quantiles))
 
     def forward(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from headwise.models.ids import check_ids
 from headwise.nn import Encoder, MultiHeadAttention, positions
+from headwise.nn.dropout import Dropout
 from headwise.nn.options import divisible, probability, whole
 
 _STD = 0.1  # of embeddings
@@ -58,7 +59,7 @@ class SmallEncoder(nn.Module):
         width = config.dim // config.num_heads
         self.word = nn.Embedding(config.vocab_size, config.dim)
         self.token_type = nn.Embedding(2, config.dim)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.encoder = Encoder(
             config.dim,
             num_layers=config.num_layers,

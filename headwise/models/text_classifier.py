@@ -16,6 +16,7 @@ from headwise.models.bert import Bert, known_types
 from headwise.models.latent_encoder import LatentEncoder
 from headwise.models.pooling import mean_of_real
 from headwise.models.small_encoder import SmallEncoder
+from headwise.nn.dropout import Dropout
 from headwise.nn.options import one_of, probability, whole
 
 
@@ -57,7 +58,7 @@ class TextClassifier(nn.Module):
         self.word_dropout = probability("word_dropout", word_dropout)
         self.mask_id = mask_id
         self.register_buffer("kept_ids", torch.tensor(kept_ids, dtype=torch.long), persistent=False)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.head = nn.Linear(encoder.config.dim, whole("num_classes", num_classes))
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)

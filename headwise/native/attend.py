@@ -73,7 +73,12 @@ def is_few(call: Scores) -> bool:
 
 
 def watcher(call: Scores) -> str | None:
-    """What follows torch's operators, and would miss this one; None if nothing does."""
+    """What would not see the native kernels compute a call; None if nothing follows it."""
+    return watching(call.q, call.k, getattr(call, "v", call.q), *call.option_tensors().values())
+
+
+def watching(*given: Tensor) -> str | None:
+    """What follows torch's operators on these tensors, and would miss a native one; None if nothing does."""
     if torch.jit.is_tracing():
         return "torch.jit.trace"
     if torch._C._are_functorch_transforms_active():
@@ -82,7 +87,6 @@ def watcher(call: Scores) -> str | None:
         return "forward-mode differentiation"
     if torch._C._len_torch_dispatch_stack():  # it counts operations, makes fake tensors, and more
         return "a TorchDispatchMode"
-    given = (call.q, call.k, getattr(call, "v", call.q), *call.option_tensors().values())
     subclass = next((type(x).__name__ for x in given if type(x) not in (Tensor, torch.nn.Parameter)), None)
     return None if subclass is None else f"{subclass}, a subclass of Tensor,"
 

@@ -174,6 +174,16 @@ typedef struct {
     float *logits;                 /* [T, V], written; null: not asked for */
 } hw_decoder;
 
+/* y = x / (1 - dropout) where a number is kept, else 0. Which ones are kept follows from `seed` and
+   their places, so the same call on the gradient of y answers that of x. */
+typedef struct {
+    int64_t size, dtype, threads, N; /* dtype: not HW_INT8 */
+    double dropout;
+    int64_t seed;
+    const void *x; /* [N] */
+    void *y;       /* [N], written: x itself, or apart from it */
+} hw_dropout;
+
 /* The instruction sets that were compiled, from the plainest; null past the last. */
 HW_API const char *hw_isa_name(int64_t which);
 /* Whether this machine has one; which is in use; take one (0, or -1 if this machine lacks it). */
@@ -191,6 +201,7 @@ HW_API int64_t hw_attention_look(const hw_attention *call);
 HW_API int64_t hw_linear_forward(const hw_linear *call);
 HW_API int64_t hw_encoder_forward(const hw_encoder *call);
 HW_API int64_t hw_decoder_step(const hw_decoder *call);
+HW_API int64_t hw_dropout_of(const hw_dropout *call);
 HW_API const char *hw_error(int64_t code);
 
 #ifdef __cplusplus

@@ -37,8 +37,9 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
             function.restype = ctypes.c_int64
         for function in (loaded.hw_isa_name, loaded.hw_isa_here, loaded.hw_isa_use, loaded.hw_error):
             function.argtypes = [ctypes.c_int64]
+        others = (loaded.hw_linear_forward, loaded.hw_encoder_forward, loaded.hw_decoder_step, loaded.hw_dropout_of)
         attention = (loaded.hw_attention_forward, loaded.hw_attention_backward, loaded.hw_attention_look)
-        for function in (*attention, loaded.hw_linear_forward, loaded.hw_encoder_forward, loaded.hw_decoder_step):
+        for function in (*attention, *others):
             function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int64
         loaded.hw_threads_of.argtypes, loaded.hw_threads_of.restype = [ctypes.c_void_p], None
     except (OSError, AttributeError) as cause:  # built for another machine, or from other sources

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, relu, silu
 
 from headwise.nn import options
+from headwise.nn.dropout import Dropout
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh"]
 
@@ -61,7 +62,7 @@ class FeedForward(nn.Module):
         self.gate = nn.Linear(dim, self.hidden_dim, **factory) if is_gated else None
         self.up = nn.Linear(dim, self.hidden_dim, **factory)
         self.down = nn.Linear(self.hidden_dim, dim, **factory)
-        self.dropout = nn.Dropout(options.probability("dropout", dropout))
+        self.dropout = Dropout(dropout)
         self._act = _GATED[activation] if is_gated else _PLAIN[activation]
         self.reset_parameters()
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from headwise.nn import options
 from headwise.nn.cache import Cache
 from headwise.nn.drop_path import DropPath
+from headwise.nn.dropout import Dropout
 from headwise.nn.feed_forward import Activation, FeedForward
 from headwise.nn.norm import NORMS
 
@@ -47,7 +48,7 @@ class ResidualLayer(nn.Module):
         within = dropout if ffn_dropout is None else ffn_dropout
         self.mlp = FeedForward(self.dim, ffn_dim, activation=activation, dropout=within, **factory)
         self.mlp_norm = make_norm(norm, self.dim, norm_eps, **factory)
-        self.dropout = nn.Dropout(options.probability("dropout", dropout))
+        self.dropout = Dropout(dropout)
         self.drop_path = DropPath(options.probability("drop_path", drop_path))
 
     def _add(self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor], *, residual: bool = True) -> Tensor:

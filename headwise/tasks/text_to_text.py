@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from headwise.capture import watch
 from headwise.errors import ArgumentError
@@ -172,11 +171,12 @@ class TextToText(Task[TextOptions]):
         }
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits_NV = self.model(
-            batch["source_ids"], batch["target_ids"], batch["source_real"], at=batch["places"]
-        ).float()
-        smoothing = self.options.label_smoothing if self.training else 0.0
-        total = cross_entropy(logits_NV, batch["labels"], label_smoothing=smoothing, reduction="sum")
+        total = self.model(
+            *(batch["source_ids"], batch["target_ids"], batch["source_real"]),
+            at=batch["places"],
+            labels=batch["labels"],
+            label_smoothing=self.options.label_smoothing if self.training else 0.0,
+        )
         return total, torch.tensor(len(batch["labels"]), device=total.device)
 
     # Decoding.

@@ -17,7 +17,7 @@
 #define INSTRUCTION_SETS X(portable)
 #endif
 
-#define X(name) namespace name { int64_t attention_forward(const hw_attention*), attention_backward(const hw_attention*), attention_look(const hw_attention*), linear_forward(const hw_linear*), encoder_forward(const hw_encoder*), decoder_step(const hw_decoder*); }
+#define X(name) namespace name { int64_t attention_forward(const hw_attention*), attention_backward(const hw_attention*), attention_look(const hw_attention*), linear_forward(const hw_linear*), encoder_forward(const hw_encoder*), decoder_step(const hw_decoder*), dropout_of(const hw_dropout*); }
 INSTRUCTION_SETS
 #undef X
 
@@ -31,8 +31,9 @@ struct Isa {
     int64_t (*linear)(const hw_linear*);
     int64_t (*encoder)(const hw_encoder*);
     int64_t (*decoder)(const hw_decoder*);
+    int64_t (*dropout)(const hw_dropout*);
 };
-#define X(name) {#name, name::attention_forward, name::attention_backward, name::attention_look, name::linear_forward, name::encoder_forward, name::decoder_step},
+#define X(name) {#name, name::attention_forward, name::attention_backward, name::attention_look, name::linear_forward, name::encoder_forward, name::decoder_step, name::dropout_of},
 const Isa isas[] = {INSTRUCTION_SETS};
 #undef X
 const int64_t count = sizeof isas / sizeof *isas;
@@ -228,6 +229,18 @@ int64_t check(const hw_attention* given, Pass pass) {
     return check_mask(call);
 }
 
+int64_t check(const hw_dropout& call) {
+    if (call.size != sizeof call) return LAYOUT;
+    if (call.dtype < HW_FLOAT32 || call.dtype > HW_FLOAT16) return DTYPE;
+    if (call.N < 0 || call.N > LARGE || call.threads < 1 || call.threads >= INT64_C(1) << 31) return SIZES;
+    if (!(call.dropout >= 0.0 && call.dropout <= 1.0)) return DROPOUT;
+    if (call.N && (!call.x || !call.y)) return MISSING;
+    const int64_t bytes = call.dtype == HW_FLOAT32 ? 4 : 2;
+    const uintptr_t x = (uintptr_t)call.x, y = (uintptr_t)call.y;
+    if (x % bytes || y % bytes) return ALIGNMENT;
+    return x != y && x < y + call.N * bytes && y < x + call.N * bytes ? OVERLAP : FINE;
+}
+
 // Waking a thread takes as long as so many products of two numbers.
 const double WORTH_A_THREAD = 1 << 20;
 
@@ -272,6 +285,13 @@ int64_t hw_encoder_forward(const hw_encoder* call) {
 int64_t hw_decoder_step(const hw_decoder* call) {
     const int64_t code = call ? check(*call) : (int64_t)MISSING;
     return code ? code : isas[used].decoder(call);
+}
+
+int64_t hw_dropout_of(const hw_dropout* given) {
+    if (const int64_t code = given ? check(*given) : (int64_t)MISSING) return code;
+    hw_dropout call = *given;
+    if (call.N < 1 << 16) call.threads = 1;
+    return isas[used].dropout(&call);
 }
 
 void hw_threads_of(hw::Parallel parallel) { hw::use_threads_of(parallel); }

@@ -51,4 +51,11 @@ int64_t decoder_step(const hw_decoder* call) {
     return call->dtype == HW_BFLOAT16 ? decoder<Half>(*call) : decoder<Int8>(*call);
 }
 
+int64_t dropout_of(const hw_dropout* call) {
+    if (call->dtype == HW_FLOAT32) dropout<HW_FLOAT32>(*call);
+    else if (call->dtype == HW_BFLOAT16) dropout<HW_BFLOAT16>(*call);
+    else dropout<HW_FLOAT16>(*call);
+    return 0;
+}
+
 } // namespace ISA

@@ -1,8 +1,7 @@
 // A tile: 64 queries of one head, the keys that each of them may see, and its scores as options, mask and dropout change them.
 #pragma once
 
-#include "convert.hpp"
-#include "pool.hpp"
+#include "dropout.hpp"
 
 #include <cstdlib>
 
@@ -15,7 +14,6 @@ constexpr float SLACK = 8.0f;         // a row's scores may be so far above its 
 constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.69314718055994531f;
 
 INLINE float bounded(float x) { return x > -200.0f ? x : -200.0f; } // below that 2^x is 0, and 0 times -inf would be NaN
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 INLINE int64_t up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
 
@@ -157,23 +155,8 @@ static float answer(const hw_attention& call, int64_t b, int64_t h, int64_t row,
     return inverse;
 }
 
-// Dropout: whether a weight is kept is a hash of the seed and its place, so it is the same forward and backward, and
-// in whatever order it is asked. The hash of a key is "lowbias32" (Wellons 2018), that of a row SplitMix64 (Steele 2014).
 INLINE uint32_t row_of_drops(const hw_attention& call, int64_t b, int64_t h, int64_t row) {
-    uint64_t x = (uint64_t)call.seed + 0x9e3779b97f4a7c15ull * (uint64_t)((b * call.H + h) * call.Q + row + 1);
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-    return (uint32_t)(x >> 32);
+    return row_of_drops(call.seed, (b * call.H + h) * call.Q + row);
 }
-
-INLINE vi keeps(const hw_attention& call, vi row, vi key) {
-    vu x = (vu)row + (vu)key * (uint32_t)0x9e3779b9;
-    x = (x ^ x >> 16) * (uint32_t)0x7feb352d;
-    x = (x ^ x >> 15) * (uint32_t)0x846ca68b;
-    x ^= x >> 16;
-    return x >= (uint32_t)least((int64_t)(call.dropout * 4294967296.0), 0xffffffff);
-}
-
-INLINE float kept_scale(const hw_attention& call) { return call.dropout < 1.0 ? (float)(1.0 / (1.0 - call.dropout)) : 0.0f; }
 
 } // namespace ISA

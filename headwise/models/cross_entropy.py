@@ -1,0 +1,81 @@
+"""Cross-entropy of the tokens that a linear layer predicts, without their logits in memory.
+
+All logits [N, V] at once are the largest tensor of a training step, and are read and written several times. Here 256
+rows of them stay in the processor's cache until their gradients are there. Dimension letters: N tokens, M model,
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, linear
+
+from headwise.kernels.once import once_differentiable
+from headwise.native.attend import watching
+
+ROWS = 256  # of logits at a time
+
+
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """The sum of -log softmax(h Wᵀ) at the labels: that of `torch.nn.functional.cross_entropy`. A float32 scalar.
+
+    Under autocast the products are of its dtype; all sums are float32. float64 stays float64.
+
+    Args:
+        hidden: h [N, M].
+        weight: W [V, M].
+        labels: int64 [N], from 0 to V - 1.
+        label_smoothing: the probability that is spread evenly over all tokens.
+    """
+    if hidden.device.type != "cpu" or torch.compiler.is_compiling() or watching(hidden, weight):
+        logits = linear(hidden, weight)
+        return cross_entropy(logits.float(), labels, label_smoothing=label_smoothing, reduction="sum")
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else hidden.dtype
+    asked = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    total: Tensor = _LinearCrossEntropy.apply(hidden, weight, labels, label_smoothing, dtype, asked)
+    return total
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """The gradients of a piece are made while its logits are there."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, dtype: torch.dtype, asked: bool
+    ) -> Tensor:
+        exact = torch.float64 if dtype == torch.float64 else torch.float32
+        with torch.autocast("cpu", enabled=False):
+            h, w = hidden.detach().to(dtype), weight.detach().to(dtype)
+            total = torch.zeros((), dtype=exact)
+            d_h, d_w = (torch.empty_like(h), torch.zeros_like(w, dtype=exact)) if asked else (None, None)
+            for start in range(0, len(h), ROWS):
+                piece = slice(start, start + ROWS)
+                logits, label = (h[piece] @ w.T).to(exact), labels[piece, None]
+                log_sum = logits.logsumexp(1, keepdim=True)
+                total += log_sum.sum() - (1 - smoothing) * logits.gather(1, label).sum()
+                if smoothing:
+                    total -= smoothing * logits.mean(1).sum()
+                if d_h is None or d_w is None:
+                    continue
+                d_logits = logits.sub_(log_sum).exp_()  # softmax less the distribution that is learned
+                if smoothing:
+                    d_logits -= smoothing / len(w)
+                d_logits.scatter_add_(1, label, d_logits.new_full(label.shape, smoothing - 1))
+                d_logits = d_logits.to(dtype)
+                torch.mm(d_logits, w, out=d_h[piece])
+                if dtype == exact:
+                    d_w.addmm_(d_logits.T, h[piece])
+                else:
+                    d_w += d_logits.T @ h[piece]
+        ctx.save_for_backward(d_h, d_w)
+        ctx.dtypes = hidden.dtype, weight.dtype
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor | None, ...]:
+        (d_h, d_w), (of_hidden, of_weight) = ctx.saved_tensors, ctx.dtypes
+        return (d_h * d_total).to(of_hidden), (d_w * d_total).to(of_weight), None, None, None, None

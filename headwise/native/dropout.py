@@ -1,0 +1,60 @@
+"""Dropout by the native kernels; src/dropout.hpp. Only this module knows the layout of hw_dropout."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.native.attend import DTYPES, watching
+from headwise.native.library import missing
+from headwise.native.linear import called
+
+_LAYOUT = struct.Struct("=4qdq2Q")
+
+
+def refuse(x: Tensor) -> str | None:
+    """Why the native kernels cannot drop numbers of x; None if they can."""
+    if x.device.type != "cpu":
+        return f"they run on the CPU (x is on {x.device})"
+    if x.dtype not in DTYPES:
+        return f"they have no {str(x.dtype).removeprefix('torch.')}"
+    if torch.compiler.is_compiling():
+        return "torch.compile has its own"
+    if torch._C._len_torch_function_stack():
+        return "a TorchFunctionMode would not see what they do"
+    if (why := watching(x)) is not None:
+        return f"{why} would not see what they do"
+    return missing()
+
+
+def dropout(x: Tensor, probability: float) -> Tensor:
+    """x / (1 - p) where a number is kept, else 0. It has derivatives of any order.
+
+    Which numbers are kept follows from torch's generator on the CPU, and not from the number of threads.
+
+    Args:
+        x: one that `refuse` does not refuse.
+        probability: p, with which a number is dropped: from 0 to 1.
+    """
+    out: Tensor = _Dropout.apply(x, probability, int(torch.randint(2**62, (), device="cpu")))
+    return out
+
+
+class _Dropout(torch.autograd.Function):
+    """The derivative is the same function: of the same seed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, probability: float, seed: int) -> Tensor:
+        ctx.probability, ctx.seed = probability, seed
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        sizes = (_LAYOUT.size, DTYPES[x.dtype], torch.get_num_threads(), x.numel())
+        called("hw_dropout_of", _LAYOUT.pack(*sizes, probability, seed, x.data_ptr(), out.data_ptr()))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, None, None]:
+        return _Dropout.apply(d_out, ctx.probability, ctx.seed), None, None
