@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
 from headwise import masks
-from headwise.errors import CheckpointError
+from headwise.errors import ArgumentError, CheckpointError
 from headwise.models import checkpoint
 from headwise.models.bert import Bert
+from headwise.models.cross_entropy import linear_cross_entropy
 from headwise.models.ids import check_ids
 from headwise.models.packed import forget
 from headwise.nn import Cache, Encoder, MultiHeadAttention, options
@@ -169,6 +170,7 @@ class CausalLanguageModel(nn.Module):
         real: Tensor | None = None,
         cache: Cache | None = None,
         at: Tensor | None = None,
+        labels: Tensor | None = None,
     ) -> Tensor:
         """The logits of the token after each.
 
@@ -178,9 +180,12 @@ class CausalLanguageModel(nn.Module):
                 of each row only.
             cache: the tokens before, to which these are added.
             at: bool [B, S], True = wanted. Default: all.
+            labels: int64 [N] with `at`, the tokens after these: asks for the loss instead of the logits, which then are
+                never all in memory.
 
         Returns:
-            [B, S, V]; with `at` [N, V], in the order in which they stand.
+            [B, S, V]; with `at` [N, V], in the order in which they stand; with `labels` the sum of their
+            cross-entropies, a scalar.
 
         Raises:
             ShapeError, DtypeError, ArgumentError: an argument that does not fit, named.
@@ -188,4 +193,8 @@ class CausalLanguageModel(nn.Module):
         check_ids("input_ids", input_ids, self.config.vocab_size)
         x = self.dropout(self.embedding(input_ids))
         hidden: Tensor = self.decoder(x, mask=masks.causal(), real=real, cache=cache)
+        if labels is not None:
+            if at is None:
+                raise ArgumentError("labels: expected `at`, the places of these labels, too. Received: no `at`")
+            return linear_cross_entropy(hidden[at], self.embedding.weight, labels)
         return linear(hidden if at is None else hidden[at], self.embedding.weight)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,9 @@ from headwise.tasks.text.running.batch import RunningBatch
 from headwise.tasks.training.sharding import sequence_mesh
 from headwise.text.tokenizer import Encoded
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
 OBJECTIVES: dict[str, type[Masked] | type[Causal]] = {"masked": Masked, "causal": Causal}
 
 
@@ -42,7 +45,10 @@ class Objective(Protocol):
     def state(self, model: Any) -> dict[str, Any]: ...
     def encode(self, texts: Sequence[str]) -> list[list[int]]: ...
     def collate(self, examples: Sequence[list[int]]) -> Batch: ...
-    def predictions(self, model: Any, batch: Batch, *, training: bool) -> tuple[Tensor, Tensor]: ...
+    def loss(
+        self, model: Any, batch: Batch, mesh: DeviceMesh | None, *, training: bool
+    ) -> tuple[Tensor, int]: ...  # the sum of -log p of tokens, and their number; mesh: who shares the sequences
+    def predictions(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]: ...
     def predict(self, model: Any, texts: Sequence[str]) -> list[dict[str, Any]]: ...
     @property
     def limit(self) -> str: ...
@@ -101,14 +107,8 @@ class Language(Task[LanguageOptions]):
         return self.objective.collate(examples)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        mesh = sequence_mesh(self)
-        if mesh is None:
-            logits_NV, tokens_N = self.objective.predictions(self.model, batch, training=self.training)
-        else:
-            model = cast(CausalLanguageModel, self.model)
-            logits_NV, tokens_N = cast(Causal, self.objective).shared_predictions(model, batch, mesh)
-        total = cross_entropy(logits_NV.float(), tokens_N, reduction="sum")
-        return total, torch.tensor(len(tokens_N), device=total.device)
+        total, count = self.objective.loss(self.model, batch, sequence_mesh(self), training=self.training)
+        return total, torch.tensor(count, device=total.device)
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
         """Texts with masks filled in, or continuations of texts.
@@ -202,7 +202,7 @@ class Language(Task[LanguageOptions]):
         counts: Tensor | int = 0
         total, right = 0.0, 0
         for batch, _ in self.batches(examples):
-            logits_NV, tokens_N = self.objective.predictions(self.model, batch, training=False)
+            logits_NV, tokens_N = self.objective.predictions(self.model, batch)
             total += float(cross_entropy(logits_NV.double(), tokens_N, reduction="sum"))
             right += int((logits_NV.argmax(-1) == tokens_N).sum())
             counts = counts + torch.bincount(tokens_N.cpu(), minlength=logits_NV.shape[1]).double()

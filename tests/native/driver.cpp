@@ -358,6 +358,28 @@ double check_decoder(bool source, int64_t threads) {
     return worst;
 }
 
+// Each number is kept or not, the same ones of x and of its gradient, and a part of 1 - dropout of them is kept.
+double check_dropout(int64_t dtype) {
+    constexpr int64_t N = 20011;
+    Array x(dtype, 1, 1, 1, N, true), y(dtype, 1, 1, 1, N), d_y(dtype, 1, 1, 1, N, true), d_x(dtype, 1, 1, 1, N);
+    hw_dropout call = {sizeof call, dtype, 2, N, 0.25, 7, x.words.data(), y.words.data()}, back = call;
+    back.x = d_y.words.data(), back.y = d_x.words.data();
+    int64_t code = hw_dropout_of(&call);
+    if (!code) code = hw_dropout_of(&back);
+    if (code) return std::printf("%s\n", hw_error(code)), INFINITY;
+    const double near = dtype == HW_FLOAT32 ? 1e-6 : dtype == HW_BFLOAT16 ? 1e-2 : 1e-3;
+    worst = 0;
+    int64_t many = 0;
+    for (int64_t i = 0; i < N; i++) {
+        const bool kept = y.at(0, 0, 0, i) != 0;
+        many += kept;
+        compare(y.at(0, 0, 0, i), kept ? x.at(0, 0, 0, i) / 0.75 : 0, near);
+        compare(d_x.at(0, 0, 0, i), kept ? d_y.at(0, 0, 0, i) / 0.75 : 0, near);
+    }
+    compare((double)many / N, 0.75, 0.01);
+    return worst;
+}
+
 } // namespace
 
 int main() {
@@ -382,6 +404,12 @@ int main() {
             if (found <= 1) continue;
             failed = true;
             std::printf(" %s %d: %.1f times as far off as is allowed;", decodes ? "decoder" : "encoder", (int)other, found);
+        }
+        for (int64_t dtype = 0; dtype < 3; dtype++) {
+            const double found = check_dropout(dtype);
+            if (found <= 1) continue;
+            failed = true;
+            std::printf(" dropout of %s: %.1f times as far off as is allowed;", DTYPES[dtype], found);
         }
         std::printf(" done%s\n", which == best ? ", chosen by itself" : "");
     }

@@ -63,6 +63,21 @@ def test_output_and_gradients(each_set: str, name: str, dtype: torch.dtype) -> N
         near(x.grad, y.grad, dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("q_len", [1, 20, 32, 33, 65])
+def test_gradients_of_short_sequences_compute_a_part_of_their_blocks(
+    each_set: str, q_len: int, dtype: torch.dtype
+) -> None:
+    for k_len in (1, 31, 33, 70):
+        call = drawn(dtype, q_len, k_len, mask=masks.window(25, 3) if k_len == q_len else None, softcap=20.0)
+        exact = [x.detach().double().requires_grad_() for x in (call.q, call.k, call.v)]
+        expected, found = oracle.attention(*exact, mask=call.mask, softcap=20.0), native.run(call)
+        expected.sin().sum().backward()
+        found.sin().sum().backward()
+        for x, y in zip((call.q, call.k, call.v), exact, strict=True):
+            near(x.grad, y.grad, dtype)
+
+
 SLOPES = torch.tensor([0.5, 0.25, 0.02, -0.01])
 
 

@@ -21,6 +21,7 @@
 namespace ISA {
 
 constexpr int64_t QUERIES = 640 << 10; // bytes of packed queries in a chunk
+constexpr int64_t PART = 32;           // of a tile's queries and of a block's keys: as small as tiles of AMX allow
 constexpr int64_t FEW_BLOCKS = 4;      // of keys: so few are all held, with the scores of a tile
 
 template <class T>
@@ -145,9 +146,15 @@ struct Backward {
         const int64_t at = (b * call.H + h) * call.Q + q;
         for (int64_t r = 0; r < some; r++) {
             if (call.log_sum[at + r] != -INFINITY) x.highest[r] = call.highest[at + r], x.log_sum[r] = call.log_sum[at + r] * LOG2E;
-            float delta = 0;
-            for (int64_t e = 0; e < call.E; e++) delta += number(dtype, row_of(td, h, q + r), e * td.stride[3]) * number(dtype, row_of(to, h, q + r), e * to.stride[3]);
-            x.delta[r] = delta;
+            vf delta{};
+            for (int64_t e = 0; e < call.E; e += TILE) {
+                float dout[TILE] = {}, out[TILE] = {};
+                const int64_t n = least(TILE, call.E - e);
+                floats_of(dtype, row_of(td, h, q + r), e * td.stride[3], td.stride[3], n, dout);
+                floats_of(dtype, row_of(to, h, q + r), e * to.stride[3], to.stride[3], n, out);
+                for (int64_t i = 0; i < n; i += W) delta = fma(load(dout + i), load(out + i), delta);
+            }
+            x.delta[r] = sum(delta);
         }
         if (call.dropout > 0)
             for (int64_t r = 0; r < TILE; r++) x.drops[r] = (int32_t)row_of_drops(call, b, h, q + r);
@@ -170,12 +177,13 @@ struct Backward {
     struct Pairs {
         int64_t h, q, key, keys;
         Block block;
+        int64_t rows, columns; // keys and queries to compute, a multiple of PART: most of a block is empty where sequences are short
         bool whole;
         float alibi;
         int32_t lo[TILE], hi[TILE];
 
         Pairs(const hw_attention& call, int64_t h, int64_t tile, const Sight& sight, const Block& block)
-            : h(h), q(tile * TILE), key(block.number * TILE), keys(least(TILE, call.K - key)), block(block), whole(keys == TILE && block.bits < 0), alibi(call.slopes ? call.slopes[h] : 0.0f) {
+            : h(h), q(tile * TILE), key(block.number * TILE), keys(least(TILE, call.K - key)), block(block), rows(up(keys, PART)), columns(up(least(TILE, call.Q - q), PART)), whole(keys == TILE && block.bits < 0), alibi(call.slopes ? call.slopes[h] : 0.0f) {
             for (int64_t r = 0; r < TILE; r++) {
                 whole &= sight.lo[r] <= key && sight.hi[r] >= key + TILE;
                 lo[r] = (int32_t)most(0, least(TILE, sight.lo[r] - key)), hi[r] = (int32_t)most(0, least(keys, sight.hi[r] - key));
@@ -192,31 +200,32 @@ struct Backward {
     }
 
     void score(const Pairs& pairs, const Queries& x, const Keys& y) const {
-        product(TILE, y.k, du, x.qt, TILE, du, y.scores, TILE, TILE, false);
-        product(TILE, y.v, eu, x.dot, TILE, eu, y.dp, TILE, TILE, false);
+        product(pairs.rows, y.k, du, x.qt, TILE, du, y.scores, TILE, pairs.columns, false);
+        product(pairs.rows, y.v, eu, x.dot, TILE, eu, y.dp, TILE, pairs.columns, false);
         if (call.bias.data) gather_bias(pairs, y.bias);
     }
 
     void differentiate(const Pairs& pairs, const Queries& x, const Keys& y) {
         const bool plain = pairs.whole && call.softcap == 0.0 && !call.bias.data && !call.d_bias.data && !call.slopes && call.dropout == 0.0;
-        for (int64_t j = 0; j < TILE; j++) {
-            if (plain) weigh(j, x, y);
+        for (int64_t j = 0; j < pairs.rows; j++) {
+            if (plain) weigh(j, pairs.columns, x, y);
             else weigh(j, pairs, x, y);
         }
         if (call.d_bias.data) add_bias(pairs, y.bias);
+        const int64_t keys = pairs.rows / T::PAIR, queries = pairs.columns / T::PAIR; // units
         if constexpr (T::PAIR > 1)
-            for (int64_t j = 0; j < HALF; j++)
-                for (int64_t i = 0; i < TILE; i++) right[j * TILE + i] = (unit)ds[2 * j * TILE + i] | (unit)ds[(2 * j + 1) * TILE + i] << 16;
-        product(TILE, (const unit*)p, HALF, x.dout, ew, HALF, dv + pairs.key * ew, ew, ew, true);
-        product(TILE, (const unit*)ds, HALF, x.q, dw, HALF, dk + pairs.key * dw, dw, dw, true);
-        product(call.D, y.kt, HALF, right, TILE, HALF, x.dqt, TILE, TILE, true);
+            for (int64_t j = 0; j < keys; j++)
+                for (int64_t i = 0; i < pairs.columns; i++) right[j * TILE + i] = (unit)ds[2 * j * TILE + i] | (unit)ds[(2 * j + 1) * TILE + i] << 16;
+        product(pairs.rows, (const unit*)p, HALF, x.dout, ew, queries, dv + pairs.key * ew, ew, ew, true);
+        product(pairs.rows, (const unit*)ds, HALF, x.q, dw, queries, dk + pairs.key * dw, dw, dw, true);
+        product(call.D, y.kt, HALF, right, TILE, keys, x.dqt, TILE, pairs.columns, true);
     }
 
     // P and dS of one key, the j-th of its block, which all queries see, without options.
-    void weigh(int64_t j, const Queries& x, const Keys& y) const {
+    void weigh(int64_t j, int64_t columns, const Queries& x, const Keys& y) const {
         const vf scale = splat((float)call.scale);
         const float *s = y.scores + j * TILE, *by = y.dp + j * TILE;
-        for (int64_t i = 0; i < TILE; i += 2 * W) {
+        for (int64_t i = 0; i < columns; i += 2 * W) {
             vf e[2], d[2];
             for (int64_t u = 0; u < 2; u++) {
                 const int64_t at = i + u * W;
@@ -237,7 +246,7 @@ struct Backward {
 
     // The same of any block, with options.
     void weigh(int64_t j, const Pairs& pairs, const Queries& x, const Keys& y) {
-        for (int64_t i = 0; i < TILE; i += W) {
+        for (int64_t i = 0; i < pairs.columns; i += W) {
             const Weighed a = weighed(j, i, pairs, x, y);
             const vf d = a.p * (a.dp - load(x.delta + i)), some = a.seen ? d : vf{};
             P::weights(p + j * TILE + i, a.kept);
@@ -291,8 +300,8 @@ struct Backward {
         float sums[TILE] = {}, totals[TILE] = {};
         for (int64_t n = sight.first; n < sight.past; n++) {
             const Pairs pairs(call, h, tile, sight, sight.block(n));
-            for (int64_t i = 0; i < TILE; i += W)
-                for (int64_t j = 0; j < TILE;) {
+            for (int64_t i = 0; i < pairs.columns; i += W)
+                for (int64_t j = 0; j < pairs.rows;) {
                     vf sum{}, total{}; // of 8 keys: sums of sums are rounded less
                     for (const int64_t past = j + 8; j < past; j++) {
                         const Weighed a = weighed(j, i, pairs, x, slots[pairs.block.number]);
@@ -365,7 +374,8 @@ static void backward_piece(void* given, int64_t piece) {
     const int64_t matrix = piece / work.parts, first = piece % work.parts * work.tiles, all = (call.Q + TILE - 1) / TILE;
     float* dk = work.dk(piece);
     double *slopes = work.heads + piece * 2 * (call.H / call.G), *sinks = slopes + call.H / call.G;
-    std::memset(dk, 0, 4 * work.keys * (work.dw + work.ew));
+    const int64_t rows = least(work.keys, up(call.K, PART) + T::ROWS); // products read more than they need
+    std::memset(dk, 0, 4 * rows * work.dw), std::memset(dk + work.keys * work.dw, 0, 4 * rows * work.ew);
     std::memset(slopes, 0, 8 * 2 * (call.H / call.G));
     Backward<T> backward{call, matrix / call.G, matrix % call.G, first, least(all, first + work.tiles), dk, dk + work.keys * work.dw, slopes, sinks};
     if (first >= all) return;

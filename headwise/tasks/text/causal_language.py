@@ -98,26 +98,36 @@ class Causal:
         ids, real = padded_with_real(examples, self.vocabulary.pad)
         return {"input_ids": ids, "real": real}
 
-    def predictions(self, model: CausalLanguageModel, batch: Batch, *, training: bool) -> tuple[Tensor, Tensor]:
+    def predictions(self, model: CausalLanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits [N, V] of every token but the first of a piece, and these tokens [N]."""
         ids, follows = batch["input_ids"], batch["real"][:, 1:]
         return model(ids[:, :-1], batch["real"][:, :-1], at=follows), ids[:, 1:][follows]
 
-    def shared_predictions(self, model: CausalLanguageModel, batch: Batch, mesh: DeviceMesh) -> tuple[Tensor, Tensor]:
-        """Those of `predictions` at the positions that this process holds.
+    def loss(
+        self, model: CausalLanguageModel, batch: Batch, mesh: DeviceMesh | None, *, training: bool
+    ) -> tuple[Tensor, int]:
+        """The sum of -log p over every token but the first of a piece, and their number.
 
         Args:
+            model: of these tokens.
             batch: the whole of it, the same in every process of the mesh.
-            mesh: the processes that share its sequences.
+            mesh: the processes that share its sequences: what is counted are the tokens of this process. None = one
+                process has them all.
+            training: makes no difference.
         """
         ids, real = batch["input_ids"], batch["real"]
+        if mesh is None:
+            follows = real[:, 1:]
+            labels = ids[:, 1:][follows]
+            return model(ids[:, :-1], real[:, :-1], at=follows, labels=labels), len(labels)
         missing = max(0, mesh.size() + 1 - ids.shape[1])  # every process holds a position, even if it is padding
         ids, real = pad(ids, (0, missing), value=self.vocabulary.pad), pad(real, (0, missing))
         layout = deal(masks.causal(), ids.shape[1] - 1, mesh)
         mine = [shard(x, layout, mesh) for x in (ids[:, :-1], real[:, :-1], ids[:, 1:], real[:, 1:])]
         read, real_S, tokens, follows = mine
         with context_parallel(mesh, layout):
-            return model(read, real_S, at=follows), tokens[follows]
+            labels = tokens[follows]
+            return model(read, real_S, at=follows, labels=labels), len(labels)
 
     def predict(self, model: CausalLanguageModel, texts: Sequence[str]) -> list[dict[str, Any]]:
         """How the model goes on with each text, of which it reads the last `block` tokens."""

@@ -6,11 +6,12 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from headwise.errors import ArgumentError, brief
 from headwise.graphs import masked_language_model
@@ -30,6 +31,9 @@ from headwise.tasks.text.padding import padded_with_real
 from headwise.tasks.text.subwords import Subwords
 from headwise.tasks.text.wordpieces import INSIDE, MASK
 from headwise.text.tokenizer import Encoded
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 CHECKPOINT = "bert"  # a folder of the run folder
 MASKED, RANDOM = 0.8, 0.1  # of the tokens that are to be found: [MASK] stands there, any token; else the token itself
@@ -103,16 +107,29 @@ class Masked:
             fixed[row, self._fixed(example)] = True
         return {"input_ids": ids, "real": real, "fixed": fixed}
 
-    def predictions(self, model: MaskedLanguageModel, batch: Batch, *, training: bool) -> tuple[Tensor, Tensor]:
+    def predictions(self, model: MaskedLanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits [N, V] at the places of hidden tokens, and these tokens [N].
 
-        In training the places are drawn anew in every step (Liu et al. 2019, section 4.1); else they are always the
-        same, and [MASK] stands at each.
+        The places are always the same, and [MASK] stands at each.
+        """
+        ids, hidden = batch["input_ids"], batch["fixed"]
+        return model(ids.masked_fill(hidden, self.subwords.mask), batch["real"], at=hidden), ids[hidden]
+
+    def loss(
+        self, model: MaskedLanguageModel, batch: Batch, mesh: DeviceMesh | None, *, training: bool
+    ) -> tuple[Tensor, int]:
+        """The sum of -log p over hidden tokens, and their number.
+
+        In training their places are drawn anew in every step (Liu et al. 2019, section 4.1); else they are those of
+        `predictions`. No process shares a sequence with others: `mesh` is None.
         """
         ids, real = batch["input_ids"], batch["real"]
-        hidden, seen = self._drawn(ids, real) if training else (batch["fixed"], None)
-        seen = ids.masked_fill(hidden, self.subwords.mask) if seen is None else seen
-        return model(seen, real, at=hidden), ids[hidden]
+        if not training:
+            logits_NV, tokens_N = self.predictions(model, batch)
+        else:
+            hidden, seen = self._drawn(ids, real)
+            logits_NV, tokens_N = model(seen, real, at=hidden), ids[hidden]
+        return cross_entropy(logits_NV.float(), tokens_N, reduction="sum"), len(tokens_N)
 
     def predict(self, model: MaskedLanguageModel, texts: Sequence[str]) -> list[dict[str, Any]]:
         """Each text with every [MASK] filled, how likely that is, and what else may stand there."""
