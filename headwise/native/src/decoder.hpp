@@ -77,12 +77,8 @@ struct Step {
     bool prepare() {
         const int64_t all = up(rows, T::ROWS);
         const int64_t bytes[] = {4 * all * M, 4 * all * most(M, F), 4 * all * Q, 4 * all * M, 4 * M, 4 * all * Left<T>::units(M), 4 * all * Left<T>::units(F), 4 * all, 4 * all};
-        int64_t total = 0;
-        for (int64_t each : bytes) total += up(each, 64);
-        char* at = (char*)hw::scratch(4, total);
-        if (!at) return false;
         void* places[9];
-        for (int i = 0; i < 9; i++) places[i] = at, at += up(bytes[i], 64);
+        if (!lay_out(bytes, places)) return false;
         x = (float*)places[0], y = (float*)places[1], qkv = (float*)places[2], heads = (float*)places[3], row = (float*)places[4];
         left = {(unit*)places[5], (float*)places[7], Left<T>::units(M)};
         hidden = {(unit*)places[6], (float*)places[8], Left<T>::units(F)};

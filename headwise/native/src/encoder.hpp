@@ -38,12 +38,8 @@ struct Group {
     bool prepare() {
         const int64_t all = up(rows, T::ROWS), width = T::PAIR == 4 ? most(M, F) : M;
         const int64_t bytes[] = {4 * all * M, 4 * block * width, SIZE * all * Q, SIZE * all * M, 4 * all * Left<T>::units(M), 4 * block * Left<T>::units(F), 4 * all, 4 * block, 4 * M};
-        int64_t total = 0;
-        for (int64_t each : bytes) total += up(each, 64);
-        char* at = (char*)hw::scratch(4, total);
-        if (!at) return false;
         void* places[9];
-        for (int i = 0; i < 9; i++) places[i] = at, at += up(bytes[i], 64);
+        if (!lay_out(bytes, places)) return false;
         x = (float*)places[0], y = (float*)places[1], qkv = (char*)places[2], heads = (char*)places[3];
         left = {(unit*)places[4], (float*)places[6], Left<T>::units(M)};
         hidden = {(unit*)places[5], (float*)places[7], Left<T>::units(F)};

@@ -20,6 +20,17 @@ typedef BFloat16 Half;
 typedef TwoFloats Half;
 #endif
 
+// Places of so many bytes each, aligned to 64, in memory of this thread. False if there is none.
+template <int N>
+INLINE bool lay_out(const int64_t (&bytes)[N], void* (&places)[N]) {
+    int64_t total = 0;
+    for (int64_t each : bytes) total += up(each, 64);
+    char* at = (char*)hw::scratch(4, total);
+    if (!at) return false;
+    for (int i = 0; i < N; i++) places[i] = at, at += up(bytes[i], 64);
+    return true;
+}
+
 // Calls f(0) to f(n - 1), on threads if there are several.
 template <class F>
 INLINE void over(int64_t threads, int64_t n, F f) {
