@@ -96,6 +96,23 @@ def lengths(module: nn.Module) -> list[int]:
     return list(dict.fromkeys(n for n in found if 1 < n <= 4096))
 
 
+def image_sides(module: nn.Module) -> list[int]:
+    """Sides of the square images that a module may require: as stated, and of as many patches as a table has positions,
+    with a class token or without.
+    """
+    found = find(module, ["image_size", "img_size", "input_size"])
+    rows = [x.shape[-2] for x in (*module.buffers(), *module.parameters()) if not is_lazy(x) and x.ndim in (2, 3)]
+    for layer in module.modules():
+        if (
+            isinstance(layer, nn.Conv2d)
+            and layer.kernel_size == layer.stride
+            and layer.stride[0] == layer.stride[1] > 1
+        ):
+            roots = [math.isqrt(n) for each in rows for n in (each, each - 1) if n > 1 and math.isqrt(n) ** 2 == n]
+            found += [layer.stride[0] * root for root in roots]
+    return list(dict.fromkeys(found))
+
+
 def in_features(layer: nn.Module) -> int | None:
     """The input width of a layer: Linear, convolutions, Hugging Face's Conv1D, norms, or any layer that states it."""
     for name in ("in_features", "in_channels", "nx", "input_dim", "in_dim"):

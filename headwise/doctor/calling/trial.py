@@ -58,6 +58,7 @@ class Failed:
 
 QUERIES, KEYS = 5, 7  # lengths of a trial: all sizes differ, so that none can be confused with another
 _ATTEMPTS = 3000  # the maximum number of calls
+_LARGEST_SIDE = 32  # of a map
 
 
 @contextlib.contextmanager
@@ -335,11 +336,12 @@ class Trial:
         return {"differ": [differ], "alike": [alike], "one": [one], "fixed": [one, *fixed]}.get(which, [differ, alike])
 
     def _sides(self) -> list[int]:
-        """Sides of a square map: that of the example, two windows, and what is usual."""
+        """Sides of a square map: that of the example, two windows, those of an image in patches, and what is usual."""
         maps = [x for x in self._example().values() if isinstance(x, Tensor) and x.ndim == 4]
         sides = [x.shape[2] for x in maps if x.shape[2] in (x.shape[1], x.shape[3])]
         sides += [2 * n for n in sizes.find(self.module, ["window_size", "window", "ws", "win_size"])]
-        return [n for n in dict.fromkeys((*sides, 8)) if n <= 16]
+        sides += sizes.image_sides(self.module)
+        return [n for n in dict.fromkeys((*sides, 8)) if n <= _LARGEST_SIDE]
 
     def _makers(self, p: Parameter) -> list[Maker]:
         """Makers of one argument's value to try, that of the example among the first."""

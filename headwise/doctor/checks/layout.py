@@ -6,13 +6,18 @@ several heads of a few tokens. The marks of the keys say which token and head ev
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.fitting.projection_names import read_name
 from headwise.doctor.patient import NotChecked, Patient
-from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
+from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap, moved, rows
 from headwise.doctor.reading.placement import Placement
 from headwise.doctor.reading.site import Site
 
@@ -127,6 +132,8 @@ def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
         over = "the heads"
     elif layout.other_examples or (layout.query_position and layout.key_position):
         over = "the batch"
+    elif layout.repeated_keys == 1 and not layout.key_position and _counts_keys(patient):
+        over = "the queries, which are learned"
     else:
         return
     shape = list(site.softmax.scores.shape)
@@ -134,13 +141,30 @@ def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
     sums = float(site.softmax.weights.sum(site.softmax.dims).mean()) if site.softmax.dims else 1.0
     yield Finding(
         "softmax-axis",
-        patient.severity("softmax-axis: over the queries", "bug") if over == "the queries" else "bug",
+        patient.severity("softmax-axis: over the queries", "bug") if over.startswith("the queries") else "bug",
         f"the softmax is taken over axis {dims} of scores {shape}, which is {over}; the keys are on another axis, so "
         "the weights of a query over its keys do not sum to 1",
         "take the softmax over the axis of the keys, softmax(dim=-1) for scores [B, H, Q, K]",
         site.softmax.where,
         numbers={"axis": float(site.softmax.dims[0]), "sum": sums},
     )
+
+
+def _counts_keys(patient: Patient) -> bool:
+    """Whether the order of the keys makes no difference, but having each of them twice does: a mean over keys would be
+    the same.
+    """
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    names = [name for name in inputs.tensors() if name != "query" or not probe.crosses]
+
+    def change(other: Callable[[Tensor], Tensor]) -> float:
+        changed = {name: other(getattr(inputs, name)) for name in names}
+        after = probe.attempt(dataclasses.replace(inputs, **changed))
+        return gap(before, after) if isinstance(after, Tensor) and after.shape == before.shape else math.nan
+
+    before = probe.answers(inputs)
+    return change(lambda x: x.flip(1)) <= ROUNDING < change(lambda x: torch.cat([x, x], 1))
 
 
 def _transposed(site: Site) -> bool:

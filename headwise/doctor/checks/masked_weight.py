@@ -23,7 +23,7 @@ FINDINGS = ("masked-key-counts",)
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     interface = probe.interface
-    if interface.length or not interface.batched:
+    if (interface.length and not probe.rectangular) or not interface.batched:
         raise NotApplicable("its length is fixed")
     for mask in interface.masks:
         if mask.what != "keys" or mask.own or not mask.by_example:
@@ -59,8 +59,11 @@ def _counts(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> It
 
 
 def _read(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> Iterator[Finding]:
-    """Whether pooled rows change with what a token says that is padding: by its length, or by the stated polarity."""
-    if hidden.shape[1] == inputs.query.shape[1]:
+    """Whether pooled rows, or that of the one query, change with what a token says that is padding: by its length, or
+    by the stated polarity.
+    """
+    of_one_query = probe.crosses and inputs.query.shape[1] == 1
+    if hidden.shape[1] == inputs.query.shape[1] and not of_one_query:
         return
     last = inputs.key_length - 1
     after = probe.attempt(moved(inputs, slice(None), last), given=given(probe.interface, mask, inputs, last))

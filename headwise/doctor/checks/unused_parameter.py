@@ -20,9 +20,11 @@ from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.probe import REACHED, Probe, gap
 from headwise.doctor.probing.reached import gradients_of, matters, trainable
-from headwise.doctor.reading.creation import mentioned, origin, owner
+from headwise.doctor.reading.creation import left_out, mentioned, origin, owner
 
 FINDINGS = ("unused-parameter", "gradient-blocked")
+
+_FEW = 4  # parameters that are named
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -54,7 +56,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         if change > REACHED * 1e3:
             blocked[name] = change
         elif change == 0:
-            unused.setdefault(name.rpartition(".")[0] or name, []).append(name)
+            part = left_out(probe.module, name) or name.rpartition(".")[0]
+            unused.setdefault(part or name, []).append(name)
     if blocked:
         yield _blocked(probe, blocked, len(wanted))
     read = _read(probe, inputs) if unused else set()
@@ -144,7 +147,11 @@ def _unused(
     ran = holder in called and type(probe.module.get_submodule(holder)).__module__.startswith("torch.")
     is_read = bool(read & set(names))
     optional = not ran and not is_read and mentioned(holding, attribute)
+    outside = left_out(probe.module, names[0])
+    optional = optional and outside is None
     listed = _listed([f"{name} {list(wanted[name].shape)}" for name in names])
+    if len(names) > _FEW:
+        listed = f"the {len(names)} parameters of {outside or holder}"
     never = f"{listed} never get{'s' if len(names) == 1 else ''} a gradient"
     if ran:
         evidence = f"{never}: {holder} is computed, but its result is not used"
@@ -153,7 +160,7 @@ def _unused(
     elif optional:
         evidence = f"{never} in any way of calling that was tried; some other option may use it"
     else:
-        evidence = f"{never}: forward does not use {'it' if len(names) == 1 else 'them'}"
+        evidence = f"{never}: forward does not use {outside or ('it' if len(names) == 1 else 'them')}"
     matrix = any(wanted[name].ndim >= 2 and min(wanted[name].shape[-2:]) > 1 for name in names)
     library = type(probe.module.get_submodule(holder)).__module__.startswith("torch.")  # a norm that is left over
     several = not library and any(wanted[name].numel() > 1 and not name.endswith("bias") for name in names)
@@ -165,7 +172,7 @@ def _unused(
         severity,
         evidence,
         "use it where it belongs (is another one used in its place?), or remove it",
-        where=origin(probe.module, names[0]),
+        where=origin(probe.module, outside or names[0]),
         numbers={"weights": sum(wanted[name].numel() for name in names)},
     )
 

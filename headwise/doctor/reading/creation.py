@@ -58,6 +58,20 @@ def mentioned(module: nn.Module, attribute: str) -> bool:
     return not found
 
 
+def left_out(module: nn.Module, name: str) -> str | None:
+    """The outermost part on the way to a parameter, not one of torch's own, that no method of its holder uses; None if
+    each one is used.
+    """
+    part, path = module, name.split(".")
+    for i, step in enumerate(path[:-1]):
+        holder, part = part, part.get_submodule(step)
+        if type(part).__module__.startswith("torch."):
+            continue
+        if not type(holder).__module__.startswith("torch.") and not mentioned(holder, step):
+            return ".".join(path[: i + 1])
+    return None
+
+
 def uses(module: nn.Module, attribute: str) -> bool:
     """Whether forward reads an attribute of the module in every call."""
     for _, _, function in _functions(module):

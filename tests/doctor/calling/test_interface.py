@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise.nn as hw
+from headwise.doctor.calling import sizes
 from headwise.doctor.calling.interface import Interface, Spec, discover
 from headwise.errors import ArgumentError, DoctorError
 from tests.doctor.calling.callees import (
@@ -323,3 +324,24 @@ def test_habits_of_other_fields(make: Callable[[], nn.Module], takes: str, layou
     output = found.run(found.inputs()).output
     assert output.shape[:2] == (3, found.length or 5)
     assert all(m.works for m in found.masks)
+
+
+class OfPatches(nn.Module):
+    """Images of 12 x 12 in patches of 4 x 4, and a class token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 4, stride=4)
+        self.first, self.places = nn.Parameter(torch.randn(1, 1, 16)), nn.Parameter(torch.randn(1, 10, 16))
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.patches(images).flatten(2).mT
+        x = torch.cat([self.first.expand(len(x), -1, -1), x], 1) + self.places
+        return self.attention(x, x, x)[0][:, 0]
+
+
+def test_an_image_has_as_many_patches_as_there_are_positions() -> None:
+    assert sizes.image_sides(OfPatches())[0] == 12
+    interface = discover(OfPatches())
+    assert (interface.way.layout, interface.length) == ("BMSS", 144)

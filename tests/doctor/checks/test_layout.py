@@ -349,3 +349,40 @@ class SaidBatchFirst(SequenceFirst):
 def test_what_is_said_of_the_weights_is_not_said_of_the_inputs() -> None:
     assert "batch-mixing" not in [finding.name for finding in found("layout", seeded(SequenceFirst))]
     assert "batch-mixing" in [finding.name for finding in found("layout", seeded(SaidBatchFirst))]
+
+
+class LearnedLatents(nn.Module):
+    """x: [B, N, 16] -> [B, 6, 16]"""
+
+    axis, shared = -1, False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(6, 16))
+        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.q(self.latents.expand(len(x), -1, -1)), self.k(x), self.v(x)
+        q, k, v = (y.view(*y.shape[:2], 4, 4).transpose(1, 2) for y in (q, k, v))
+        weights = (q @ k.mT / 2).softmax(self.axis)
+        if self.shared:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return (weights @ v).transpose(1, 2).flatten(2)
+
+
+class LatentsShareKeys(LearnedLatents):
+    axis = -2
+
+
+class LatentsCompete(LatentsShareKeys):
+    """Slot attention (Locatello et al. 2020): keys are shared out among the slots, then a mean is taken."""
+
+    shared = True
+
+
+def test_a_softmax_over_learned_queries() -> None:
+    finding = one("layout", seeded(LatentsShareKeys))
+    assert (finding.name, finding.severity) == ("softmax-axis", "bug")
+    assert "the queries, which are learned" in finding.evidence
+    assert found("layout", seeded(LearnedLatents)) == []
+    assert found("layout", seeded(LatentsCompete)) == []

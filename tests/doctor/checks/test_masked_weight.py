@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import headwise
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 
 
@@ -57,3 +58,35 @@ def test_padding_that_keeps_a_weight(kind: type[nn.Module]) -> None:
 @pytest.mark.parametrize("kind", [Padded, Pool])
 def test_padding_that_is_hidden(kind: type[nn.Module]) -> None:
     assert found("masked_weight", seeded(kind)) == []
+
+
+class OfOneQuery(nn.Module):
+    """Bahdanau et al. 2015.
+
+    query: [B, 8]; keys: [B, T, 12]; mask: [B, T] float, 1 for valid positions, 0 for padding.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_query, self.of_keys, self.v = nn.Linear(8, 16), nn.Linear(12, 16), nn.Linear(16, 1)
+
+    def forward(self, query: Tensor, keys: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        energy = self.v(torch.tanh(self.of_query(query)[:, None] + self.of_keys(keys)))[..., 0]
+        weights = self.weigh(energy, mask)
+        return (weights[:, None] @ keys)[:, 0], weights
+
+    def weigh(self, energy: Tensor, mask: Tensor | None) -> Tensor:
+        return (energy if mask is None else energy.masked_fill(mask == 0, -torch.inf)).softmax(-1)
+
+
+class MasksItsWeights(OfOneQuery):
+    """query: [B, 8]; keys: [B, T, 12]; mask: [B, T] float, 1 for valid positions, 0 for padding."""
+
+    def weigh(self, energy: Tensor, mask: Tensor | None) -> Tensor:
+        return energy.softmax(-1) * (1 if mask is None else mask)
+
+
+def test_a_mask_after_the_softmax_of_one_query() -> None:
+    finding = one("masked_weight", seeded(MasksItsWeights))
+    assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
+    assert headwise.diagnose(seeded(OfOneQuery)).healthy

@@ -192,3 +192,30 @@ class QueriesForgotten(AlongTheColumns):
 def test_columns_of_one_token() -> None:
     assert found("unused_parameter", seeded(AlongTheColumns)) == []
     assert {x.name for x in found("unused_parameter", seeded(QueriesForgotten))} == {"unused-parameter"}
+
+
+class TwoAttentions(nn.Module):
+    """A decoder layer: x attends to itself, then to a memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.cross = Attention(), Attention()
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        x = x + self.own.attend(x, x, None)
+        return x + self.second().attend(x, memory, None)
+
+    def second(self) -> Attention:
+        return self.cross
+
+
+class TakesTheFirstTwice(TwoAttentions):
+    def second(self) -> Attention:
+        return self.own
+
+
+def test_a_part_that_its_holder_does_not_use_is_one_finding() -> None:
+    finding = one("unused_parameter", seeded(TakesTheFirstTwice))
+    assert (finding.name, finding.severity) == ("unused-parameter", "bug")
+    assert "of cross never get a gradient: forward does not use cross" in finding.evidence
+    assert found("unused_parameter", seeded(TwoAttentions)) == []
