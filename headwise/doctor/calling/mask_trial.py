@@ -93,7 +93,8 @@ class MaskTrial:
         """Whether it masks a memory that this way of calling leaves out."""
         if self.way.takes != "self":
             return False
-        memories = [x.name for x in self.trial.parameters if x.role == "memory"]
+        given = {name for _, name in self.way.slots}  # the one input may be called a memory: learned queries read it
+        memories = [x.name for x in self.trial.parameters if x.role == "memory" and x.name not in given]
         return any(names.about_memory(p.name) or p.name.startswith(f"{name}_") for name in memories)
 
     def _memory_is_optional(self) -> bool:

@@ -124,6 +124,8 @@ def _kept(step: Step, site: Site, number: int) -> int | None:
 def _again(first: Step, kept: int, sums: list[Step]) -> Step | None:
     """A later sum that takes the same tensor, where no later sum takes the first one."""
     x = first.arguments[kept]
+    if len(x) > 1 and torch.equal(x[0], x[1]):
+        return None  # the same for all examples: learned positions, which each layer adds again
     total = first.arguments[0] + first.arguments[1]
     later = [step for step in sums if step.order > first.order]
     if any(_same(y, total) for step in later for y in step.arguments):

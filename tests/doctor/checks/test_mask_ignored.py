@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import headwise
 from headwise.doctor.patient import NotChecked
 from tests.doctor.checks.specimens import Attention, Causal, Cross, found, one, seeded
 
@@ -172,3 +173,35 @@ class OwnCausalMask(Attention):
 
 def test_a_module_that_leaves_it_out() -> None:
     assert {x.severity for x in found("mask_ignored", seeded(OwnCausalMask))} == {"bug"}
+
+
+class DetrDecoder(nn.Module):
+    """memory_key_padding_mask: [B, K] bool, True = padding."""
+
+    passes_mask = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.norm = nn.Parameter(torch.randn(5, 16)), nn.LayerNorm(16)
+        self.layers = nn.ModuleList([nn.MultiheadAttention(16, 4, batch_first=True) for _ in range(4)])
+
+    def forward(self, memory: Tensor, memory_key_padding_mask: Tensor | None = None) -> Tensor:
+        places = self.places.expand(len(memory), -1, -1)
+        mask = memory_key_padding_mask if self.passes_mask else None
+        x = torch.zeros_like(places)
+        for own, cross in zip(self.layers[::2], self.layers[1::2], strict=True):
+            x = self.norm(x + own(x + places, x + places, x)[0])
+            x = self.norm(x + cross(x + places, memory, memory, key_padding_mask=mask)[0])
+        return x
+
+
+class DropsItsMask(DetrDecoder):
+    """memory_key_padding_mask: [B, K] bool, True = padding."""
+
+    passes_mask = False
+
+
+def test_learned_queries_that_read_a_memory() -> None:
+    """Its targets begin as 0, and each layer adds the same positions: neither is a mistake."""
+    assert headwise.diagnose(seeded(DetrDecoder)).healthy
+    assert [x.name for x in headwise.diagnose(seeded(DropsItsMask)).bugs] == ["mask-ignored"]
