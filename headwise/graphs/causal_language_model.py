@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from headwise.graphs.graph import Computation, Graph, Value
 from headwise.graphs.past import PAST, Past, Reading, pairs, values_of
@@ -50,10 +51,13 @@ def run_on(model: CausalLanguageModel, sessions: Sessions) -> Callable[..., Caus
     def make_steps(model: CausalLanguageModel, begun: Sequence[int]) -> CausalSteps:
         return CausalSteps(decoder, begun)
 
-    def forward(ids: Tensor, real: Tensor | None = None, *, at: Tensor | None = None) -> Tensor:
+    def forward(
+        ids: Tensor, real: Tensor | None = None, *, at: Tensor | None = None, labels: Tensor | None = None
+    ) -> Tensor:
         # Padding is on the right, where no token attends to it.
         logits = make_steps(model, ()).read(ids)
-        return logits if at is None else logits[at]
+        logits = logits if at is None else logits[at]
+        return logits if labels is None else cross_entropy(logits.float(), labels, reduction="sum")
 
     replace_methods(model, forward=forward)
     return make_steps

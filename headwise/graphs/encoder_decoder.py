@@ -11,6 +11,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from headwise.graphs.graph import Computation, Graph, Value
 from headwise.graphs.past import PAST, Past, Reading, pairs, values_of
@@ -78,11 +79,20 @@ def run_on(model: EncoderDecoder, sessions: Sessions) -> Callable[..., EncoderDe
         return EncoderDecoderSteps(encoder, decoder, source_ids, source_real)
 
     def forward(
-        source_ids: Tensor, target_ids: Tensor, source_real: Tensor | None = None, *, at: Tensor | None = None
+        source_ids: Tensor,
+        target_ids: Tensor,
+        source_real: Tensor | None = None,
+        *,
+        at: Tensor | None = None,
+        labels: Tensor | None = None,
+        label_smoothing: float = 0.0,
     ) -> Tensor:
         real = torch.ones_like(source_ids, dtype=torch.bool) if source_real is None else source_real
         logits = make_steps(model, source_ids, real).read(target_ids)
-        return logits if at is None else logits.flatten(0, 1)[at]
+        logits = logits if at is None else logits.flatten(0, 1)[at]
+        if labels is None:
+            return logits
+        return cross_entropy(logits.float(), labels, label_smoothing=label_smoothing, reduction="sum")
 
     replace_methods(model, forward=forward)
     return make_steps

@@ -41,6 +41,6 @@ class _Last(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Tensor:
         raise KernelRefused(
-            "headwise: this has no second derivatives, and a gradient of its gradients was asked for. In attention use "
-            'kernel="reference"; for a loss of `labels` ask for the logits'
+            "second derivatives: this kernel has none, and a gradient of its gradients was asked for. In attention use "
+            'kernel="reference"; in place of a loss by `labels` ask for the logits'
         )

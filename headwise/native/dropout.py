@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function
 
 from headwise.native.attend import DTYPES, watching
 from headwise.native.library import missing
@@ -23,23 +24,28 @@ def refuse(x: Tensor) -> str | None:
         return f"they have no {str(x.dtype).removeprefix('torch.')}"
     if torch.compiler.is_compiling():
         return "torch.compile has its own"
-    if torch._C._len_torch_function_stack():
-        return "a TorchFunctionMode would not see what they do"
     if (why := watching(x)) is not None:
         return f"{why} would not see what they do"
     return missing()
 
 
-def dropout(x: Tensor, probability: float) -> Tensor:
+def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
     """x / (1 - p) where a number is kept, else 0. It has derivatives of any order.
 
-    Which numbers are kept follows from torch's generator on the CPU, and not from the number of threads.
+    Which numbers are kept follows from torch's generator on the CPU, and not from the number of threads. A
+    TorchFunctionMode sees the call, by the name and the arguments of `torch.nn.functional.dropout`.
 
     Args:
         x: one that `refuse` does not refuse.
-        probability: p, with which a number is dropped: from 0 to 1.
+        p: the probability with which a number is dropped: from 0 to 1.
+        training: False = nothing is dropped.
     """
-    out: Tensor = _Dropout.apply(x, probability, int(torch.randint(2**62, (), device="cpu")))
+    if torch._C._len_torch_function_stack():
+        seen: Tensor = handle_torch_function(dropout, (x,), x, p, training)
+        return seen
+    if not training or p == 0:
+        return x
+    out: Tensor = _Dropout.apply(x, p, int(torch.randint(2**62, (), device="cpu")))
     return out
 
 

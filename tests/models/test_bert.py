@@ -211,7 +211,8 @@ class TestTraining:
         assert not torch.equal(bert.train()(IDS), bert(IDS))
         assert torch.equal(bert.eval()(IDS), bert(IDS))
 
-    def test_dropout_falls_where_transformers_has_it(self, tmp_path: Path) -> None:
+    def test_dropout_falls_where_transformers_has_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("headwise.native.dropout.refuse", lambda x: "torch is to draw the numbers")
         theirs = tiny_bert(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.0)
         theirs.save_pretrained(tmp_path)
         ours = Bert.from_pretrained(tmp_path).train()
