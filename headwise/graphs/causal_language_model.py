@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from headwise.graphs.graph import Computation, Graph, Value
 from headwise.graphs.past import PAST, Past, Reading, pairs, values_of
 from headwise.graphs.session import Session, Sessions, replace_methods
 from headwise.graphs.tokens import doubled, random_tokens
+from headwise.models.cross_entropy import summed_cross_entropy
 from headwise.models.language_model import CausalLanguageModel
 
 
@@ -57,7 +57,7 @@ def run_on(model: CausalLanguageModel, sessions: Sessions) -> Callable[..., Caus
         # Padding is on the right, where no token attends to it.
         logits = make_steps(model, ()).read(ids)
         logits = logits if at is None else logits[at]
-        return logits if labels is None else cross_entropy(logits.float(), labels, reduction="sum")
+        return logits if labels is None else summed_cross_entropy(logits, labels)
 
     replace_methods(model, forward=forward)
     return make_steps

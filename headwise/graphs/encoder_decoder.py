@@ -11,12 +11,12 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from headwise.graphs.graph import Computation, Graph, Value
 from headwise.graphs.past import PAST, Past, Reading, pairs, values_of
 from headwise.graphs.session import Session, Sessions, replace_methods
 from headwise.graphs.tokens import doubled, random_tokens
+from headwise.models.cross_entropy import summed_cross_entropy
 from headwise.models.encoder_decoder import EncoderDecoder
 from headwise.nn import DecoderLayer, MultiHeadAttention
 
@@ -92,7 +92,7 @@ def run_on(model: EncoderDecoder, sessions: Sessions) -> Callable[..., EncoderDe
         logits = logits if at is None else logits.flatten(0, 1)[at]
         if labels is None:
             return logits
-        return cross_entropy(logits.float(), labels, label_smoothing=label_smoothing, reduction="sum")
+        return summed_cross_entropy(logits, labels, label_smoothing=label_smoothing)
 
     replace_methods(model, forward=forward)
     return make_steps

@@ -19,10 +19,21 @@ from headwise.native.attend import watching
 ROWS = 256  # of logits at a time
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """The sum of -log softmax(h Wᵀ) at the labels: that of `torch.nn.functional.cross_entropy`. A float32 scalar.
+def summed_cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """The sum of -log softmax at the labels, a scalar: float32, or float64 of float64.
 
-    Under autocast the products are of its dtype; all sums are float32. float64 stays float64.
+    Args:
+        logits: [N, V].
+        labels, label_smoothing: as of `linear_cross_entropy`.
+    """
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return cross_entropy(logits, labels, label_smoothing=label_smoothing, reduction="sum")
+
+
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """`summed_cross_entropy` of the logits h Wᵀ, which on a CPU are never all in memory.
+
+    Under autocast the products are of its dtype; all sums are float32, or float64 of float64.
 
     Args:
         hidden: h [N, M].
@@ -30,10 +41,11 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, *, labe
         labels: int64 [N], from 0 to V - 1.
         label_smoothing: the probability that is spread evenly over all tokens.
     """
-    if hidden.device.type != "cpu" or torch.compiler.is_compiling() or watching(hidden, weight):
-        logits = linear(hidden, weight)
-        return cross_entropy(logits.float(), labels, label_smoothing=label_smoothing, reduction="sum")
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else hidden.dtype
+    # float16 wants a scaled loss before its gradients become float16.
+    in_pieces = hidden.device.type == "cpu" and dtype != torch.float16 and not torch.compiler.is_compiling()
+    if not in_pieces or watching(hidden, weight):
+        return summed_cross_entropy(linear(hidden, weight), labels, label_smoothing=label_smoothing)
     asked = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     total: Tensor = _LinearCrossEntropy.apply(hidden, weight, labels, label_smoothing, dtype, asked)
     return total

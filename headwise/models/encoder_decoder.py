@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import linear
 
 from headwise import masks
 from headwise.errors import ArgumentError
 from headwise.models.bert import Bert, BertConfig
 from headwise.models.copy_head import CopyHead, mixed
-from headwise.models.cross_entropy import linear_cross_entropy
+from headwise.models.cross_entropy import linear_cross_entropy, summed_cross_entropy
 from headwise.models.ids import check_ids
 from headwise.models.packed import forget
 from headwise.nn import Cache, Decoder, Encoder, MultiHeadAttention, options
@@ -208,8 +208,8 @@ class EncoderDecoder(nn.Module):
         if self.copy is None:
             weight = self.target_embedding.weight
             return linear_cross_entropy(hidden_BQM.flatten(0, 1)[at], weight, labels, label_smoothing=label_smoothing)
-        logits_NV = self.logits(hidden_BQM, memory_BKM, source_ids, source_real, at=at).float()
-        return cross_entropy(logits_NV, labels, label_smoothing=label_smoothing, reduction="sum")
+        logits_NV = self.logits(hidden_BQM, memory_BKM, source_ids, source_real, at=at)
+        return summed_cross_entropy(logits_NV, labels, label_smoothing=label_smoothing)
 
     def encode(self, source_ids: Tensor, source_real: Tensor | None = None) -> Tensor:
         """The output of the encoder, the memory [B, K, M] (or the dim of BERT). Arguments as in `forward`."""

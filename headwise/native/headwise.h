@@ -174,8 +174,8 @@ typedef struct {
     float *logits;                 /* [T, V], written; null: not asked for */
 } hw_decoder;
 
-/* y = x / (1 - dropout) where a number is kept, else 0. Which ones are kept follows from `seed` and
-   their places, so the same call on the gradient of y answers that of x. */
+/* y = x / (1 - dropout) where a number is kept, else 0. Which ones are kept follows from `seed` and their places, so the
+   same call on the gradient of y answers that of x. */
 typedef struct {
     int64_t size, dtype, threads, N; /* dtype: not HW_INT8 */
     double dropout;

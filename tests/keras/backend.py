@@ -27,11 +27,6 @@ def cases(names: Iterable[Any], *everywhere: Any) -> list[Any]:
     return [pytest.param(each, marks=pytest.mark.every_backend if each in everywhere else ()) for each in known]
 
 
-def slow_on(*backends: str) -> Any:
-    """A mark: what another backend shows as well takes long on these."""
-    return pytest.mark.slow if BACKEND in backends else lambda test: test
-
-
 def tensor(x: Any) -> Any:
     """A NumPy array, or a torch tensor, as a tensor of the backend; float64 becomes float32."""
     x = np.asarray(x)

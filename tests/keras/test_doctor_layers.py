@@ -18,7 +18,7 @@ import pytest
 import headwise
 from headwise.cli import main
 from headwise.keras import DecoderLayer
-from tests.keras.backend import BACKEND, slow_on
+from tests.keras.backend import BACKEND
 from tests.keras.layers import mistakes
 from tests.keras.layers.score import each, examined
 
@@ -142,7 +142,6 @@ def test_a_keras_layer_that_no_call_fits_is_not_examined() -> None:
 
 
 @pytest.mark.every_backend
-@slow_on("jax")
 def test_a_mask_that_keras_passes_itself_means_what_keras_means() -> None:
     """Without any documentation: `mask` of a layer with one input is Keras's own mask."""
 

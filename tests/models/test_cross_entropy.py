@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
 from headwise.errors import ArgumentError, KernelRefused
-from headwise.models.cross_entropy import ROWS, linear_cross_entropy
+from headwise.models.cross_entropy import ROWS, linear_cross_entropy, summed_cross_entropy
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
 
@@ -77,3 +77,21 @@ def test_labels_ask_a_language_model_for_the_loss_of_its_logits() -> None:
     torch.testing.assert_close(model(ids, at=at, labels=labels), expected)
     with pytest.raises(ArgumentError, match="labels: expected `at`"):
         model(ids, labels=labels)
+
+
+def test_what_is_kept_for_the_gradients_has_no_row_of_logits() -> None:
+    hidden, weight, labels = drawn(2 * ROWS)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(tuple(x.shape)) or x, lambda x: x):
+        linear_cross_entropy(hidden, weight, labels, label_smoothing=0.1)
+    assert sorted(kept) == sorted([tuple(hidden.shape), tuple(weight.shape)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_watched_and_half_precision_losses_are_those_of_the_logits(dtype: torch.dtype) -> None:
+    hidden, weight, labels = drawn(7, dtype)
+    expected = summed_cross_entropy(linear(hidden, weight), labels)
+    assert expected.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    with torch.utils.flop_counter.FlopCounterMode(display=False) as counted:
+        torch.testing.assert_close(linear_cross_entropy(hidden, weight, labels), expected)
+    assert counted.get_total_flops() == 2 * 7 * 8 * 30

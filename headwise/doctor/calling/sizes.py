@@ -100,7 +100,7 @@ def image_sides(module: nn.Module) -> list[int]:
     """Sides of the square images that a module may require: as stated, and of as many patches as a table has positions,
     with a class token or without.
     """
-    found = find(module, ["image_size", "img_size", "input_size"])
+    found = find(module, ["image_size", "img_size"])
     rows = [x.shape[-2] for x in (*module.buffers(), *module.parameters()) if not is_lazy(x) and x.ndim in (2, 3)]
     for layer in module.modules():
         if (

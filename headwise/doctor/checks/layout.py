@@ -23,6 +23,7 @@ from headwise.doctor.reading.site import Site
 
 FINDINGS = ("head-split", "softmax-axis", "weights-transposed", "batch-mixing")
 
+_QUERIES = ("the queries", "the learned queries")
 _WORDS = {"q": "queries", "k": "keys", "v": "values"}
 _SPLIT = "split the heads with .view(B, N, H, D).transpose(1, 2), so that positions and heads stay apart"
 
@@ -133,7 +134,7 @@ def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
     elif layout.other_examples or (layout.query_position and layout.key_position):
         over = "the batch"
     elif layout.repeated_keys == 1 and not layout.key_position and _counts_keys(patient):
-        over = "the queries, which are learned"
+        over = "the learned queries"
     else:
         return
     shape = list(site.softmax.scores.shape)
@@ -141,7 +142,7 @@ def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
     sums = float(site.softmax.weights.sum(site.softmax.dims).mean()) if site.softmax.dims else 1.0
     yield Finding(
         "softmax-axis",
-        patient.severity("softmax-axis: over the queries", "bug") if over.startswith("the queries") else "bug",
+        patient.severity("softmax-axis: over the queries", "bug") if over in _QUERIES else "bug",
         f"the softmax is taken over axis {dims} of scores {shape}, which is {over}; the keys are on another axis, so "
         "the weights of a query over its keys do not sum to 1",
         "take the softmax over the axis of the keys, softmax(dim=-1) for scores [B, H, Q, K]",

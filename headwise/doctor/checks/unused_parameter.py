@@ -149,9 +149,10 @@ def _unused(
     optional = not ran and not is_read and mentioned(holding, attribute)
     outside = left_out(probe.module, names[0])
     optional = optional and outside is None
-    listed = _listed([f"{name} {list(wanted[name].shape)}" for name in names])
     if len(names) > _FEW:
         listed = f"the {len(names)} parameters of {outside or holder}"
+    else:
+        listed = _listed([f"{name} {list(wanted[name].shape)}" for name in names])
     never = f"{listed} never get{'s' if len(names) == 1 else ''} a gradient"
     if ran:
         evidence = f"{never}: {holder} is computed, but its result is not used"

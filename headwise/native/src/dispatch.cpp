@@ -290,7 +290,7 @@ int64_t hw_decoder_step(const hw_decoder* call) {
 int64_t hw_dropout_of(const hw_dropout* given) {
     if (const int64_t code = given ? check(*given) : (int64_t)MISSING) return code;
     hw_dropout call = *given;
-    if (call.N < 1 << 16) call.threads = 1;
+    if (call.N < 1 << 16) call.threads = 1; // waking another takes longer
     return isas[used].dropout(&call);
 }
 

@@ -31,13 +31,6 @@ INLINE bool lay_out(const int64_t (&bytes)[N], void* (&places)[N]) {
     return true;
 }
 
-// Calls f(0) to f(n - 1), on threads if there are several.
-template <class F>
-INLINE void over(int64_t threads, int64_t n, F f) {
-    if (threads == 1) for (int64_t i = 0; i < n; i++) f(i);
-    else hw::on_threads(threads, n, [](void* f, int64_t i) { (*(F*)f)(i); }, &f);
-}
-
 // Rows of a padded number of floats as the left side of products by T.
 template <class T> struct Left {
     unit* data;

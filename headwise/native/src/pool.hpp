@@ -19,3 +19,14 @@ void use_threads_of(Parallel parallel);
 void *scratch(int slot, int64_t bytes);
 
 } // namespace hw
+
+namespace ISA { // a copy for each instruction set: f is compiled for it
+
+// Calls f(0) to f(n - 1), on threads if there are several.
+template <class F>
+static inline void over(int64_t threads, int64_t n, F f) {
+    if (threads == 1) for (int64_t i = 0; i < n; i++) f(i);
+    else hw::on_threads(threads, n, [](void* f, int64_t i) { (*(F*)f)(i); }, &f);
+}
+
+} // namespace ISA

@@ -14,8 +14,6 @@ constexpr float SLACK = 8.0f;         // a row's scores may be so far above its 
 constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.69314718055994531f;
 
 INLINE float bounded(float x) { return x > -200.0f ? x : -200.0f; } // below that 2^x is 0, and 0 times -inf would be NaN
-INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-INLINE int64_t up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
 
 struct Block {
     int64_t number, bits; // bits: where, or -1 for none

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from headwise.errors import ArgumentError, brief
 from headwise.graphs import masked_language_model
@@ -20,6 +19,7 @@ from headwise.graphs.session import Sessions
 from headwise.models import Bert, BertConfig
 from headwise.models.bert_checkpoint import save_checkpoint
 from headwise.models.checkpoint import resolve
+from headwise.models.cross_entropy import summed_cross_entropy
 from headwise.models.language_model import MaskedLanguageModel
 from headwise.records import Seen
 from headwise.tasks.columns import Column
@@ -129,7 +129,7 @@ class Masked:
         else:
             hidden, seen = self._drawn(ids, real)
             logits_NV, tokens_N = model(seen, real, at=hidden), ids[hidden]
-        return cross_entropy(logits_NV.float(), tokens_N, reduction="sum"), len(tokens_N)
+        return summed_cross_entropy(logits_NV, tokens_N), len(tokens_N)
 
     def predict(self, model: MaskedLanguageModel, texts: Sequence[str]) -> list[dict[str, Any]]:
         """Each text with every [MASK] filled, how likely that is, and what else may stand there."""

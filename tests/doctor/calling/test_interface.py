@@ -342,6 +342,9 @@ class OfPatches(nn.Module):
 
 
 def test_an_image_has_as_many_patches_as_there_are_positions() -> None:
-    assert sizes.image_sides(OfPatches())[0] == 12
+    module = OfPatches()
+    assert sizes.image_sides(module)[0] == 12
+    module.image_size = 20  # what is stated comes first
+    assert sizes.image_sides(module)[:2] == [20, 12]
     interface = discover(OfPatches())
     assert (interface.way.layout, interface.length) == ("BMSS", 144)

@@ -383,6 +383,6 @@ class LatentsCompete(LatentsShareKeys):
 def test_a_softmax_over_learned_queries() -> None:
     finding = one("layout", seeded(LatentsShareKeys))
     assert (finding.name, finding.severity) == ("softmax-axis", "bug")
-    assert "the queries, which are learned" in finding.evidence
+    assert "which is the learned queries" in finding.evidence
     assert found("layout", seeded(LearnedLatents)) == []
     assert found("layout", seeded(LatentsCompete)) == []
