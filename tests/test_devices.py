@@ -252,7 +252,7 @@ def test_the_doctor_examines_a_copy_on_the_cpu(device: str) -> None:
 def test_a_task_trains_and_predicts(device: str, tmp_path: Path) -> None:
     words = ("good", "bad")
     rows = {"sentence": [f"a {word} film {row}" for row in range(16) for word in words], "label": [*words] * 16}
-    small = {"model": "scratch", "dim": 16, "heads": 2, "vocab_size": 100, "epochs": 4, "lr": 2e-2}
+    small = {"model": "scratch", "dim": 16, "heads": 2, "vocab_size": 100, "epochs": 10, "lr": 2e-2}
     kind = {"cpu": "cpu", "cuda": "gpu"}[device]
     task = tasks.Classify.fit(rows, text="sentence", out=tmp_path, accelerator=kind, monitor_every=4, **small)
     assert [row["label"] for row in task.predict(rows)[:4]] == ["good", "bad"] * 2
