@@ -215,6 +215,9 @@ def _entries() -> Iterable[Entry]:
     yield Entry("causal-unasked", "bug", "A module that should see all positions is causal")
     yield Entry("weights-wrong", "bug", "The returned weights are not those that were used")
     yield Entry("weights-misaligned", "bug", "The weights are multiplied with the values of other keys")
+    yield Entry("scores-misaligned", "bug", "A term of other tokens is added to the scores", None, ("espnet #2684",))
+    yield Entry("tokens-unread", "bug", "Tokens behind some position are not read", None, ("transformers #36477",))
+    yield Entry("result-discarded", "bug", "A result is computed and thrown away", None, ("flamingo-pytorch #10",))
     yield Entry("residual-dropped", "bug", "A residual is not added, or not passed on")
     yield Entry("projection-zero", "bug", "A projection is 0 for every input")
     yield Entry("head-idle", "bug", "The weights of a head are not used")
@@ -264,8 +267,10 @@ _REPOSITORIES = {
     "ai-toolkit": "ostris/ai-toolkit",
     "axolotl": "axolotl-ai-cloud/axolotl",
     "diffusers": "huggingface/diffusers",
+    "espnet": "espnet/espnet",
     "fairseq": "facebookresearch/fairseq",
     "fastNLP": "fastnlp/fastNLP",
+    "flamingo-pytorch": "lucidrains/flamingo-pytorch",
     "flash-attention": "Dao-AILab/flash-attention",
     "flashinfer": "flashinfer-ai/flashinfer",
     "keras-hub": "keras-team/keras-hub",

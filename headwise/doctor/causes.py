@@ -72,6 +72,7 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "token-split": _LEAKS,
     "softmax-split": _names("causal-leak masked-nan-leaks unused-parameter wrong-variant"),
     "weights-misaligned": _LEAKS - {"cache-mismatch"},
+    "scores-misaligned": _LEAKS - {"cache-mismatch"},
     "softmax-half": _names("softmax-unstable"),
     "gradient-blocked": _names("gradient-wrong unused-parameter"),
     "argument-order": _names("sizes-fixed wrong-variant"),

@@ -80,6 +80,8 @@ def diagnose(
             assert looked_at is not None
             clock.kind = type(looked_at)
             patient = Patient(looked_at, spec=spec, example=call, make=make)
+            for check in checks.SOURCE.values():
+                causes += _made(check.check, patient)[0]
             _ = patient.interface
             for name, check in (checks.READ | checks.PROBED).items():
                 found, reason = _made(check.check, patient)

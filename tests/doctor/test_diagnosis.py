@@ -225,7 +225,7 @@ def test_own_sources_come_before_the_catalogues() -> None:
 
 def test_every_check_is_listed() -> None:
     folder = Path(checks.__file__).parent
-    assert set(checks.READ | checks.PROBED) == {p.stem for p in folder.glob("*.py")} - {"__init__"}
+    assert set(checks.SOURCE | checks.READ | checks.PROBED) == {p.stem for p in folder.glob("*.py")} - {"__init__"}
 
 
 @pytest.mark.parametrize("name", checks.READ)

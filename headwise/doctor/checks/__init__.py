@@ -26,6 +26,8 @@ def _load(names: str) -> dict[str, Check]:
     return {name: cast(Check, importlib.import_module(f"headwise.doctor.checks.{name}")) for name in names.split()}
 
 
+# SOURCE checks read the code alone, also where no call is found.
+SOURCE = _load("result_discarded")
 # READ checks examine the traced operations and find causes; PROBED checks examine behaviour and may find symptoms only.
 READ = _load("""
 layout head_merge heads_alike
@@ -34,11 +36,11 @@ wrong_scale bias_scaled settings_unused
 rope rope_parts rope_precision alibi
 norm_axis norm_swapped causal_unasked
 mask_cells mask_infinite built_in_mask layer_windows window_sides inner_padding
-softmax_split weights_misaligned weights_sum residual dropout_misplaced softmax_precision
+softmax_split scores_misaligned weights_misaligned weights_sum residual dropout_misplaced softmax_precision
 """)
 PROBED = _load("""
 output_shape determinism state_kept train_eval paths_differ input_modified noncontiguous
-batch_mixing token_split output_misplaced sizes
+batch_mixing token_split tokens_unread output_misplaced sizes
 mask_claims edges mask_ignored masked_weight mask_broadcast pad_tokens ids_mask mask_fill
 causal_leak empty_row masked_nan
 half example_half unused_parameter idle_part gradient_blocked state_dict

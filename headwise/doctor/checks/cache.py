@@ -22,7 +22,7 @@ from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.decoding import Session, Steps, sessions
 from headwise.doctor.probing.probe import REACHED, ROUNDING, awake, gap, sentence
 
-FINDINGS = ("cache-mismatch", "causal-corner")
+FINDINGS = ("cache-mismatch", "causal-corner", "causal-leak")
 
 _LENGTH, _SHORT, _PROMPT = 24, 6, 3  # long enough to exceed small tables; short if the long one does not run
 
@@ -166,8 +166,19 @@ def _chunks(session: Session, whole: Tensor, sure: bool) -> Iterator[Finding]:
         except Exception:  # it takes single tokens only, or fewer at once, and raises otherwise
             return
         change = gap(whole[:, first:last], found)
+        unless = "" if sure else " (no mask was passed)"
+        if change > ROUNDING and _sees_ahead(session, [0, *ends], last):
+            yield Finding(
+                "causal-leak",
+                "bug" if sure else "risk",
+                f"with its cache, {last - first} tokens at once after {first} cached ones attend to one another in "
+                f"both directions: the last of them changes the outputs of those before it{unless}",
+                "mask the new tokens among themselves: query i attends to keys up to i + K - Q, also where a cache is "
+                "passed",
+                numbers={"change": change},
+            )
+            return
         if change > ROUNDING and first:
-            unless = "" if sure else " (no mask was passed)"
             yield Finding(
                 "causal-corner" if first == ends[0] else "cache-mismatch",
                 "bug" if sure else "risk",
@@ -177,3 +188,20 @@ def _chunks(session: Session, whole: Tensor, sure: bool) -> Iterator[Finding]:
                 numbers={"change": change},
             )
             return
+
+
+def _sees_ahead(session: Session, ends: list[int], last: int) -> bool:
+    """Whether, of the tokens that end before `last`, the last changes the outputs of those fed together with it."""
+    whole = session.steps.x
+    changed = whole.clone()
+    changed[:, last - 1] = changed[:, last - 1].flip(-1) + 1
+
+    def chunk(x: Tensor) -> Tensor:
+        fresh = session.anew()
+        fresh.steps.x = x
+        return [fresh.feed(a, b) for a, b in itertools.pairwise(ends) if b <= last][-1]
+
+    try:
+        return gap(chunk(whole)[:, :-1], chunk(changed)[:, :-1]) > REACHED
+    finally:
+        session.steps.x = whole

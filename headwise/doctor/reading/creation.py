@@ -25,7 +25,7 @@ def owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     return found, attribute
 
 
-def _functions(module: nn.Module) -> Iterator[tuple[str, int, ast.FunctionDef]]:
+def functions(module: nn.Module) -> Iterator[tuple[str, int, ast.FunctionDef]]:
     """File, first line and syntax tree of every method of its class and base classes."""
     for kind in type(module).__mro__:
         if kind in (nn.Module, object):
@@ -46,7 +46,7 @@ def mentioned(module: nn.Module, attribute: str) -> bool:
     """Whether a method other than initialisation uses it; True if the source cannot be read."""
     found = False
     replaced: set[str] = set()
-    for _, _, function in _functions(module):
+    for _, _, function in functions(module):
         found = True
         if function.name in replaced or "init" in function.name or "reset" in function.name:
             continue
@@ -74,7 +74,7 @@ def left_out(module: nn.Module, name: str) -> str | None:
 
 def uses(module: nn.Module, attribute: str) -> bool:
     """Whether forward reads an attribute of the module in every call."""
-    for _, _, function in _functions(module):
+    for _, _, function in functions(module):
         if function.name == "forward":
             mentioned = any(isinstance(x, ast.Attribute) and x.attr == attribute for x in ast.walk(function))
             return mentioned and not _under_conditions(function, attribute)
@@ -83,7 +83,7 @@ def uses(module: nn.Module, attribute: str) -> bool:
 
 def by_setting(module: nn.Module, argument: str) -> bool:
     """Whether forward uses an argument, or what it is unpacked to, only under conditions on the module's settings."""
-    for _, _, function in _functions(module):
+    for _, _, function in functions(module):
         if function.name == "forward":
             unpacked = [x for x in ast.walk(function) if isinstance(x, ast.Assign) and _reads(x.value, {argument})]
             names = {argument, *(x.id for each in unpacked for t in each.targets for x in ast.walk(t) if _is_name(x))}
@@ -136,7 +136,7 @@ def _by_option(function: ast.FunctionDef, attribute: str) -> bool:
 def origin(module: nn.Module, name: str) -> Where | None:
     """The line of the constructor that creates it."""
     holder, attribute = owner(module, name)
-    for file, first, function in _functions(holder):
+    for file, first, function in functions(holder):
         for node in ast.walk(function):
             if not isinstance(node, (ast.Assign, ast.AnnAssign)):
                 continue

@@ -98,7 +98,12 @@ class Step:
     noise: bool
     arguments: tuple[Any, ...]
     names: frozenset[str] = frozenset()  # of the parameters that the other operands come from
-    latest: tuple[int, ...] = ()  # of a sum of two tensors, not in place: the last seed that each of them comes from
+    terms: tuple[Marks, ...] = ()  # of a sum of two tensors, not in place: their marks
+
+    @property
+    def latest(self) -> tuple[int, ...]:
+        """The last seed that each term of a sum comes from; -1 if there is none."""
+        return tuple(max(x.seeds(), default=-1) for x in self.terms)
 
 
 def pair_tokens(seed: Seed, sources: Tensor) -> tuple[Tensor, Tensor]:

@@ -88,10 +88,11 @@ class Ledger:
         *,
         noise: bool = False,
         names: frozenset[str] = frozenset(),
-        latest: tuple[int, ...] = (),
+        terms: Sequence[Marks] = (),
     ) -> None:
         """Record an elementwise step on numbers with these marks."""
         arguments = tuple(x.detach().clone() if isinstance(x, Tensor) and x.numel() < 1 << 20 else x for x in args)
+        kept = tuple(x.like(x.token.clone(), x.source.clone()) for x in terms)
         self.trace.steps.append(
-            Step(name, found.source.clone(), running_line(), self.order, noise, arguments, names, latest)
+            Step(name, found.source.clone(), running_line(), self.order, noise, arguments, names, kept)
         )

@@ -68,6 +68,10 @@ class Marks:
     exponential: int | None = None  # which exponential it is
     shift: Tensor | None = None  # what was just subtracted from whole rows, such as a maximum
 
+    def seeds(self) -> list[int]:
+        """The numbers of the seeds that its elements come from."""
+        return [int(number) for number in seed_of(self.source).unique() if number >= 0]
+
     def move(self, change: Callable[[Tensor], Tensor]) -> Marks:
         return Marks(change(self.token), change(self.source), self.live, self.names, self.noise, self.factor)
 

@@ -140,8 +140,7 @@ class Tracing(TorchDispatchMode):
             noise = any(p.noise for p in parts) or name == "native_dropout"
             names = frozenset[str]().union(*(p.names for p in parts if not p.live))
             summed = name == "add" and not in_place and len(operands) == len(args) == 2
-            latest = tuple(max(_seeds(p), default=-1) for p in parts) if summed else ()
-            self.ledger.step(name, found, args, noise=noise, names=names, latest=latest)
+            self.ledger.step(name, found, args, noise=noise, names=names, terms=parts if summed else ())
         if in_place and isinstance(args[0], Tensor):
             old = self.ledger.marks_of(args[0])
             old.token.copy_(found.token)
@@ -168,7 +167,7 @@ class Tracing(TorchDispatchMode):
         numbers = marks.seed_of(alive[0][1].source).unique() if len(alive) == 1 else torch.tensor([])
         if len(numbers) != 1 or numbers[0] < 0 or not rest or not all(part.names for part in rest):
             return
-        if any(self.ledger.trace.seed(int(n)).kind == "projection" for part in rest for n in _seeds(part)):
+        if any(self.ledger.trace.seed(int(n)).kind == "projection" for part in rest for n in part.seeds()):
             return  # an embedding, of positions
         (x, part), seed = alive[0], self.ledger.trace.seed(int(numbers[0]))
         at = marks.element_of(part.source).flatten()
@@ -252,10 +251,6 @@ _RANDOM = "bernoulli uniform normal rand rand_like randn randn_like"
 _MOVING, _HANDING_ON, _MULTIPLYING, _NOTING, _SINGLY, _DICE = (
     frozenset(names.split()) for names in (_MOVES, _AS_ITS_INPUT, _PRODUCTS, _NOTED, _SINGLE, _RANDOM)
 )
-
-
-def _seeds(part: Marks) -> list[int]:
-    return [int(number) for number in marks.seed_of(part.source).unique() if number >= 0]
 
 
 def _shift(name: str, args: Sequence[Any], parts: Sequence[Marks], out: Tensor) -> Tensor | None:

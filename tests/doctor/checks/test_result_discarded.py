@@ -1,0 +1,76 @@
+"""Statements that compute a tensor and do not use it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import headwise
+from tests.doctor.checks.specimens import Attention, found, one, seeded
+from tests.doctor.checks.styles import Plain, assert_at
+
+
+class MaskDiscarded(Plain):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = super().score(q, k)
+        scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1) == 1, -torch.inf)
+        return scores
+
+
+class DropoutDiscarded(Plain):
+    def merge(self, x: Tensor) -> Tensor:
+        F.dropout(x, 0.1, self.training)
+        return super().merge(x)
+
+
+class InPlace(Plain):
+    """With `_`, with `inplace` and with `out`, the old tensor changes; other objects have methods of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[int] = set()
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = super().score(q, k)
+        scores.masked_fill_(torch.ones(scores.shape[-2:]).triu(1) == 1, -1e4)
+        F.dropout(scores, 0.0, inplace=True)
+        torch.mul(scores, 1.0, out=torch.empty(()))
+        self.seen.add(len(scores))
+        return scores
+
+
+class NoCall(nn.Module):
+    """It cannot be called by trial, and its code can be read."""
+
+    def forward(self, x: Tensor, table: dict[str, Tensor]) -> Tensor:
+        weights = (x @ table["keys"]).softmax(-1)
+        weights.masked_fill(table["mask"], 0.0)
+        return weights @ table["values"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "fix"),
+    [
+        (MaskDiscarded, "scores.masked_fill(", "scores = scores.masked_fill("),
+        (DropoutDiscarded, "F.dropout(x, 0.1, self.training)", "x = F.dropout(x, 0.1, self.training)"),
+    ],
+)
+def test_what_is_thrown_away(kind: type[nn.Module], line: str, fix: str) -> None:
+    finding = one("result_discarded", seeded(kind))
+    assert (finding.name, finding.severity) == ("result-discarded", "bug")
+    assert fix in finding.fix
+    assert_at(finding, kind, line)
+
+
+@pytest.mark.parametrize("kind", [Attention, InPlace])
+def test_a_healthy_one(kind: type[nn.Module]) -> None:
+    assert found("result_discarded", seeded(kind)) == []
+
+
+def test_code_is_read_where_no_call_is_found() -> None:
+    diagnosis = headwise.diagnose(NoCall())
+    assert [x.name for x in diagnosis.bugs] == ["result-discarded"]
+    assert diagnosis.not_examined.startswith("NoCall.forward(x, table)")
+    assert not diagnosis.healthy
