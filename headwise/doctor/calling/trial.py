@@ -306,6 +306,8 @@ class Trial:
                 got = self.attempt(way, 1 if layout == "NM" else batch, *lengths[which_length])
                 if not isinstance(got, str) and layout in ("BHND", "BNHD") and self._is_a_map(way, batch):
                     continue
+                if not isinstance(got, str) and layout == "NM" and self._apart(got[0]):
+                    continue
                 if not isinstance(got, str):
                     masked = any(p.role in ("mask", "padding") for p in needed)
                     if not masked or got[0].whole(got[1].raw):
@@ -322,6 +324,14 @@ class Trial:
         projects = any(isinstance(part, (nn.Linear, nn.Conv2d)) for part in self.module.modules())
         wider = dataclasses.replace(way, heads=way.heads * 2, widths=tuple(2 * w for w in way.widths))  # type: ignore[arg-type]
         return projects and not isinstance(self.attempt(wider, batch, QUERIES, QUERIES), str)
+
+    def _apart(self, way: Way) -> bool:
+        """Whether no row of [length, width] reaches the output of another: rows are examples then, and no tokens."""
+        inputs = self.inputs(way, *self.sizes(way))
+        x = inputs.query.clone()
+        x[:, 0] = noise(x.shape[-1], seed=5, dtype=x.dtype, device=x.device)
+        before, after = (self.run(way, given).output for given in (inputs, dataclasses.replace(inputs, query=x)))
+        return way.takes == "self" and not bool((after - before)[:, 1:].any())
 
     def lengths(self, which: str, own: bool) -> list[tuple[int, int]]:
         """Numbers of queries and keys to try."""

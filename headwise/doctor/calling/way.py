@@ -229,7 +229,7 @@ def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
     if x.ndim > 4 and x.shape[:2] == (batch, length):
         return x.flatten(2)
     if x.ndim == 2 and x.shape[0] == batch:
-        return x[:, None]
+        return x[..., None] if x.shape[1] == length != at.width else x[:, None]  # a number a token; pooled
     return None
 
 

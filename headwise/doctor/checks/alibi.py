@@ -67,7 +67,7 @@ def _slopes(site: Site, twin: Site) -> Tensor | None:
     for head in range(bias.shape[1]):
         cells = bias[:, head].isfinite() & (torch.arange(n)[:, None] >= torch.arange(n))
         b, d = bias[:, head][cells], distance.expand(cells.shape)[cells]
-        if b.numel() < 3 or float(b.abs().max()) < 1e-6:
+        if len(d.unique()) < 4 or float(b.abs().max()) < 1e-6:  # any numbers at 0 and 1 lie on a line
             return None
         slope = -(b @ d) / (d @ d)
         if float((b + slope * d).abs().max()) > 1e-3 * float(b.abs().max()):

@@ -90,8 +90,17 @@ def _on_other_paths(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> It
             return
 
 
+_FROM_THE_END = re.compile(
+    r"\b(counted|count|numbered|number|measured|relative|distance)\b[^.]{0,40}\b(from|to) the (end|last|latest|newest|most recent)"
+    r"|\bcounted? (back(wards?)?|in reverse)\b",
+    re.IGNORECASE,
+)
+
+
 def _by_length(probe: Probe, inputs: Inputs, said: str, options: dict[str, Any]) -> Iterator[Finding]:
     """The tokens that follow do not reach an earlier row, but their number may: a prompt that is split off the end."""
+    if _FROM_THE_END.search(claims.text_of(probe.module)):
+        return  # as it is meant
     whole = probe.output(inputs, **options)
     for n in range(2, _LENGTH):
         part = inputs.each(operator.itemgetter((slice(None), slice(n))))

@@ -52,6 +52,8 @@ def _merged(anatomy: Anatomy, site: Site) -> Iterator[Finding]:
             return
     if out is None or len(anatomy.sites) > 1 or out.token.ndim != 3:
         return
+    if out.token.shape[:2] != anatomy.inputs.query.shape[:2]:  # one number a token, for example
+        return
     expected = marks.token(0, out.token.shape[:2])[..., None].expand(out.token.shape)
     known = out.token >= 0
     wrong = known & (out.token != expected) & (marks.input_of(out.token) == 0)

@@ -43,6 +43,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     if len(patient.see().sites) != 1:
         yield from _of_several(patient, has)
         return
+    if not bool((patient.see().sites[0].attended(patient.see().inputs.key_length)[-1, :2] > 0).all()):
+        raise NotApplicable("its last token does not attend to the first two")
     if _alike(patient):
         raise NotApplicable("the positions that it is given are the same for the first two tokens")
     probe = Probe(patient)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from headwise.doctor.calling.way import MAPS
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.reading import marks
@@ -23,6 +24,8 @@ FINDINGS = ("scores-misaligned",)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
+    if patient.interface.way.layout in MAPS:
+        raise NotApplicable("its tokens may be pairs, and a term that of the pair of two keys")
     compared = False
     for site in patient.see().sites:
         if site.grid is None:

@@ -30,7 +30,7 @@ def about_memory(interface: Interface, name: str) -> bool | None:
     name of the input that it begins with, or else by its words.
     """
     for role, slot in interface.way.slots:
-        if len(slot) > 1 and name.startswith(f"{slot}_"):
+        if name == f"{slot}_mask" or (len(slot) > 1 and name.startswith(f"{slot}_")):
             return role != "query" if interface.takes != "self" else None
     if re.search(r"(^|_)(q|query|queries)(_|$)", names.simple(name)):
         return False

@@ -1,17 +1,19 @@
 """Which parameters a gradient reaches, and which numbers of each.
 
-It is tried without masks, with them, in train mode with dropout disabled, and with every flag.
+It is tried without masks, with them, with the codes of a mask, in train mode with dropout disabled, and with every flag.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from headwise.doctor.calling.claims import text_of
 from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.masking import hiding
 from headwise.doctor.probing.probe import Probe, gap, quiet, weighting
@@ -140,6 +142,17 @@ def _calls(probe: Probe, inputs: Inputs) -> Iterator[tuple[bool, dict[str, Any]]
         yield False, mask
     for flag, value in probe.interface.flags.items():
         yield False, {"given": {flag: not value}}
+    yield from ((False, {"given": given}) for given in _coded(probe, inputs))
+
+
+def _coded(probe: Probe, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
+    """Masks of keys with the other numbers that the code compares them with, such as 2 for global attention."""
+    for mask in probe.interface.masks:
+        for code in set(re.findall(rf"\b{re.escape(mask.parameter)}\s*==\s*([2-9])\b", text_of(probe.module))):
+            if mask.what == "keys":
+                value = torch.ones(len(inputs.query), inputs.key_length, dtype=torch.int64)
+                value[:, ::2] = int(code)
+                yield {mask.parameter: value}
 
 
 def _floats(raw: Any) -> Iterator[Tensor]:
