@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.way import tensors_in
+from headwise.doctor.checks.left_padding import promised
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.masking import hide, left_padding
 from headwise.doctor.probing.probe import Probe, quiet
 
 FINDINGS = ("empty-row-nan",)
+_LEFT = "example 1 begins with two tokens of padding"
 _FIX = (
     "set such rows to 0: mask with torch.finfo(dtype).min and zero the row, or use "
     "softmax(...).masked_fill(~mask.any(-1, keepdim=True), 0); or make sure that every query has an allowed key"
@@ -35,7 +37,9 @@ def check(patient: Patient) -> Iterator[Finding]:
     if inputs.query.shape[1] < 3:
         raise NotApplicable("it takes fewer than three queries")
     made = False
-    for what, own, empty, ordinary in _ways(inputs):
+    left = promised(patient)
+    ways = list(_ways(inputs))
+    for what, own, empty, ordinary in [*ways[-2:], *ways[:-2]] if left else ways:
         usual = probe.attempt(inputs, **ordinary)
         if isinstance(usual, Exception) or not usual.isfinite().all():
             continue  # the mask cannot be passed this way, or the call fails for another reason
@@ -55,8 +59,9 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
         spoilt = _spoilt(probe, inputs, own, empty)
         gradient = f"; a loss that leaves it out still gives {spoilt} parameters NaN gradients" if spoilt else ""
-        evidence = f"{what}, and its output is NaN or infinite{gradient}"
-        yield Finding("empty-row-nan", "risk", evidence, _FIX, numbers={**numbers, "parameters": spoilt})
+        meant = f', and it is meant for such input: "{left}"' if left and what.startswith(_LEFT) else ""
+        evidence = f"{what}, and its output is NaN or infinite{gradient}{meant}"
+        yield Finding("empty-row-nan", "bug" if meant else "risk", evidence, _FIX, numbers={**numbers, "parameters": spoilt})
         return
     if not made:
         raise NotApplicable("it takes no mask")
@@ -102,7 +107,7 @@ def _ways(inputs: Inputs) -> Iterator[tuple[str, Tensor, dict[str, Any], dict[st
     if inputs.key is None or inputs.key.shape[1] == inputs.query.shape[1]:
         left, causal = left_padding(inputs), torch.ones_like(one).tril()
         own = (~left) & (torch.arange(left.shape[0])[:, None] == 1)
-        what = "example 1 begins with two tokens of padding, which have no allowed key in causal attention"
+        what = f"{_LEFT}, which have no allowed key in causal attention"
         yield what, own, {"padding": left}, {"padding": one[:, 0]}
         yield what, own, {"padding": left, "allowed": causal}, {"padding": one.any(1), "allowed": causal}
 

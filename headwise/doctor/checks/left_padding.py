@@ -24,7 +24,7 @@ FINDINGS = ("left-padding",)
 
 _REAL, _PADDING = 5, 2
 _LEFT = re.compile(
-    r"\bpad\w*[^.]*\b(left|(either|both|any) sides?)\b|\bleft\b[\w -]*\bpad"
+    r"\b(zeros?|pad\w*)[^.]*\b(left|(either|both|any) sides?)\b|\bleft\b[\w -]*\bpad"
     r"|\bprompts?\b[^.]*\bpadd|\bpadd\w*[^.]*\bprompts?\b",
     re.IGNORECASE,
 )
@@ -48,7 +48,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if changes["right"] > ROUNDING:
         raise NotChecked("padding on the right already changes the result: its mask does not hide keys")
     if changes["left"] > ROUNDING:
-        promised = _promised(patient)
+        promised = promised(patient)
         if changes["left"] < float("inf"):
             so = f"change the outputs of these by up to {changes['left']:.2g} of their size"
             why = "Its positions count padding"
@@ -64,7 +64,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def _promised(patient: Patient) -> str:
+def promised(patient: Patient) -> str:
     """Where its text speaks of padding on the left, or of padded prompts, which generation continues at their end."""
     if not patient.reports("left-padding: promised"):
         return ""

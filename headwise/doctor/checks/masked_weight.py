@@ -59,16 +59,15 @@ def _counts(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> It
 
 
 def _read(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> Iterator[Finding]:
-    """Whether pooled rows, or that of the one query, change with what a token says that is padding: by its length, or
-    by the stated polarity.
-    """
-    of_one_query = probe.crosses and inputs.query.shape[1] == 1
-    if hidden.shape[1] == inputs.query.shape[1] and not of_one_query:
-        return
+    """Whether other rows change with what a token says that is padding: by its length, or by the stated polarity."""
     last = inputs.key_length - 1
     after = probe.attempt(moved(inputs, slice(None), last), given=given(probe.interface, mask, inputs, last))
-    if isinstance(after, Tensor) and gap(hidden, after) > ROUNDING:
-        change = gap(hidden, after)
+    if not isinstance(after, Tensor):
+        return
+    if not probe.crosses and hidden.shape[1] == inputs.query.shape[1]:
+        hidden, after = hidden[:, :last], after[:, :last]  # without the row of the token itself
+    change = gap(hidden, after)
+    if change > ROUNDING:
         yield _finding(
             f"`{mask.parameter}` says that the last token is padding, and other numbers in it change the output by "
             f"{change:.2g} of its size",

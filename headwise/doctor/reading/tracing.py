@@ -71,7 +71,7 @@ class Tracing(TorchDispatchMode):
             )
         elif plain in _MOVING:
             self._move(func, plain, args, kwargs, out)
-        elif plain in ("copy", "index_put") and in_place:
+        elif plain in ("copy", "index_put", "index_copy") and in_place:
             self._assign(func, plain, args)
         elif plain in ("fill", "zero") and in_place:
             self.ledger.step(plain, self.ledger.marks_of(args[0]), args)
@@ -204,7 +204,7 @@ class Tracing(TorchDispatchMode):
 
     def _assign(self, func: Any, name: str, args: Any) -> None:
         target = self.ledger.marks_of(args[0])
-        value = args[1] if name == "copy" else args[2]
+        value = args[{"copy": 1, "index_put": 2, "index_copy": 3}[name]]
         given = self.ledger.marks_of(value)
         if name == "index_put":
             self.ledger.step(name, target, args)
@@ -215,7 +215,7 @@ class Tracing(TorchDispatchMode):
             if name == "copy":
                 to.copy_(of.expand(to.shape))
             else:
-                func(to, args[1], of)
+                func(to, *args[1 : 3 if name == "index_copy" else 2], of)
 
 
 def _reduced(name: str, args: Sequence[Any]) -> Sequence[int]:
