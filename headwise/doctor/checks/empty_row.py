@@ -38,8 +38,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("it takes fewer than three queries")
     made = False
     left = promised(patient)
-    ways = list(_ways(inputs))
-    for what, own, empty, ordinary in [*ways[-2:], *ways[:-2]] if left else ways:
+    for what, own, empty, ordinary in sorted(_ways(inputs), key=lambda way: bool(left) > way[0].startswith(_LEFT)):
         usual = probe.attempt(inputs, **ordinary)
         if isinstance(usual, Exception) or not usual.isfinite().all():
             continue  # the mask cannot be passed this way, or the call fails for another reason
@@ -61,7 +60,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         gradient = f"; a loss that leaves it out still gives {spoilt} parameters NaN gradients" if spoilt else ""
         meant = f', and it is meant for such input: "{left}"' if left and what.startswith(_LEFT) else ""
         evidence = f"{what}, and its output is NaN or infinite{gradient}{meant}"
-        yield Finding("empty-row-nan", "bug" if meant else "risk", evidence, _FIX, numbers={**numbers, "parameters": spoilt})
+        yield Finding(
+            "empty-row-nan", "bug" if meant else "risk", evidence, _FIX, numbers={**numbers, "parameters": spoilt}
+        )
         return
     if not made:
         raise NotApplicable("it takes no mask")
