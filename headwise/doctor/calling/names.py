@@ -55,6 +55,8 @@ _WORDS = {
     """,
 }
 _VOCABULARY = {word: role for role, text in _WORDS.items() for word in text.split()}
+# The sides of a map whose tokens come row by row: forward(x, H, W).
+SIDES = {"h": "h", "height": "h", "hh": "h", "w": "w", "width": "w", "ww": "w"}
 # What a loss compares the output with, if it may be left out: forward(idx, targets=None).
 LABELS = frozenset(_words("target targets label labels target_ids"))
 # Next to a clearer query, these are the memory: forward(src, tgt).
