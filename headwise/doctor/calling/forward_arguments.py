@@ -117,6 +117,8 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
     for words, make in by_words:
         if name in words.split():
             return [make]
+    if names.COORDINATES.search(name):  # of points in space, or in a plane
+        return [lambda at: alike(at, at.queries, 3), lambda at: alike(at, at.queries, 2)]
     if names.DOCUMENTS.search(name):
         return [lambda at: torch.ones(at.tokens(), dtype=torch.int64, device=at.device)]
     if "head_mask" in name:

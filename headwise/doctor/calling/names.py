@@ -97,6 +97,7 @@ _PARTS = (  # of names that are not in the vocabulary
     (re.compile(r"(^|_)(decoder|dec|hidden|embeds?|embeddings?|inputs?|tokens?|states?|x)(_|$)"), "query"),
 )
 
+COORDINATES = re.compile(r"(^|_)(xyz|xy|coords?|coordinates?|points?|centers?|centroids?|locations?)$")
 STARTS = re.compile(r"^cu_?(seq_?)?lens?(_[qk])?$|^cumulative_(seq_?)?len(gth)?s$")  # where packed documents begin
 # Which document each token of a row belongs to.
 DOCUMENTS = re.compile(
@@ -165,6 +166,12 @@ def about_memory(name: str) -> bool | None:
     if re.search(r"(^|_)(tgt|trg|target|dec|decoder|self|look_ahead|causal|x)(_|$)", name):
         return False
     return None
+
+
+def about(mask: str, argument: str) -> bool:
+    """Whether a mask is named after an argument: question_mask after encoded_question."""
+    words = set(re.split("_", simple(mask))) - {"mask", "padding", "pad", "valid", "key", "attn", "attention"}
+    return bool(words) and words <= set(simple(argument).split("_"))
 
 
 # Attributes, the most likely first. Read from the module, from its config, then from its submodules.

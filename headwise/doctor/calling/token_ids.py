@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+WIDTH = "_width_of_the_embeddings_for_ids"  # attribute of a class that takes embeddings in the place of ids
+
 
 def on_embeddings(module: nn.Module) -> nn.Module | None:
     """The module itself, taking embeddings from now on; None if it has no nn.Embedding.
@@ -80,7 +82,7 @@ def on_embeddings(module: nn.Module) -> nn.Module | None:
     functools.update_wrapper(forward, cls.forward)  # its docstring and its file are read
     forward.__signature__ = signature  # type: ignore[attr-defined]
     names = {"forward": forward, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    module.__class__ = type(cls.__name__, (cls,), names)
+    module.__class__ = type(cls.__name__, (cls,), {**names, WIDTH: width_of(module)})
     return module
 
 

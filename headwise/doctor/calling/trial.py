@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling import forward_arguments as arguments
-from headwise.doctor.calling import names, sizes
+from headwise.doctor.calling import names, sizes, token_ids
 from headwise.doctor.calling.forward_arguments import Maker
 from headwise.doctor.calling.signature import Assignment, Parameter, assignments, parameters, signature
 from headwise.doctor.calling.spec import Spec
@@ -200,10 +200,10 @@ class Trial:
         ways = (
             (plain, whole, "differ"),
             (["BNM"], sided, "map"),
-            *((["BM"], whole, "one"), (rows, whole, "alike")),
+            *((["BM"], whole, "one"), (plain if "NBM" in plain else [], whole, "one"), (rows, whole, "alike")),
             *((others, whole, "any"), (rows, whole, "fixed")),
             *((rows, partial, "differ"), (rows, partial, "alike")),
-            *((MAPS, own, "map"), (["NBM"], whole, "one")),
+            (MAPS, own, "map"),
         )
         for layouts, several, lengths in ways:
             for layout, option, with_optional in itertools.product(layouts, several, (False, True)):
@@ -230,11 +230,19 @@ class Trial:
                 others = {p.name for p in self.parameters if p.required} - {name for _, name in option.slots}
                 if others & set(self._readers):
                     found = self._try(option, layout, batch, False, "alike" if option.takes != "self" else "differ")
-                    if found is not None:
+                    if found is not None and self._of_each_example(found, batch):
                         return found
                     if len(self._readers) > known:
                         break
         return None
+
+    def _of_each_example(self, way: Way, batch: int) -> bool:
+        """Whether the output of an example is as wide in a larger batch: no argument is one for all examples."""
+        try:
+            shapes = {self.run(way, self.inputs(way, n, *way.lengths)).output.shape[1:] for n in (batch, batch + 1)}
+        except Exception:
+            return False
+        return len(shapes) == 1
 
     def _replay(self) -> Way | None:
         """The call of the example, with the sizes of its batch and its lengths replaced; or as it was; or None."""
@@ -387,6 +395,8 @@ class Trial:
         """Makers of one argument's value to try, that of the example among the first."""
         masks = [x.name for x in self.parameters if x.role in ("mask", "padding") and x.name != p.name]
         own = names.about_memory(p.name) is None and any(names.about_memory(name) for name in masks)
+        query = next((x.name for x in self.parameters if x.role == "query"), "")
+        own = own or (len(masks) > 0 and names.about(p.name, query) and not any(names.about(x, query) for x in masks))
         paired = arguments.in_neighbours(self._example().get(p.name))
         found = arguments.makers(p.name, p.role, p.annotation, self.module, own=own, neighbours=paired)
         if not p.required and p.role in ("mask", "padding"):
@@ -478,6 +488,8 @@ class Trial:
         x = self._example_input() if self._example_rows() is None else self._example_rows()
         if x is not None and not spec.width:
             guesses = [x.shape[-1], *guesses]
+        elif not spec.width and (table := getattr(self.module, token_ids.WIDTH, None)) is not None:
+            guesses = list(dict.fromkeys([table, *guesses]))
         found = []
         for w in guesses:
             k, v = spec.key_width or w, spec.value_width or spec.key_width or w
