@@ -150,8 +150,10 @@ def read_by(layer: nn.Module) -> list[Maker]:
         return [ids(shape) for shape in ("BQ", "BQK", "B")]
     width = sizes.in_features(layer) or 1
 
-    def pairs(at: Sizes) -> Tensor:
-        return noise(at, at.queries, at.keys, width).expand(at.batch, -1, -1, -1)
+    def pairs(at: Sizes) -> Tensor:  # a pair of tokens keeps its numbers where there are fewer tokens
+        most = max(64, at.queries, at.keys)
+        rows, columns = noise(at, 2, most, width)
+        return (rows[: at.queries, None] * columns[: at.keys]).expand(at.batch, -1, -1, -1)
 
     return [lambda at: alike(at, at.queries, width), pairs, lambda at: alike(at, at.keys, width)]
 

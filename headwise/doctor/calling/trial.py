@@ -205,12 +205,13 @@ class Trial:
             *((rows, partial, "differ"), (rows, partial, "alike")),
             (MAPS, own, "map"),
         )
+        of_ids = hasattr(self.module, token_ids.WIDTH)
         for layouts, several, lengths in ways:
             for layout, option, with_optional in itertools.product(layouts, several, (False, True)):
                 if self.calls > _ATTEMPTS:
                     break
                 found = self._try(option, layout, batch, with_optional, lengths)
-                if found is not None:
+                if found is not None and (not of_ids or self._of_each_example(found, batch)):
                     return found
         found = self._replay() or self._by_readers(whole, batch)
         if found is not None:
@@ -238,6 +239,8 @@ class Trial:
 
     def _of_each_example(self, way: Way, batch: int) -> bool:
         """Whether the output of an example is as wide in a larger batch: no argument is one for all examples."""
+        if way.layout == "NM":
+            return True
         try:
             shapes = {self.run(way, self.inputs(way, n, *way.lengths)).output.shape[1:] for n in (batch, batch + 1)}
         except Exception:

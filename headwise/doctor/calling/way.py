@@ -156,7 +156,16 @@ class Way:
             if laid is None:
                 continue
             looks = x.ndim >= 3 and x.shape[-2:] == (at.queries, at.keys) and laid.shape[-1] != at.width
-            rated.append((x.ndim == 1, looks, laid.shape[1] != at.queries, laid.shape[-1] != at.width and x.ndim != 3, order, path))
+            rated.append(
+                (
+                    x.ndim == 1,
+                    looks,
+                    laid.shape[1] != at.queries,
+                    laid.shape[-1] != at.width and x.ndim != 3,
+                    order,
+                    path,
+                )
+            )
         return min(rated)[-1] if rated else None
 
     def find_weights(self, raw: Any, at: Sizes, output: tuple[Any, ...]) -> tuple[Any, ...] | None:
