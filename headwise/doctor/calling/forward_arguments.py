@@ -131,7 +131,7 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
 def _side(at: Sizes) -> int | None:
     """The side of a square map of the queries; None if they are not as many as such a map has."""
     side = math.isqrt(at.queries)
-    return side if 1 < side and side**2 == at.queries else None
+    return side if side > 1 and side**2 == at.queries else None
 
 
 def read_by(layer: nn.Module) -> list[Maker]:

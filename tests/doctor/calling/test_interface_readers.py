@@ -18,7 +18,7 @@ class Reduced(Projected):
         super().__init__()
         self.sr = nn.Conv2d(24, 24, 2, 2)
 
-    def forward(self, x: Tensor, H: int, W: int) -> Tensor:  # noqa: N803 (as in the wild)
+    def forward(self, x: Tensor, H: int, W: int) -> Tensor:
         kv = self.sr(x.mT.unflatten(-1, (H, W))).flatten(2).mT
         return self.attend(x, kv, kv)
 
