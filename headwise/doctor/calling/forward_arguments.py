@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -103,9 +104,10 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
     heads = sizes.heads(module) or 4
     by_words: tuple[tuple[str, Maker], ...] = (
         ("batch_size bsz b bs batch", lambda at: at.batch),
-        ("seq_len n t length seqlen w width q_len tgt_len", lambda at: at.queries),
+        ("seq_len n t length seqlen q_len tgt_len", lambda at: at.queries),
         ("k_len src_len kv_len memory_len", lambda at: at.keys),
-        ("h height", constant(1)),
+        ("h height", lambda at: _side(at) or 1),
+        ("w width", lambda at: _side(at) or at.queries),
         ("num_heads heads n_heads", constant(heads)),
         ("layer_idx layer layer_id idx index", constant(0)),
         ("dropout dropout_p p_dropout", constant(0.0)),
@@ -115,6 +117,8 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
     for words, make in by_words:
         if name in words.split():
             return [make]
+    if names.COORDINATES.search(name):  # of points in space, or in a plane
+        return [lambda at: alike(at, at.queries, 3), lambda at: alike(at, at.queries, 2)]
     if names.DOCUMENTS.search(name):
         return [lambda at: torch.ones(at.tokens(), dtype=torch.int64, device=at.device)]
     if "head_mask" in name:
@@ -122,6 +126,36 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
     if name.endswith("mask"):
         return [constant(None), lambda at: torch.ones(at.tokens(), dtype=torch.bool, device=at.device)]
     return []
+
+
+def _side(at: Sizes) -> int | None:
+    """The side of a square map of the queries; None if they are not as many as such a map has."""
+    side = math.isqrt(at.queries)
+    return side if side > 1 and side**2 == at.queries else None
+
+
+def read_by(layer: nn.Module) -> list[Maker]:
+    """Makers of what a layer takes: ids of a table, for each token or each pair of tokens, or numbers of its width."""
+
+    def ids(shape: str) -> Maker:
+        def make(at: Sizes) -> Tensor:
+            first, second = torch.arange(at.queries)[:, None], torch.arange(at.keys)
+            every = {"BQ": first[:, 0], "BQK": first + second, "B": second[0]}[shape]
+            every = 1 + every % max(layer.num_embeddings - 1, 1)  # 0 often stands for padding
+            return every.expand(at.batch, *every.shape).clamp(max=layer.num_embeddings - 1).to(at.device)
+
+        return make
+
+    if isinstance(layer, nn.Embedding):
+        return [ids(shape) for shape in ("BQ", "BQK", "B")]
+    width = sizes.in_features(layer) or 1
+
+    def pairs(at: Sizes) -> Tensor:  # a pair of tokens keeps its numbers where there are fewer tokens
+        most = max(64, at.queries, at.keys)
+        rows, columns = noise(at, 2, most, width)
+        return (rows[: at.queries, None] * columns[: at.keys]).expand(at.batch, -1, -1, -1)
+
+    return [lambda at: alike(at, at.queries, width), pairs, lambda at: alike(at, at.keys, width)]
 
 
 def _tensors(value: Any) -> list[Tensor]:

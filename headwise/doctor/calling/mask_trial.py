@@ -121,7 +121,8 @@ class MaskTrial:
                 if not any(k.shape == o.shape and (k.form == "additive") == (o.form == "additive") for k in kept):
                     kept.append(o)
             keys = [o for o in kept if o.what == "keys" and "B" in o.shape]
-            if keys and all(o.shape.replace("QQ", "QK") in _BY_CHANCE for o in kept if o.what == "cells"):
+            by_chance = _BY_CHANCE if self.rows > 1 else (*_BY_CHANCE, "QK")
+            if keys and all(o.shape.replace("QQ", "QK") in by_chance for o in kept if o.what == "cells"):
                 kept = keys
             if claimed in ("allowed", "forbidden") and any(o.form != "additive" for o in kept):
                 kept = [o for o in kept if o.form != "additive"]

@@ -55,6 +55,8 @@ _WORDS = {
     """,
 }
 _VOCABULARY = {word: role for role, text in _WORDS.items() for word in text.split()}
+# The sides of a map whose tokens come row by row: forward(x, H, W).
+SIDES = {"h": "h", "height": "h", "hh": "h", "w": "w", "width": "w", "ww": "w"}
 # What a loss compares the output with, if it may be left out: forward(idx, targets=None).
 LABELS = frozenset(_words("target targets label labels target_ids"))
 # Next to a clearer query, these are the memory: forward(src, tgt).
@@ -95,6 +97,7 @@ _PARTS = (  # of names that are not in the vocabulary
     (re.compile(r"(^|_)(decoder|dec|hidden|embeds?|embeddings?|inputs?|tokens?|states?|x)(_|$)"), "query"),
 )
 
+COORDINATES = re.compile(r"(^|_)(xyz|xy|coords?|coordinates?|points?|centers?|centroids?|locations?)$")
 STARTS = re.compile(r"^cu_?(seq_?)?lens?(_[qk])?$|^cumulative_(seq_?)?len(gth)?s$")  # where packed documents begin
 # Which document each token of a row belongs to.
 DOCUMENTS = re.compile(
@@ -165,6 +168,12 @@ def about_memory(name: str) -> bool | None:
     if re.search(r"(^|_)(tgt|trg|target|dec|decoder|self|look_ahead|causal|x)(_|$)", name):
         return False
     return None
+
+
+def about(mask: str, argument: str) -> bool:
+    """Whether a mask is named after an argument: question_mask after encoded_question."""
+    words = set(re.split("_", simple(mask))) - {"mask", "padding", "pad", "valid", "key", "attn", "attention"}
+    return bool(words) and words <= set(simple(argument).split("_"))
 
 
 # Attributes, the most likely first. Read from the module, from its config, then from its submodules.

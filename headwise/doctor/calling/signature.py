@@ -81,6 +81,9 @@ def parameters(module: nn.Module, spec: Spec) -> list[Parameter]:
             (n for n, r in roles.items() if r == "other" and found[n].default is inspect.Parameter.empty), None
         )
         roles |= {first: "query"} if first is not None else {}
+    memories = [n for n, r in roles.items() if r == "memory" and found[n].default is inspect.Parameter.empty]
+    if not {"query", "key", "value", "unknown"} & set(roles.values()) and len(memories) > 1:
+        roles[memories[0]] = "query"  # forward(encoded_passage, encoded_question)
     roles.update(spec.roles)
     return [Parameter(n, r, found[n].default, _text(found[n].annotation), found[n].kind) for n, r in roles.items()]
 

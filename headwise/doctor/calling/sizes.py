@@ -81,6 +81,7 @@ def rope_dims(module: nn.Module) -> list[int]:
 def lengths(module: nn.Module) -> list[int]:
     """Lengths that a module may require: from attributes, windows, and the sizes of tables and masks."""
     found = find(module, names.LENGTHS)
+    with_class: list[int] = []  # a map of tokens and a class token
     for place in places(module):
         window = names.attribute(
             place, ["window_size", "window", "grid_size", "input_resolution"], lambda x: x is not None
@@ -89,10 +90,12 @@ def lengths(module: nn.Module) -> list[int]:
             sides = window[1] if isinstance(window[1], (tuple, list)) else (window[1], window[1])
             if all(_is_size(side) for side in sides):
                 area = math.prod(sides)  # or the number may be that of all tokens
+                with_class += [area + 1]
                 found += [sides[0], area] if area > _LARGE and isinstance(window[1], int) else [area]
     for tensor in (*module.buffers(), *module.parameters()):
         if not is_lazy(tensor):
             found += [n for n in tensor.shape[-2:] if n > 1]
+    found[4:4] = with_class[:1]
     return list(dict.fromkeys(n for n in found if 1 < n <= 4096))
 
 
@@ -111,6 +114,12 @@ def image_sides(module: nn.Module) -> list[int]:
             roots = [math.isqrt(n) for each in rows for n in (each, each - 1) if n > 1 and math.isqrt(n) ** 2 == n]
             found += [layer.stride[0] * root for root in roots]
     return list(dict.fromkeys(found))
+
+
+def relative_sides(module: nn.Module) -> list[int]:
+    """Sides of maps of which tables of relative positions have the 2 * side - 1 rows."""
+    tables = [x.shape[0] for name, x in module.named_parameters() if "rel" in name and not is_lazy(x) and x.ndim == 2]
+    return list(dict.fromkeys((rows + 1) // 2 for rows in tables if rows % 2 == 1 and rows > 2))
 
 
 def in_features(layer: nn.Module) -> int | None:

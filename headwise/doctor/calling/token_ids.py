@@ -2,7 +2,8 @@
 
     forward(input_ids [B, N], ...)     becomes     forward(input_ids [B, N, M], ...)
 
-What the module's own nn.Embedding gives for the ids is replaced by what was passed. Everything else runs as it is.
+What the module's own nn.Embedding gives for the ids is replaced by what was passed. Everything else runs as it is. Ids
+of one token [B], or of rows of tokens [B, R, N], become embeddings likewise.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+WIDTH = "_width_of_the_embeddings_for_ids"  # attribute of a class that takes embeddings in the place of ids
+
 
 def on_embeddings(module: nn.Module) -> nn.Module | None:
     """The module itself, taking embeddings from now on; None if it has no nn.Embedding.
@@ -24,23 +27,49 @@ def on_embeddings(module: nn.Module) -> nn.Module | None:
         return None
     cls = type(module)
     signature = inspect.signature(cls.forward)
+    table_widths = {part.embedding_dim for part in module.modules() if isinstance(part, nn.Embedding)}
+
+    def may_be_ids(name: str, value: Any) -> bool:
+        if not isinstance(value, Tensor) or not value.is_floating_point() or given_as_mask(name):
+            return False
+        return value.ndim == 3 or (value.ndim in (2, 4) and value.shape[-1] in table_widths)
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(self, *args, **kwargs)
+        names = [name for name, value in list(bound.arguments.items())[1:] if may_be_ids(name, value)]
+        # All of them are ids, as a rule; if not, one is: forward(input_ids, encoder_hidden_states).
+        choices = [names, *([name] for name in names if len(names) > 1)]
+        raised: Exception | None = None
+        for chosen in sorted(choices, key=lambda x: x != taken.get(tuple(names))):
+            try:
+                out = on_ids(self, signature.bind(self, *args, **kwargs), chosen)
+            except Exception as error:
+                raised = raised or error
+            else:
+                taken.setdefault(tuple(names), chosen)
+                return out
+        assert raised is not None
+        raise raised
+
+    taken: dict[tuple[str, ...], list[str]] = {}  # of the arguments that may be ids: those that are
+
+    def on_ids(self: nn.Module, bound: inspect.BoundArguments, names: list[str]) -> Any:
         given: list[tuple[Tensor, Tensor]] = []  # ids, and the embeddings that they stand for
-        for name, value in list(bound.arguments.items())[1:]:
-            if isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point() and not given_as_mask(name):
-                ids = _ids(value, len(given), _smallest(self))
-                given.append((ids, value))
-                bound.arguments[name] = ids
+        for name in names:
+            value = bound.arguments[name]
+            ids = _ids(value, len(given), _smallest(self))
+            given.append((ids, value))
+            bound.arguments[name] = ids
 
         def replace(part: nn.Embedding, inputs: tuple[Any, ...], out: Tensor) -> Tensor | None:
             for ids, embeddings in given:
                 if inputs and inputs[0].shape == ids.shape and torch.equal(inputs[0], ids):
+                    if out.shape != embeddings.shape and type(part).forward is not nn.Embedding.forward:
+                        return None  # positions, of which there are as many as ids
                     if embeddings.shape != out.shape:
                         raise RuntimeError(f"expected embeddings {list(out.shape)}, got {list(embeddings.shape)}")
                     part.weight.requires_grad_(False)  # it has no gradient now, which is not the module's mistake
-                    return embeddings
+                    return embeddings.contiguous()  # as those of a table
             return None
 
         hooks = [part.register_forward_hook(replace) for part in self.modules() if isinstance(part, nn.Embedding)]
@@ -53,7 +82,7 @@ def on_embeddings(module: nn.Module) -> nn.Module | None:
     functools.update_wrapper(forward, cls.forward)  # its docstring and its file are read
     forward.__signature__ = signature  # type: ignore[attr-defined]
     names = {"forward": forward, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    module.__class__ = type(cls.__name__, (cls,), names)
+    module.__class__ = type(cls.__name__, (cls,), {**names, WIDTH: width_of(module)})
     return module
 
 
@@ -86,10 +115,11 @@ def _smallest(module: nn.Module) -> int:
 
 
 def _ids(x: Tensor, number: int, below: int) -> Tensor:
-    """Ids [B, N] that are no positions, other ones for each input.
+    """Ids [B, N] of embeddings [B, N, M] that are no positions, other ones for each input.
 
     They are the same for each example, and begin alike for each length: what a module reads from them (which of them
     are padding) is then no difference between two calls.
     """
-    places = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
+    one = x[:, None] if x.ndim == 2 else x
+    places = torch.arange(one.shape[-2], device=x.device).expand(one.shape[:-1]).reshape(x.shape[:-1])
     return (7 * places + 3 + number) % max(below, 2)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling import forward_arguments as arguments
-from headwise.doctor.calling import names, sizes
+from headwise.doctor.calling import names, sizes, token_ids
 from headwise.doctor.calling.forward_arguments import Maker
 from headwise.doctor.calling.signature import Assignment, Parameter, assignments, parameters, signature
 from headwise.doctor.calling.spec import Spec
@@ -58,7 +58,9 @@ class Failed:
 
 QUERIES, KEYS = 5, 7  # lengths of a trial: all sizes differ, so that none can be confused with another
 _ATTEMPTS = 3000  # the maximum number of calls
+_FITTED = 80  # calls for one assignment once readers are known
 _LARGEST_SIDE = 32  # of a map
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @contextlib.contextmanager
@@ -91,9 +93,14 @@ class Trial:
         self.calls = 0
         self.failed: list[Failed] = []
         self._reached = 0
+        self._fitted = False  # whether an argument is first tried as what its reader takes
         self._guessed: dict[str, list[tuple[int, int, int]]] = {}
+        self._passed: dict[str, Any] = {}  # the arguments of the last call
+        self._readers: dict[str, nn.Module] = {}  # argument -> the first layer that was given it as it is
         for part in module.modules():
             part.register_forward_hook(self._count)
+            if isinstance(part, nn.Embedding) or (sizes.in_features(part) and not isinstance(part, _CONVOLUTIONS)):
+                part.register_forward_pre_hook(self._read)
         self.dtype, self.device = home(module)
 
     def _may_be_input(self, p: Parameter) -> bool:
@@ -106,6 +113,11 @@ class Trial:
     def _count(self, *_: Any) -> None:
         self._reached += 1
 
+    def _read(self, part: nn.Module, inputs: tuple[Any, ...]) -> None:
+        for name, value in self._passed.items():
+            if isinstance(value, Tensor) and inputs and inputs[0] is value:
+                self._readers.setdefault(name, part)
+
     # ---- calls
 
     def inputs(self, way: Way, batch: int, queries: int, keys: int, seed: int = 0) -> Inputs:
@@ -117,7 +129,9 @@ class Trial:
         torch.default_generator.manual_seed(0)  # torch.manual_seed records a stack for every absent device
         if self.device.type == "cuda":
             torch.cuda.manual_seed_all(0)
-        return way.read(way.call(self.module, inputs, given or {}), inputs)
+        args, kwargs = way.arguments(inputs, given or {})
+        self._passed = {**dict(zip(way.positional, args, strict=False)), **kwargs}
+        return way.read(self.module(*args, **kwargs), inputs)
 
     def attempt(self, way: Way, batch: int, queries: int, keys: int) -> tuple[Way, Result] | str:
         inputs = self.inputs(way, batch, queries, keys)
@@ -181,23 +195,57 @@ class Trial:
             plain = ["B1NM", *plain]
         rows = ["BNM"] if self._example_rows() is None else ["B1NM", "BNM"]
         # A number of keys that differs from the number of queries comes first: it tells which argument is which.
+        own = [o for o in whole if o.takes == "self"]
+        sided = own if {"h", "w"} <= {names.SIDES.get(names.simple(p.name)) for p in self.parameters} else []
         ways = (
-            *((plain, whole, "differ"), (["BM"], whole, "one"), (rows, whole, "alike")),
+            (plain, whole, "differ"),
+            (["BNM"], sided, "map"),
+            *((["BM"], whole, "one"), (plain if "NBM" in plain else [], whole, "one"), (rows, whole, "alike")),
             *((others, whole, "any"), (rows, whole, "fixed")),
             *((rows, partial, "differ"), (rows, partial, "alike")),
-            (MAPS, [o for o in whole if o.takes == "self"], "map"),
+            (MAPS, own, "map"),
         )
+        of_ids = hasattr(self.module, token_ids.WIDTH)
         for layouts, several, lengths in ways:
             for layout, option, with_optional in itertools.product(layouts, several, (False, True)):
                 if self.calls > _ATTEMPTS:
                     break
                 found = self._try(option, layout, batch, with_optional, lengths)
-                if found is not None:
+                if found is not None and (not of_ids or self._of_each_example(found, batch)):
                     return found
-        replayed = self._replay()
-        if replayed is not None:
-            return replayed
+        found = self._replay() or self._by_readers(whole, batch)
+        if found is not None:
+            return found
         raise self._failure()
+
+    def _by_readers(self, options: list[Assignment], batch: int) -> Way | None:
+        """A way in which other arguments are what the layers that read them take: ids of a table, or another width.
+
+        Each argument that fits lets the next call get farther, to the layer that reads another one.
+        """
+        own_first = sorted(options, key=lambda o: o.takes != "self")
+        known, self._fitted = -1, True
+        while len(self._readers) > known:
+            known = len(self._readers)
+            for layout, option in itertools.product(("BNM", "B1NM"), own_first):
+                others = {p.name for p in self.parameters if p.required} - {name for _, name in option.slots}
+                if others & set(self._readers):
+                    found = self._try(option, layout, batch, False, "alike" if option.takes != "self" else "differ")
+                    if found is not None and self._of_each_example(found, batch):
+                        return found
+                    if len(self._readers) > known:
+                        break
+        return None
+
+    def _of_each_example(self, way: Way, batch: int) -> bool:
+        """Whether the output of an example is as wide in a larger batch: no argument is one for all examples."""
+        if way.layout == "NM":
+            return True
+        try:
+            shapes = {self.run(way, self.inputs(way, n, *way.lengths)).output.shape[1:] for n in (batch, batch + 1)}
+        except Exception:
+            return False
+        return len(shapes) == 1
 
     def _replay(self) -> Way | None:
         """The call of the example, with the sizes of its batch and its lengths replaced; or as it was; or None."""
@@ -294,7 +342,10 @@ class Trial:
         second: Way | None = None
         every = itertools.product(range(len(lengths)), range(len(others)), range(len(widths)))
         order = sorted(every, key=lambda t: t[0] + t[1] + 2 * t[2])
-        for which_length, which_others, which_width in order[:320]:
+        known = len(self._readers)
+        for which_length, which_others, which_width in order[: _FITTED if self._fitted else 320]:
+            if self._fitted and len(self._readers) > known:
+                return second  # what was learned from this call serves the next ones
             extras = tuple((p.name, make) for p, make in zip(needed, others[which_others], strict=True))
             todo = [widths[which_width]]
             while todo:
@@ -336,7 +387,7 @@ class Trial:
     def lengths(self, which: str, own: bool) -> list[tuple[int, int]]:
         """Numbers of queries and keys to try."""
         x = self._example_input()
-        likely = [*([] if x is None else [x.shape[1]]), *sizes.lengths(self.module)[:4]]
+        likely = [*([] if x is None else [x.shape[1]]), *sizes.lengths(self.module)[:5]]
         fixed = [(n, n) for n in dict.fromkeys(likely) if n != QUERIES]
         if own:
             squares = [(n * n, n * n) for n in self._sides()] if which == "map" else []
@@ -350,17 +401,22 @@ class Trial:
         maps = [x for x in self._example().values() if isinstance(x, Tensor) and x.ndim == 4]
         sides = [x.shape[2] for x in maps if x.shape[2] in (x.shape[1], x.shape[3])]
         sides += [2 * n for n in sizes.find(self.module, ["window_size", "window", "ws", "win_size"])]
-        sides += sizes.image_sides(self.module)
+        sides += [*sizes.image_sides(self.module), *sizes.relative_sides(self.module)]
         return [n for n in dict.fromkeys((*sides, 8)) if n <= _LARGEST_SIDE]
 
     def _makers(self, p: Parameter) -> list[Maker]:
         """Makers of one argument's value to try, that of the example among the first."""
         masks = [x.name for x in self.parameters if x.role in ("mask", "padding") and x.name != p.name]
         own = names.about_memory(p.name) is None and any(names.about_memory(name) for name in masks)
+        query = next((x.name for x in self.parameters if x.role == "query"), "")
+        own = own or (len(masks) > 0 and names.about(p.name, query) and not any(names.about(x, query) for x in masks))
         paired = arguments.in_neighbours(self._example().get(p.name))
         found = arguments.makers(p.name, p.role, p.annotation, self.module, own=own, neighbours=paired)
         if not p.required and p.role in ("mask", "padding"):
             found = found[:4]
+        reader = self._readers.get(p.name) if self._fitted else None
+        if reader is not None and p.role in ("unknown", "other", "positions", "memory"):
+            found[:0] = arguments.read_by(reader)
         value, x = self._example().get(p.name), self._example_input()
         if value is not None and x is not None:
             shapes = arguments.Shapes(x.shape[0], x.shape[1], self._example_keys(x), sizes.heads(self.module) or 1)
@@ -445,6 +501,8 @@ class Trial:
         x = self._example_input() if self._example_rows() is None else self._example_rows()
         if x is not None and not spec.width:
             guesses = [x.shape[-1], *guesses]
+        elif not spec.width and (table := getattr(self.module, token_ids.WIDTH, None)) is not None:
+            guesses = list(dict.fromkeys([table, *guesses]))
         found = []
         for w in guesses:
             k, v = spec.key_width or w, spec.value_width or spec.key_width or w

@@ -156,7 +156,16 @@ class Way:
             if laid is None:
                 continue
             looks = x.ndim >= 3 and x.shape[-2:] == (at.queries, at.keys) and laid.shape[-1] != at.width
-            rated.append((looks, laid.shape[1] != at.queries, laid.shape[-1] != at.width and x.ndim != 3, order, path))
+            rated.append(
+                (
+                    x.ndim == 1,
+                    looks,
+                    laid.shape[1] != at.queries,
+                    laid.shape[-1] != at.width and x.ndim != 3,
+                    order,
+                    path,
+                )
+            )
         return min(rated)[-1] if rated else None
 
     def find_weights(self, raw: Any, at: Sizes, output: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -218,7 +227,7 @@ def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
     if layout == "NBM":
         if x.ndim == 3 and x.shape[1] == batch:
             return x.transpose(0, 1)
-        return None
+        return x[:, None] if length == 1 and x.ndim == 2 and x.shape[0] == batch else None
     if x.ndim == 3 and x.shape[0] == batch:
         return x
     if x.ndim == 4 and x.shape[0] == batch:
@@ -230,7 +239,7 @@ def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
         return x.flatten(2)
     if x.ndim == 2 and x.shape[0] == batch:
         return x[..., None] if x.shape[1] == length != at.width else x[:, None]  # a number a token; pooled
-    return None
+    return x[:, None, None] if x.ndim == 1 and x.shape[0] == batch else None
 
 
 def tensors_in(raw: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:

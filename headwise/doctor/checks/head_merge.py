@@ -46,9 +46,11 @@ def _merged(anatomy: Anatomy, site: Site) -> Iterator[Finding]:
                 0
             ]
             positions = sorted(set(marks.position_of(several[several >= 0]).tolist()))
-            yield _finding(
-                f"a row that the output projection treats as one position comes from positions {positions}", seed.where
-            )
+            if len(positions) > 1:  # else it is joined to what comes from no position: a vector of all of them
+                yield _finding(
+                    f"a row that the output projection treats as one position comes from positions {positions}",
+                    seed.where,
+                )
             return
     if out is None or len(anatomy.sites) > 1 or out.token.ndim != 3:
         return

@@ -48,7 +48,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if changes["right"] > ROUNDING:
         raise NotChecked("padding on the right already changes the result: its mask does not hide keys")
     if changes["left"] > ROUNDING:
-        promised = promised(patient)
+        meant = promised(patient)
         if changes["left"] < float("inf"):
             so = f"change the outputs of these by up to {changes['left']:.2g} of their size"
             why = "Its positions count padding"
@@ -56,9 +56,9 @@ def check(patient: Patient) -> Iterator[Finding]:
             so, why = "make outputs of these NaN", "The rows of padding have no key, and what they give is passed on"
         yield Finding(
             "left-padding",
-            "bug" if promised else "risk",
+            "bug" if meant else "risk",
             f"two tokens of padding before {_REAL} real tokens {so}; after them they change nothing. {why}"
-            + (f', and it is meant for such input: "{promised}"' if promised else ""),
+            + (f', and it is meant for such input: "{meant}"' if meant else ""),
             "count positions over real tokens only: position_ids = padding_mask.cumsum(-1) - 1; or pad on the right",
             numbers={"left": changes["left"], "right": changes["right"]},
         )

@@ -1,0 +1,184 @@
+"""Arguments whose values follow from what reads them: sides of a map, ids of a table, inputs of other widths."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+import headwise
+from headwise.doctor.calling.interface import discover
+from headwise.doctor.calling.token_ids import on_embeddings
+from tests.doctor.calling.callees import Projected, fused
+
+
+class Reduced(Projected):
+    """Keys and values of a map of half the sides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sr = nn.Conv2d(24, 24, 2, 2)
+
+    def forward(self, x: Tensor, H: int, W: int) -> Tensor:
+        kv = self.sr(x.mT.unflatten(-1, (H, W))).flatten(2).mT
+        return self.attend(x, kv, kv)
+
+
+class Decomposed(Projected):
+    """[B, H, W, M], with tables of 2 * 6 - 1 relative positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rel_pos_h = nn.Parameter(torch.randn(11, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, height, width, _ = x.shape
+        at = torch.arange(6)
+        rows = self.rel_pos_h[at[:, None] - at + 5].sum(-1)
+        bias = rows.repeat_interleave(6, 0).repeat_interleave(6, 1)
+        flat = x.flatten(1, 2)
+        return self.attend(flat, flat, flat, attn_mask=bias).unflatten(1, (height, width))
+
+
+class ClassToken(Projected):
+    """A class token and 3 * 3 patches with a table of positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grid_size = (3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        at = torch.arange(9.0)[:, None].expand(9, x.shape[-1])
+        x = torch.cat([x[:, :1], x[:, 1:] + at], 1)
+        return self.attend(x, x, x)
+
+
+class Edges(Projected):
+    """nodes [B, N, M]; kinds [B, N, N] of edges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Embedding(6, 4)
+
+    def forward(self, nodes: Tensor, kinds: Tensor) -> Tensor:
+        return self.attend(nodes, nodes, nodes, attn_mask=self.bias(kinds).permute(0, 3, 1, 2))
+
+
+class Pairs(Projected):
+    """single [B, N, M], pair [B, N, N, P], mask [B, N]: True = real."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Linear(10, 4)
+
+    def forward(self, single: Tensor, pair: Tensor, mask: Tensor | None = None) -> Tensor:
+        bias = self.bias(pair).permute(0, 3, 1, 2)
+        if mask is not None:
+            bias = bias.masked_fill(~mask[:, None, None, :], -torch.inf)
+        return self.attend(single, single, single, attn_mask=bias)
+
+
+class Several(Projected):
+    """Three sequences of different widths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_state, self.of_action, self.of_return = nn.Linear(6, 24), nn.Linear(3, 24), nn.Linear(1, 24)
+
+    def forward(self, rtgs: Tensor, states: Tensor, actions: Tensor) -> Tensor:
+        x = self.of_state(states) + self.of_action(actions) + self.of_return(rtgs)
+        return self.attend(x, x, x)
+
+
+class Encoded(Projected):
+    def forward(
+        self, encoded_text: Tensor, encoded_question: Tensor, text_mask: Tensor, question_mask: Tensor
+    ) -> Tensor:
+        out = self.attend(
+            encoded_text, encoded_question, encoded_question, attn_mask=question_mask[:, None, None].bool()
+        )
+        return out * text_mask[..., None]
+
+
+class Cloud(Projected):
+    """xyz [B, N, 3]: distances are subtracted from the scores."""
+
+    def forward(self, xyz: Tensor, feats: Tensor) -> Tensor:
+        assert xyz.shape[-1] == 3
+        return self.attend(feats, feats, feats, attn_mask=-torch.cdist(xyz, xyz)[:, None])
+
+
+class Clicks(nn.Module):
+    """target [B] and history [B, N] of ids; a score [B]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(30, 16)
+        self.q, self.k = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, target: Tensor, history: Tensor) -> Tensor:
+        of_target, past = self.items(target), self.items(history)
+        weights = torch.softmax((self.q(of_target)[:, None].expand_as(past) * self.k(past)).sum(-1) / 4, -1)
+        return ((weights[..., None] * past).sum(1) * of_target).sum(-1)
+
+
+class Decoder(Projected):
+    """Ids next to hidden states, with positions that are a table of its own kind."""
+
+    class Positions(nn.Embedding):
+        def forward(self, input_ids: Tensor) -> Tensor:
+            return super().forward(torch.arange(input_ids.shape[1]))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(30, 24), self.Positions(40, 24)
+
+    def forward(self, input_ids: Tensor, encoder_hidden_states: Tensor) -> Tensor:
+        x = self.tokens(input_ids) + self.places(input_ids)
+        return self.attend(x, encoder_hidden_states, encoder_hidden_states)
+
+
+class Ranks(nn.Module):
+    """Candidates that all examples share are no input of an example: the scores are as many as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.q = nn.Embedding(30, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, candidates: Tensor) -> Tensor:
+        asked = fused(self.q(x), x, x).mean(1)
+        return asked @ self.words(candidates).sum(1).T
+
+
+def test_sides_of_a_map() -> None:
+    found = discover(Reduced())
+    assert (found.takes, found.width, found.length) == ("self", 24, 64)
+    assert dict(found.way.extras).keys() == {"H", "W"}
+    assert discover(Decomposed()).way.layout == "BSSM"
+    assert discover(ClassToken()).length == 10
+
+
+def test_what_reads_an_argument_tells_what_it_takes() -> None:
+    for module, query in ((Edges(), "nodes"), (Pairs(), "single"), (Several(), "states"), (Cloud(), "feats")):
+        found = discover(module)
+        assert (found.takes, found.way.slots) == ("self", (("query", query),))
+    assert discover(Pairs()).masks[0].works
+    assert headwise.diagnose(Pairs()).healthy  # a pair keeps its numbers where there are fewer tokens
+
+
+def test_two_inputs_that_are_both_called_encoded() -> None:
+    found = discover(Encoded())
+    assert found.way.slots == (("query", "encoded_text"), ("memory", "encoded_question"))
+    assert [(m.parameter, m.own) for m in found.masks if m.works] == [("question_mask", False)]
+
+
+def test_ids_of_one_item_and_ids_next_to_hidden_states() -> None:
+    clicks = on_embeddings(Clicks())
+    assert clicks is not None
+    assert discover(clicks).way.layout == "BM"
+    decoder = on_embeddings(Decoder())
+    assert decoder is not None
+    assert discover(decoder).way.slots == (("query", "input_ids"), ("memory", "encoder_hidden_states"))
+
+
+def test_an_argument_that_all_examples_share_is_not_invented() -> None:
+    assert "no way to call it" in str(headwise.diagnose(Ranks()))
