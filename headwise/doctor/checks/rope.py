@@ -295,9 +295,7 @@ def _stretched(patient: Patient, site: Site, q: Rotation) -> Iterator[Finding]:
 _SAME_ANGLES = "rotate queries and keys, not values, by the same angles: position times frequency"
 
 
-def _asymmetric(
-    evidence: str, where: Where | None, severity: Severity = "bug", fix: str = _SAME_ANGLES
-) -> Finding:
+def _asymmetric(evidence: str, where: Where | None, severity: Severity = "bug", fix: str = _SAME_ANGLES) -> Finding:
     return Finding("rope-asymmetric", severity, evidence, fix, where)
 
 

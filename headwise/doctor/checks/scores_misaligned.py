@@ -73,8 +73,8 @@ def _tokens(site: Site, number: int, source: Tensor, token: Tensor | None = None
 
 
 def _projection(site: Site, number: int) -> str | None:
-    """Whether a seed is a product of the projected queries ("q") or keys ("k") with constants; None if of neither, or if
-    they share a projection.
+    """Whether a seed is a product of the projected queries ("q") or keys ("k") with constants; None if of neither, or
+    if they share a projection.
     """
     seed = site.trace.seed(number)
     if seed.left is None or seed.right is None or seed.left.live == seed.right.live:
