@@ -64,6 +64,7 @@ def _entries() -> Iterable[Entry]:
         5,
         ("transformers #39408 #40163",),
     )
+    yield Entry("window-wraps", "bug", "The window wraps around the ends of the sequence")
     yield Entry("masked-key-counts", "bug", "A masked key keeps a weight")
     yield Entry("padding-attended", "bug", "Tokens attend to the padding of blocks")
     yield Entry(

@@ -7,6 +7,7 @@ Where no later token reaches a row, their number must not, either.
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import re
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling import claims
+from headwise.doctor.calling import claims, names
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
@@ -36,10 +37,13 @@ def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     flags = [name for name in probe.interface.flags if probe.interface.roles.get(name) == "causal"]
     memory = probe.interface.takes == "memory"
+    claim = probe.interface.causal_claim
+    if memory and claim and not flags:
+        yield from _of_a_decoder(probe, claim)
+        return
     if memory and not flags:
         raise NotApplicable("its keys are a memory, which has no future")
     inputs = probe.square(length=_LENGTH)
-    claim = probe.interface.causal_claim
     ways: list[tuple[str, dict[str, Any]]] = [
         *([] if memory else [(claim, {})]),
         *((f"{name}=True", {"given": {name: True}}) for name in flags),
@@ -61,6 +65,22 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
     if not made:
         raise NotChecked(f"it does not run with {_LENGTH} tokens")
+
+
+def _of_a_decoder(probe: Probe, claim: str) -> Iterator[Finding]:
+    """The queries' own sequence beside a memory, as in a decoder."""
+    memory = next((slot for role, slot in probe.interface.way.slots if role != "query"), "")
+    if not names.about_memory(memory):
+        raise NotApplicable("its keys are a memory, which has no future")
+    inputs = probe.inputs(length=_LENGTH)
+    before = probe.rowwise(inputs)
+    draw = torch.Generator().manual_seed(99)
+    changed = []
+    for token in range(inputs.query.shape[1]):
+        query = inputs.query.clone()
+        query[0, token] = 2 * torch.randn(query.shape[2:], generator=draw).to(query)
+        changed.append(rows(before, probe.output(dataclasses.replace(inputs, query=query)))[0])
+    yield from _judge(torch.stack(changed, dim=1), claim, hint=False)
 
 
 def _on_other_paths(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> Iterator[Finding]:

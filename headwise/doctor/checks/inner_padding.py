@@ -19,13 +19,13 @@ _LENGTHS = (5, 6, 7, 8, 16)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    if patient.interface.takes != "self" or patient.interface.length is not None:
-        raise NotApplicable("its queries and keys are not one sequence, or have a fixed length")
+    if patient.interface.takes != "self":
+        raise NotApplicable("its queries and keys are not one sequence")
     site = next((x for x in patient.see().sites if x.weight_of_constants() > 0), None)
     if site is None:
         return
     given = site.weight_of_constants()
-    for length in _LENGTHS:
+    for length in () if patient.interface.length else _LENGTHS:
         try:
             others = look(patient, length=length).sites
         except Exception:  # it does not take this length
@@ -47,17 +47,17 @@ def check(patient: Patient) -> Iterator[Finding]:
 def _before_the_first(patient: Patient) -> Iterator[Finding]:
     """Whether some queries give weight to keys of zeros, whose scores are all alike, and others to none."""
     try:
-        sites = look(patient, length=_LENGTHS[-1]).sites
+        found = look(patient, length=patient.interface.length or _LENGTHS[-1])
     except Exception:  # it does not take this length
         return
-    for site in sites:
+    for site in found.sites:
         given, scores = site.given_to_constants()
         some = given > 0
         if bool(some.any()) and not bool(some.all()) and bool((scores == scores[0]).all()):
             yield Finding(
                 "padding-attended",
                 patient.severity("padding-attended: of blocks", "bug"),
-                f"with {_LENGTHS[-1]} tokens {int(some.sum())} of {len(some)} rows of weights give up to "
+                f"with {found.inputs.key_length} tokens {int(some.sum())} of {len(some)} rows of weights give up to "
                 f"{float(given.amax()):.2g} of their weight to keys of zeros that come from no token, and the others "
                 "none: what was padded, such as the block before the first one, is attended to",
                 "mask the keys that were padded: their scores are -inf before the softmax",

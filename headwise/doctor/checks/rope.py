@@ -146,6 +146,16 @@ def _judge(site: Site, q: Rotation, k: Rotation, v: Rotation | None) -> Iterator
                 where,
             )
             return
+        grown = _both_grow(q, k)
+        if grown > 1e-2:
+            yield _asymmetric(
+                "queries and keys are also multiplied by numbers that change with the position, both in the same "
+                f"direction: at one position their product changes by {grown:.0%} over {len(q.maps)} positions, so "
+                "scores depend on more than the distance",
+                where,
+                fix="divide the keys by what the queries are multiplied with (xPos: scale ** n, and scale ** -n)",
+            )
+            return
         moved = q.angles.abs().amax(0).max()
         steps = _turn(q.angles[1:] - q.angles[:-1])
         if float(moved) > 1e-2 and float(_turn(steps - steps[:1]).abs().max()) > 1e-2:
@@ -179,6 +189,24 @@ def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
                     numbers={"apart": apart},
                 )
                 return
+
+
+def _both_grow(q: Rotation, k: Rotation) -> float:
+    """How far the product of the sizes of a pair's two maps changes with their position, relative to the smallest, if
+    the sizes of both change the same way; else 0. In xPos one grows as the other falls.
+    """
+    assert q.maps is not None
+    assert k.maps is not None
+    a, b = (x.flatten(-2).norm(dim=-1) for x in (q.maps, k.maps))  # [L, pairs]
+    if float(torch.minimum(a, b).min()) <= 0:
+        return 0.0
+    ups = [(x.log() - x.log()[:1]) for x in (a, b)]
+    together = torch.minimum(ups[0].abs(), ups[1].abs()) > 1e-3
+    same = ups[0].sign() == ups[1].sign()
+    if not bool((together & same).any()) or bool((together & ~same).any()):
+        return 0.0
+    both = a * b
+    return float((both.amax(0) / both.amin(0)).max()) - 1
 
 
 _ROTARY = re.compile(r"rot|rope|inv_?freq|freqs|cos|sin(_|$)", re.IGNORECASE)
@@ -264,14 +292,11 @@ def _stretched(patient: Patient, site: Site, q: Rotation) -> Iterator[Finding]:
         )
 
 
-def _asymmetric(evidence: str, where: Where | None, severity: Severity = "bug") -> Finding:
-    return Finding(
-        "rope-asymmetric",
-        severity,
-        evidence,
-        "rotate queries and keys, not values, by the same angles: position times frequency",
-        where,
-    )
+_SAME_ANGLES = "rotate queries and keys, not values, by the same angles: position times frequency"
+
+
+def _asymmetric(evidence: str, where: Where | None, severity: Severity = "bug", fix: str = _SAME_ANGLES) -> Finding:
+    return Finding("rope-asymmetric", severity, evidence, fix, where)
 
 
 def _pairs(x: Rotation) -> str:

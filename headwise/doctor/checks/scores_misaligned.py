@@ -1,8 +1,9 @@
 """A term of the scores that belongs to other tokens, as after a relative shift that is a row or a column off.
 
 Transformer-XL computes the scores of positions for all distances and shifts each row to its place (Dai et al. 2019,
-appendix B). What is added to the score of query i and key j must come from these two. The marks say which tokens each
-term comes from; terms of constants, and of several tokens, are not judged.
+appendix B). What is added to the score of query i and key j must come from these two: a term of the projected keys
+from key j, also where the shape [N, N] hides that it was gathered as [K, Q] (DeBERTa's position-to-content term). The
+marks say which tokens each term comes from; terms of constants, and of several tokens, are not judged.
 """
 
 from __future__ import annotations
@@ -53,12 +54,15 @@ def _foreign(site: Site, step: Step, term: Marks) -> Tensor | None:
     cells = _tokens(site, site.product.number, step.source)
     known, foreign = (torch.zeros(shape, dtype=torch.bool) for _ in range(2))
     inputs = [marks.input_of(x) for x in cells]
+    sides = tuple(zip(cells, "qk" if site.queries_left else "kq", strict=True))
     for number in term.seeds():
+        of = _projection(site, number)
         for token in _tokens(site, number, term.source.expand(shape), term.token.expand(shape)):
             comparable = (token >= 0) & _visible(site, step.source) & (cells[0] >= 0) & (cells[1] >= 0)
             comparable &= torch.stack([marks.input_of(token) == x for x in inputs]).any(0)
             known |= comparable
-            foreign |= comparable & (token != cells[0]) & (token != cells[1])
+            row, column = (x if of in (None, name) else torch.full_like(x, marks.UNKNOWN) for x, name in sides)
+            foreign |= comparable & (token != row) & (token != column)
     return foreign if bool(known.any()) else None
 
 
@@ -69,6 +73,21 @@ def _tokens(site: Site, number: int, source: Tensor, token: Tensor | None = None
         return pair_tokens(seed, source)
     assert token is not None
     return (token.masked_fill(marks.seed_of(source) != number, marks.UNKNOWN),)
+
+
+def _projection(site: Site, number: int) -> str | None:
+    """Whether a seed is a product of the projected queries ("q") or keys ("k") with constants; None if of neither, or
+    if they share a projection.
+    """
+    seed = site.trace.seed(number)
+    if seed.left is None or seed.right is None or seed.left.live == seed.right.live:
+        return None
+    live = seed.left if seed.left.live else seed.right
+    origins = set(marks.seed_of(live.source).unique().tolist())
+    owned = {name: {x.number for x in site.projections[name]} for name in "qk"}
+    if owned["q"] & owned["k"] or -1 in origins:
+        return None
+    return next((name for name, numbers in owned.items() if origins <= numbers), None)
 
 
 def _visible(site: Site, source: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ the same amount), nor is what a gate of 0 keeps from the output.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -165,8 +166,11 @@ def _unused(
     matrix = any(wanted[name].ndim >= 2 and min(wanted[name].shape[-2:]) > 1 for name in names)
     library = type(probe.module.get_submodule(holder)).__module__.startswith("torch.")  # a norm that is left over
     several = not library and any(wanted[name].numel() > 1 and not name.endswith("bias") for name in names)
-    severity: Severity = "bug" if is_read or ((matrix or several) and not optional) else "risk"
-    if not is_read and not matrix:
+    instead = None if ran or is_read else _in_its_place(probe, outside or holder)
+    if instead is not None:
+        evidence = f"{never}, and {instead} is called twice: it stands where {outside or holder} should"
+    severity: Severity = "bug" if is_read or instead is not None or ((matrix or several) and not optional) else "risk"
+    if not is_read and not matrix and instead is None:
         severity = patient.severity("unused-parameter: of a vector", severity)
     return Finding(
         "unused-parameter",
@@ -176,6 +180,45 @@ def _unused(
         where=origin(probe.module, outside or names[0]),
         numbers={"weights": sum(wanted[name].numel() for name in names)},
     )
+
+
+def _in_its_place(probe: Probe, path: str) -> str | None:
+    """The part that runs twice in a call, on other numbers each time, while a part that is its like never runs: of the
+    same class and sizes, under the same parent, and with a name that differs in one word, as norm_audio and norm_video.
+    """
+    parent, _, name = path.rpartition(".")
+    if not path or mentioned(probe.module.get_submodule(parent), name):
+        return None
+    part, holder = probe.module.get_submodule(path), probe.module.get_submodule(parent)
+    alike = {
+        other: x
+        for other, x in holder.named_children()
+        if type(x) is type(part) and _sizes(x) == _sizes(part) and _one_word_apart(name, other)
+    }
+    given: dict[str, list[Tensor]] = {other: [] for other in alike}
+    hooks = [
+        x.register_forward_pre_hook(lambda _, args, other=other: given[other].append(args[0].detach().clone()))
+        for other, x in alike.items()
+    ]
+    probe.attempt(probe.inputs())
+    for hook in hooks:
+        hook.remove()
+    twice = [other for other, x in given.items() if len(x) == 2 and not _same(*x)]
+    return ".".join(filter(None, (parent, twice[0]))) if len(twice) == 1 else None
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a, b)
+
+
+def _sizes(part: nn.Module) -> list[tuple[str, torch.Size]]:
+    return [(name, x.shape) for name, x in part.named_parameters()]
+
+
+def _one_word_apart(a: str, b: str) -> bool:
+    """Whether two names have the same words but for one: norm_q and norm_k, fc1 and fc2."""
+    one, two = (re.findall(r"[a-z]+|[A-Z][a-z]*|[0-9]+", x) for x in (a, b))
+    return len(one) == len(two) > 1 and sum(x != y for x, y in zip(one, two, strict=True)) == 1
 
 
 def _listed(names: list[str]) -> str:

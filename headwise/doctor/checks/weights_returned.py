@@ -16,6 +16,7 @@ from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.masking import hiding
 from headwise.doctor.probing.probe import Probe
 from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading.site import Site
 
 FINDINGS = ("weights-averaged", "weights-wrong", "softmax-axis", "mask-after-softmax")
 
@@ -63,15 +64,18 @@ def _compared(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterat
     if patient.anatomy is None or not patient.anatomy.sites:
         return
     keys = [{}, *hiding(probe.inputs(), 1)]
+    unmasked = None
     for mask in keys:
-        given = {**options, **mask}
-        pair = _traced(patient, given)
-        if pair is None:
+        traced = _traced(patient, {**options, **mask})
+        if traced is None:
             continue
-        used, returned = pair
-        if any(not _unlike(used, x) and _known(used, x) for x in returned):
-            continue
-        told = next((said for x in returned if (said := _unlike(used, x))), "")
+        used, returned, looped = traced
+        unmasked = unmasked if mask else used
+        told = _of_the_last(used, returned) if looped else ""
+        if not told:
+            if any(_known(used, x) for x in returned):
+                continue
+            told = next((said for x in returned if (said := _unlike(used, x, unmasked))), "")
         if told:
             yield Finding(
                 "weights-wrong",
@@ -83,24 +87,60 @@ def _compared(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterat
             return
 
 
-def _traced(patient: Patient, options: dict[str, Any]) -> tuple[Tensor, list[Tensor]] | None:
-    """[B, H, Q, K] as used, and the tensors beside the output that were returned in the same call."""
+def _traced(patient: Patient, options: dict[str, Any]) -> tuple[Tensor, list[Tensor], bool] | None:
+    """[B, H, Q, K] as used, the tensors beside the output that were returned in the same call, and whether the heads
+    are computed one after the other.
+    """
     try:
         found = look(patient, **options)
     except Exception:
         return None
     sites = [x for x in found.sites if x.grid is not None and x.contraction is not None]
-    used_there = [x.weights for x in sites if _same(x.weights, x.weights_at_values)]
-    if len(used_there) != 1:
+    sites = [x for x in sites if _same(x.weights, x.weights_at_values)]
+    # Without a mask a softmax of the scores before the mask has the weights that are used.
+    sites = list({x.product.number: x for x in sites}.values())
+    looped = len(sites) > 1 and _heads_of_one(sites)
+    if len(sites) != 1 and not looped:
         return None
-    used = used_there[0]
+    used = torch.cat([x.weights for x in sites], dim=1)
     result = found.run.result
     returned = [
         x.detach().to(torch.float64)
         for _, x in tensors_in(result.raw)
         if x.is_floating_point() and x.ndim >= 2 and x.numel() > 5 and not bool((x < 0).any())
     ]
-    return (used, returned) if returned and bool(used.isfinite().all()) else None
+    return (used, returned, looped) if returned and bool(used.isfinite().all()) else None
+
+
+def _heads_of_one(sites: list[Site]) -> bool:
+    """Whether these are the heads of one attention: a softmax in a loop, over projections of the same numbers. Layers
+    are no such heads: each one projects what the one before has computed.
+    """
+    first = sites[0]
+    for site in sites:
+        if site.softmax.where != first.softmax.where or site.weights.shape != first.weights[:, :1].shape:
+            return False
+        for name in ("q", "k"):
+            ours, theirs = (x.projections[name] for x in (site, first))
+            if len(ours) != 1 or len(theirs) != 1 or ours[0].left is None or theirs[0].left is None:
+                return False
+            if not torch.equal(ours[0].left.value, theirs[0].left.value):
+                return False
+    return True
+
+
+def _of_the_last(used: Tensor, returned: list[Tensor]) -> str:
+    """How weights that were returned are those of the last head alone, while no tensor holds those of another."""
+    last, others = used[:, -1:], used[:, :-1]
+    if any(_same(x, others[:, 0]) or (_known(used, x) and not _known(last, x)) for x in returned):
+        return ""
+    alone = next((x for x in returned if _known(last, x) and not _known(others, x)), None)
+    if alone is None:
+        return ""
+    return (
+        f"the returned weights {list(alone.shape)} are those of the last of {used.shape[1]} heads, which are computed "
+        "one after the other"
+    )
 
 
 def _known(used: Tensor, returned: Tensor) -> bool:
@@ -109,8 +149,10 @@ def _known(used: Tensor, returned: Tensor) -> bool:
     return any(_same(x, returned) for x in [*near, *used.unbind(1)])
 
 
-def _unlike(used: Tensor, returned: Tensor) -> str:
-    """How the returned weights differ from the used ones; "" if they do not, or in no known way."""
+def _unlike(used: Tensor, returned: Tensor, unmasked: Tensor | None) -> str:
+    """How the returned weights differ from the used ones; "" if they do not, or in no known way. `unmasked`: those that
+    are used if no mask is passed.
+    """
     b, h, q, k = used.shape
     if _known(used, returned):
         return ""
@@ -134,14 +176,15 @@ def _unlike(used: Tensor, returned: Tensor) -> str:
             continue
         if any(_same(x, returned) for x in forms):
             return f"{shape} {words}; there are {b} examples, {h} heads, {q} queries and {k} keys"
-    if returned.shape == used.shape and bool((used == 0).any()):
-        hidden = used == 0
+    hidden = used == 0
+    early = torch.zeros_like(used)
+    if returned.shape == used.shape:
         inside = returned.masked_fill(hidden, 0.0)
-        if float(returned[hidden].max()) > 1e-4 and _same(used, inside / inside.sum(-1, keepdim=True)):
-            return (
-                f"{shape} those before the mask: masked keys have weights of up to {float(returned[hidden].max()):.2g}"
-            )
-    return ""
+        early = returned if _same(used, inside / inside.sum(-1, keepdim=True)) else early
+    elif unmasked is not None and unmasked.shape == used.shape and _known(unmasked, returned):
+        early = unmasked
+    most = float(early[hidden].max()) if bool(hidden.any()) else 0.0
+    return f"{shape} those before the mask: masked keys have weights of up to {most:.2g}" if most > 1e-4 else ""
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from headwise.doctor.patient import NotChecked
@@ -214,3 +214,32 @@ def test_how_many_tokens_follow() -> None:
     assert one("causal_leak", seeded(StepsStandLate)).name == "cache-mismatch"
     assert found("causal_leak", seeded(StepsStandRight)) == []
     assert found("causal_leak", seeded(CountsFromTheStart)) == []
+
+
+class Decoder(nn.Module):
+    """A layer that attends to its own past, and to a memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.cross = Attention(), Cross()
+
+    def forward(self, target: Tensor, memory: Tensor) -> Tensor:
+        n = target.shape[1]
+        causal = torch.ones(n, n, dtype=torch.bool).tril()
+        target = target + self.own.attend(target, target, self.both(causal, torch.ones(1, n, dtype=torch.bool)))
+        return target + self.cross(target, memory)
+
+    def both(self, causal: Tensor, real: Tensor) -> Tensor:
+        return causal & real
+
+
+class EitherOfTwo(Decoder):
+    def both(self, causal: Tensor, real: Tensor) -> Tensor:
+        return causal | real
+
+
+def test_a_decoder_that_undoes_its_own_mask() -> None:
+    finding = one("causal_leak", seeded(EitherOfTwo))
+    assert (finding.name, finding.severity) == ("causal-leak", "bug")
+    assert "28 of 28 future tokens" in finding.evidence  # 8 · 7 / 2
+    assert found("causal_leak", seeded(Decoder)) == []

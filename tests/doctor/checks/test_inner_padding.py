@@ -58,6 +58,22 @@ class BlockOfZeros(BlockBefore):
     hides = False
 
 
+class WholeBlocks(BlockBefore):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] % 4:
+            raise ValueError("its length must be a multiple of the block size 4")
+        return super().forward(x)
+
+
+class WholeBlocksOfZeros(WholeBlocks):
+    hides = False
+
+
+def test_a_module_that_takes_whole_blocks_alone() -> None:
+    assert one("inner_padding", seeded(WholeBlocksOfZeros)).name == "padding-attended"
+    assert found("inner_padding", seeded(WholeBlocks)) == []
+
+
 def test_a_block_of_zeros_before_the_first() -> None:
     finding = one("inner_padding", seeded(BlockOfZeros))
     assert (finding.name, finding.severity) == ("padding-attended", "bug")

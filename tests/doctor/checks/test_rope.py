@@ -147,9 +147,20 @@ class OtherAngles(InEinsum):
         return neighbours(q, angle), neighbours(k, angle * 1.1)
 
 
+class GrowsTwice(Rotary):
+    """xPos without the division of the keys: 1.03 ** 5 squared is 1.34."""
+
+    def query(self, q: Tensor, angle: Tensor) -> Tensor:
+        return half(q, angle) * 1.03 ** torch.arange(len(angle))[:, None]
+
+    def key(self, k: Tensor, angle: Tensor) -> Tensor:
+        return half(k, angle) * 1.03 ** torch.arange(len(angle))[:, None]
+
+
 @pytest.mark.parametrize(
     ("module", "words"),
     [
+        (GrowsTwice, "at one position their product changes by 34% over 6 positions"),
         (OnlyQueries, "only the queries are rotated by their position; the keys are not"),
         (OnlyKeys, "only the keys are rotated by their position; the queries are not"),
         (ValuesToo, "the values are also rotated by their position"),

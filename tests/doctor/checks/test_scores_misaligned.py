@@ -65,6 +65,26 @@ class OfTheKey(Relative):
         return own[..., None] + own[..., None, :]
 
 
+class FromKeys(Relative):
+    """A score of each key with the distance to each query (DeBERTa), computed as [K, Q]."""
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
+        n = x.shape[1]
+        apart = torch.arange(n) - torch.arange(n)[:, None] + n
+        of_keys = (k @ self.distances[: 2 * n].T).gather(-1, apart.expand(len(x), self.heads, n, n))
+        scores = self.score(q, k) + self.shifted(of_keys)
+        return self.out(self.merge(scores.softmax(-1) @ v))
+
+    def shifted(self, scores: Tensor) -> Tensor:
+        return scores.mT
+
+
+class AsTheyWereGathered(FromKeys):
+    def shifted(self, scores: Tensor) -> Tensor:
+        return scores
+
+
 class OfAnotherKey(Relative):
     def shifted(self, scores: Tensor) -> Tensor:
         return scores[..., 0].roll(1, -1)[..., None, :].expand(*scores.shape[:3], scores.shape[2])
@@ -77,13 +97,18 @@ def test_a_term_of_other_tokens(kind: type[nn.Module]) -> None:
     assert_at(finding, Relative, "scores = self.score(q, k) + self.shifted")
 
 
+def test_a_term_of_the_keys_that_is_not_transposed() -> None:
+    finding = one("scores_misaligned", seeded(AsTheyWereGathered))
+    assert "the score of query 0 and key 1 comes from token 0" in finding.evidence
+
+
 def test_the_token_is_named() -> None:
     """N distances: the first cell behind its query's own row is that of query 0 and key 2."""
     finding = one("scores_misaligned", seeded(TooFew))
     assert "what is added to the score of query 0 and key 2 comes from token 1" in finding.evidence
 
 
-@pytest.mark.parametrize("kind", [Relative, TooFewButCausal, OfTheKey])
+@pytest.mark.parametrize("kind", [Relative, TooFewButCausal, OfTheKey, FromKeys])
 def test_a_healthy_one(kind: type[nn.Module]) -> None:
     assert found("scores_misaligned", seeded(kind)) == []
 

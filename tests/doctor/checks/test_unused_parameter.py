@@ -26,6 +26,27 @@ class ThrowsAway(Attention):
         return super().forward(x)
 
 
+class TwoStreams(Attention):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm_x, self.norm_memory = nn.LayerNorm(16), nn.LayerNorm(16)
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        return self.attend(self.norm_x(x), self.norm_memory(memory), None)
+
+
+class OneNormForBoth(TwoStreams):
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        return self.attend(self.norm_x(x), self.norm_x(memory), None)
+
+
+class OneNormIsLeft(TwoStreams):
+    """The memory is used as it is: a norm that is left over, and none in its place."""
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        return self.attend(self.norm_x(x), memory, None)
+
+
 class Optional(Attention):
     def __init__(self, gated: bool = False) -> None:
         super().__init__()
@@ -219,3 +240,11 @@ def test_a_part_that_its_holder_does_not_use_is_one_finding() -> None:
     assert (finding.name, finding.severity) == ("unused-parameter", "bug")
     assert "of cross never get a gradient: forward does not use cross" in finding.evidence
     assert found("unused_parameter", seeded(TwoAttentions)) == []
+
+
+def test_a_part_that_is_called_in_the_place_of_another() -> None:
+    finding = one("unused_parameter", seeded(OneNormForBoth))
+    assert (finding.name, finding.severity) == ("unused-parameter", "bug")
+    assert "norm_x is called twice: it stands where norm_memory should" in finding.evidence
+    assert one("unused_parameter", seeded(OneNormIsLeft)).severity == "risk"
+    assert found("unused_parameter", seeded(TwoStreams)) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from headwise.doctor.patient import NotChecked
 from tests.doctor.checks.specimens import Attention, found, one, seeded
@@ -73,6 +74,48 @@ class BeforeTheMask(Shows):
         return self.early
 
 
+class MeanBeforeTheMask(BeforeTheMask):
+    def shown(self, weights: Tensor) -> Tensor:
+        return self.early.mean(1)
+
+
+class HeadByHead(Shows):
+    """As in the Temporal Fusion Transformer."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        out, seen = [], []
+        for h in range(self.heads):
+            at = slice(4 * h, 4 * h + 4)
+            q, k, v = (functional.linear(x, w.weight[at], w.bias[at]) for w in (self.q, self.k, self.v))
+            weights = (q @ k.mT / 2).softmax(-1)
+            out.append(weights @ v)
+            seen.append(weights)
+        return self.out(torch.cat(out, -1)), self.shown(torch.stack(seen, 1))
+
+
+class ShowsTheLast(HeadByHead):
+    def shown(self, weights: Tensor) -> Tensor:
+        return weights[:, -1]
+
+
+class ShowsTheirMean(HeadByHead):
+    def shown(self, weights: Tensor) -> Tensor:
+        return weights.mean(1)
+
+
+class Layers(nn.Module):
+    """Layers of one head each; the weights are those of the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Shows(heads=1) for _ in range(3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        for layer in self.layers:
+            x, weights = layer(x)
+        return x, weights[:, 0]
+
+
 class Latents(nn.Module):
     """Four learned queries attend to the input."""
 
@@ -120,6 +163,8 @@ class MindsItsFlag(Shows):
         (ViewedTheOtherWay, "[3, 5, 5] are of several examples at once: they are laid out as [B·H] and viewed as"),
         (Transposed, "[3, 4, 5, 5] are transposed"),
         (BeforeTheMask, "are those before the mask: masked keys have weights of up to"),
+        (MeanBeforeTheMask, "[3, 5, 5] are those before the mask: masked keys have weights of up to"),
+        (ShowsTheLast, "[3, 5, 5] are those of the last of 4 heads"),
         (LatentsOverTheBatch, "[4, 4, 5] are averaged over the examples of the batch"),
     ],
 )
@@ -160,6 +205,11 @@ def test_weights_that_are_masked_after_the_softmax() -> None:
     finding = one("weights_returned", seeded(MasksWeights))
     assert (finding.name, finding.severity) == ("mask-after-softmax", "bug")
     assert 0.1 < finding.numbers["least"] < 0.9
+
+
+def test_heads_in_a_loop_and_layers_of_one_head() -> None:
+    for module in (HeadByHead, ShowsTheirMean, Layers):
+        assert not [x for x in found("weights_returned", seeded(module)) if x.name == "weights-wrong"]
 
 
 def test_healthy_ones() -> None:
