@@ -145,9 +145,12 @@ def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> li
             if rest and query is None:
                 add("memory", query=asks, memory=rest[0])
                 add("memory", query=rest[0], memory=asks)
-            if rest and query is not None:  # it is a memory if it may have another length than the queries
+            declared = bool(rest) and "Tensor" in rest[0].annotation
+            if rest and query is not None and declared:  # a memory, if it may have another length than the queries
                 add("memory", query=asks, memory=rest[0])
             add("self", query=asks)
+            if rest and query is not None:
+                add("memory", query=asks, memory=rest[0])
         add("self", query=asks)
     elif key and value:
         add("memory", query=key, memory=value)

@@ -43,7 +43,7 @@ def on_embeddings(module: nn.Module) -> nn.Module | None:
         for chosen in sorted(choices, key=lambda x: x != taken.get(tuple(names))):
             try:
                 out = on_ids(self, signature.bind(self, *args, **kwargs), chosen)
-            except Exception as error:
+            except Exception as error:  # noqa: PERF203 (each choice is a trial)
                 raised = raised or error
             else:
                 taken.setdefault(tuple(names), chosen)

@@ -111,7 +111,8 @@ def _on_other_paths(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> It
 
 
 _FROM_THE_END = re.compile(
-    r"\b(counted|count|numbered|number|measured|relative|distance)\b[^.]{0,40}\b(from|to) the (end|last|latest|newest|most recent)"
+    r"\b(counted|count|numbered|number|measured|relative|distance)\b[^.]{0,40}"
+    r"\b(from|to) the (end|last|latest|newest|most recent)\b"
     r"|\bcounted? (back(wards?)?|in reverse)\b",
     re.IGNORECASE,
 )

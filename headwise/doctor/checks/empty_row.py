@@ -19,7 +19,6 @@ from headwise.doctor.probing.masking import hide, left_padding
 from headwise.doctor.probing.probe import Probe, quiet
 
 FINDINGS = ("empty-row-nan",)
-_LEFT = "example 1 begins with two tokens of padding"
 _FIX = (
     "set such rows to 0: mask with torch.finfo(dtype).min and zero the row, or use "
     "softmax(...).masked_fill(~mask.any(-1, keepdim=True), 0); or make sure that every query has an allowed key"
@@ -38,7 +37,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("it takes fewer than three queries")
     made = False
     left = promised(patient)
-    for what, own, empty, ordinary in sorted(_ways(inputs), key=lambda way: bool(left) > way[0].startswith(_LEFT)):
+    for what, own, empty, ordinary in sorted(_ways(inputs), key=lambda way: bool(left) and "begins with" not in way[0]):
         usual = probe.attempt(inputs, **ordinary)
         if isinstance(usual, Exception) or not usual.isfinite().all():
             continue  # the mask cannot be passed this way, or the call fails for another reason
@@ -58,7 +57,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
         spoilt = _spoilt(probe, inputs, own, empty)
         gradient = f"; a loss that leaves it out still gives {spoilt} parameters NaN gradients" if spoilt else ""
-        meant = f', and it is meant for such input: "{left}"' if left and what.startswith(_LEFT) else ""
+        meant = f', and it is meant for such input: "{left}"' if left and "begins with" in what else ""
         evidence = f"{what}, and its output is NaN or infinite{gradient}{meant}"
         yield Finding(
             "empty-row-nan", "bug" if meant else "risk", evidence, _FIX, numbers={**numbers, "parameters": spoilt}
@@ -108,7 +107,7 @@ def _ways(inputs: Inputs) -> Iterator[tuple[str, Tensor, dict[str, Any], dict[st
     if inputs.key is None or inputs.key.shape[1] == inputs.query.shape[1]:
         left, causal = left_padding(inputs), torch.ones_like(one).tril()
         own = (~left) & (torch.arange(left.shape[0])[:, None] == 1)
-        what = f"{_LEFT}, which have no allowed key in causal attention"
+        what = "example 1 begins with two tokens of padding, which have no allowed key in causal attention"
         yield what, own, {"padding": left}, {"padding": one[:, 0]}
         yield what, own, {"padding": left, "allowed": causal}, {"padding": one.any(1), "allowed": causal}
 

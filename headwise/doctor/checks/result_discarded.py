@@ -16,11 +16,34 @@ FINDINGS = ("result-discarded",)
 
 # Names that no container or logger has too: `add`, `update` and `view` of something else may change it.
 _METHODS = frozenset(
-    "masked_fill masked_scatter index_fill nan_to_num transpose permute swapaxes unsqueeze squeeze unflatten reshape "
-    "softmax log_softmax tril triu cumsum clamp sigmoid scatter index_add scatter_add".split()
+    (
+        "masked_fill",
+        "masked_scatter",
+        "index_fill",
+        "nan_to_num",
+        "transpose",
+        "permute",
+        "swapaxes",
+        "unsqueeze",
+        "squeeze",
+        "unflatten",
+        "reshape",
+        "softmax",
+        "log_softmax",
+        "tril",
+        "triu",
+        "cumsum",
+        "clamp",
+        "sigmoid",
+        "scatter",
+        "index_add",
+        "scatter_add",
+    )
 )
-_FUNCTIONS = _METHODS | frozenset("dropout normalize layer_norm rms_norm relu gelu silu tanh pad add mul".split())
-_LIBRARIES = frozenset(("torch", "F", "nn.functional", "torch.nn.functional"))
+_ONLY_FUNCTIONS = frozenset(
+    ("dropout", "normalize", "layer_norm", "rms_norm", "relu", "gelu", "silu", "tanh", "pad", "add", "mul")
+)
+_LIBRARIES = frozenset(("torch", "F", "functional", "nn.functional", "torch.nn.functional"))
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -31,7 +54,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             continue
         seen.add(kind)
         for file, first, function in functions(part):
-            for node in ast.walk(function):
+            for node in (x for x in ast.walk(function) if isinstance(x, ast.Expr)):
                 found = _discarded(node)
                 if found is None:
                     continue
@@ -46,15 +69,15 @@ def check(patient: Patient) -> Iterator[Finding]:
                 )
 
 
-def _discarded(node: ast.AST) -> tuple[str, str] | None:
+def _discarded(node: ast.Expr) -> tuple[str, str] | None:
     """If a statement is a call of one of torch's operations that return a tensor: its name, and the tensor's."""
-    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+    if not isinstance(node.value, ast.Call):
         return None
     call, function = node.value, node.value.func
     in_place = any(x.arg in ("out", "inplace") for x in call.keywords)
     if in_place or not isinstance(function, ast.Attribute):
         return None
     holder = ast.unparse(function.value)
-    if holder in _LIBRARIES and function.attr in _FUNCTIONS and call.args:
+    if holder in _LIBRARIES and function.attr in _METHODS | _ONLY_FUNCTIONS and call.args:
         return function.attr, ast.unparse(call.args[0])
     return (function.attr, holder) if function.attr in _METHODS else None

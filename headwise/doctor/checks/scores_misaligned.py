@@ -67,7 +67,7 @@ def _foreign(site: Site, step: Step, term: Marks) -> Tensor | None:
 
 
 def _tokens(site: Site, number: int, source: Tensor, token: Tensor | None = None) -> tuple[Tensor, ...]:
-    """The tokens of each element: those of row and column where a seed is a product of two that depend on the inputs."""
+    """The tokens of each element; those of row and column, where a seed is a product of two that depend on inputs."""
     seed = site.trace.seed(number)
     if seed.left is not None and seed.right is not None and seed.left.live and seed.right.live:
         return pair_tokens(seed, source)
@@ -117,7 +117,7 @@ def _finding(site: Site, step: Step, term: Marks, foreign: Tensor) -> Finding:
         "bug",
         f"what is added to the score of query {query} and key {key} comes from token {found[0]}; of {foreign.numel()} "
         f"scores {int(foreign.sum())} that are not masked get the term of another token",
-        "check the shift: each row must keep its own query (pad one column, view with one row more, drop the first row), "
+        "check the shift: each row must keep its own query (pad one column, view with one row more, drop the first), "
         "and keys after the query need positions of their own, 2 N - 1 in all",
         step.where,
         numbers={"cells": float(foreign.sum())},

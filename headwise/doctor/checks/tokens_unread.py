@@ -35,8 +35,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "tokens-unread",
             "bug",
-            f"of {length} tokens, none behind position {last} changes the output of another one: the keys behind it are "
-            "not read",
-            "find what cuts the keys, the values or the mask: the size of another dimension, such as the number of heads",
+            f"of {length} tokens, none behind position {last} changes the output of another one: the keys behind it "
+            "are not read",
+            "find what cuts the keys, the values or the mask: the size of another dimension, such as the number of "
+            "heads",
             numbers={"last": float(last), "tokens": float(length)},
         )

@@ -1,6 +1,6 @@
 """Which parameters a gradient reaches, and which numbers of each.
 
-It is tried without masks, with them, with the codes of a mask, in train mode with dropout disabled, and with every flag.
+It is tried without masks, with them, with the codes of one, in train mode without dropout, and with every flag.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 import headwise
 from tests.doctor.checks.specimens import Attention, found, one, seeded
@@ -21,7 +21,7 @@ class MaskDiscarded(Plain):
 
 class DropoutDiscarded(Plain):
     def merge(self, x: Tensor) -> Tensor:
-        F.dropout(x, 0.1, self.training)
+        functional.dropout(x, 0.1, self.training)
         return super().merge(x)
 
 
@@ -35,7 +35,7 @@ class InPlace(Plain):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         scores = super().score(q, k)
         scores.masked_fill_(torch.ones(scores.shape[-2:]).triu(1) == 1, -1e4)
-        F.dropout(scores, 0.0, inplace=True)
+        functional.dropout(scores, 0.0, inplace=True)
         torch.mul(scores, 1.0, out=torch.empty(()))
         self.seen.add(len(scores))
         return scores
@@ -54,7 +54,11 @@ class NoCall(nn.Module):
     ("kind", "line", "fix"),
     [
         (MaskDiscarded, "scores.masked_fill(", "scores = scores.masked_fill("),
-        (DropoutDiscarded, "F.dropout(x, 0.1, self.training)", "x = F.dropout(x, 0.1, self.training)"),
+        (
+            DropoutDiscarded,
+            "functional.dropout(x, 0.1, self.training)",
+            "x = functional.dropout(x, 0.1, self.training)",
+        ),
     ],
 )
 def test_what_is_thrown_away(kind: type[nn.Module], line: str, fix: str) -> None:

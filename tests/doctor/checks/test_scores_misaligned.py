@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from headwise.doctor.patient import NotApplicable
 from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
@@ -29,7 +29,7 @@ class Relative(Plain):
 
     def shifted(self, scores: Tensor) -> Tensor:
         n = scores.shape[-2]
-        padded = F.pad(scores, (1, 0)).flatten(2).unflatten(2, (-1, n))
+        padded = functional.pad(scores, (1, 0)).flatten(2).unflatten(2, (-1, n))
         return padded[:, :, 1:].reshape(scores.shape)[..., :n]
 
     def masked(self, scores: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class Relative(Plain):
 class OneRowOff(Relative):
     def shifted(self, scores: Tensor) -> Tensor:
         n = scores.shape[-2]
-        padded = F.pad(scores, (1, 0)).flatten(2).unflatten(2, (-1, n))
+        padded = functional.pad(scores, (1, 0)).flatten(2).unflatten(2, (-1, n))
         return padded[:, :, :-1].reshape(scores.shape)[..., :n]
 
 
