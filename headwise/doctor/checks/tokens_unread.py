@@ -12,7 +12,7 @@ import torch
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
-from headwise.doctor.probing.probe import REACHED, Probe
+from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
 
 FINDINGS = ("tokens-unread",)
 
@@ -25,19 +25,22 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("its queries and keys are not one sequence")
     probe = Probe(patient)
     length = probe.interface.length or _LENGTH
-    reached = probe.influence(probe.interface.inputs(1, length, length)) > REACHED
-    others = reached & ~torch.eye(length, dtype=torch.bool)
+    inputs = probe.interface.inputs(1, length, length)
+    before = probe.rowwise(inputs)
+    for key in range(max(0, length - _FEWEST), length):
+        reached = rows(before, probe.output(moved(inputs, 0, key)))[0] > REACHED
+        if bool(reached[torch.arange(length) != key].any()):
+            return
+    others = (probe.influence(inputs) > REACHED) & ~torch.eye(length, dtype=torch.bool)
     seen = others.any(0).nonzero()  # positions of keys
     if not len(seen):
         raise NotApplicable("no token changes the output of another")
     last = int(seen.max())
-    if length - 1 - last >= _FEWEST:
-        yield Finding(
-            "tokens-unread",
-            "bug",
-            f"of {length} tokens, none behind position {last} changes the output of another one: the keys behind it "
-            "are not read",
-            "find what cuts the keys, the values or the mask: the size of another dimension, such as the number of "
-            "heads",
-            numbers={"last": float(last), "tokens": float(length)},
-        )
+    yield Finding(
+        "tokens-unread",
+        "bug",
+        f"of {length} tokens, none behind position {last} changes the output of another one: the keys behind it "
+        "are not read",
+        "find what cuts the keys, the values or the mask: the size of another dimension, such as the number of heads",
+        numbers={"last": float(last), "tokens": float(length)},
+    )
