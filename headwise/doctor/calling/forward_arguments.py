@@ -106,8 +106,6 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
         ("batch_size bsz b bs batch", lambda at: at.batch),
         ("seq_len n t length seqlen q_len tgt_len", lambda at: at.queries),
         ("k_len src_len kv_len memory_len", lambda at: at.keys),
-        ("h height", lambda at: _side(at) or 1),
-        ("w width", lambda at: _side(at) or at.queries),
         ("num_heads heads n_heads", constant(heads)),
         ("layer_idx layer layer_id idx index", constant(0)),
         ("dropout dropout_p p_dropout", constant(0.0)),
@@ -117,6 +115,8 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
     for words, make in by_words:
         if name in words.split():
             return [make]
+    if name in names.SIDES:  # of a map, or of a row of tokens
+        return [lambda at: _side(at) or (1 if names.SIDES[name] == "h" else at.queries)]
     if names.COORDINATES.search(name):  # of points in space, or in a plane
         return [lambda at: alike(at, at.queries, 3), lambda at: alike(at, at.queries, 2)]
     if names.DOCUMENTS.search(name):

@@ -145,12 +145,11 @@ def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> li
             if rest and query is None:
                 add("memory", query=asks, memory=rest[0])
                 add("memory", query=rest[0], memory=asks)
-            declared = bool(rest) and "Tensor" in rest[0].annotation
-            if rest and query is not None and declared:  # a memory, if it may have another length than the queries
+            if rest and query is not None:
+                if "Tensor" not in rest[0].annotation:
+                    add("self", query=asks)
                 add("memory", query=asks, memory=rest[0])
             add("self", query=asks)
-            if rest and query is not None:
-                add("memory", query=asks, memory=rest[0])
         add("self", query=asks)
     elif key and value:
         add("memory", query=key, memory=value)

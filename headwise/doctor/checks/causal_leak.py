@@ -74,13 +74,9 @@ def _of_a_decoder(probe: Probe, claim: str) -> Iterator[Finding]:
         raise NotApplicable("its keys are a memory, which has no future")
     inputs = probe.inputs(length=_LENGTH)
     before = probe.rowwise(inputs)
-    draw = torch.Generator().manual_seed(99)
-    changed = []
-    for token in range(inputs.query.shape[1]):
-        query = inputs.query.clone()
-        query[0, token] = 2 * torch.randn(query.shape[2:], generator=draw).to(query)
-        changed.append(rows(before, probe.output(dataclasses.replace(inputs, query=query)))[0])
-    yield from _judge(torch.stack(changed, dim=1), claim, hint=False)
+    others = (moved(inputs, 0, token, queries=True).query for token in range(inputs.query.shape[1]))
+    outs = (probe.output(dataclasses.replace(inputs, query=query)) for query in others)
+    yield from _judge(torch.stack([rows(before, out)[0] for out in outs], dim=1), claim, hint=False)
 
 
 def _on_other_paths(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> Iterator[Finding]:

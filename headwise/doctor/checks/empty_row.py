@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.checks.left_padding import promised
-from headwise.doctor.finding import Finding
+from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.masking import hide, left_padding
 from headwise.doctor.probing.probe import Probe, quiet
@@ -37,7 +37,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("it takes fewer than three queries")
     made = False
     left = promised(patient)
-    for what, own, empty, ordinary in sorted(_ways(inputs), key=lambda way: bool(left) and "begins with" not in way[0]):
+    ways = [("", way) for way in _ways(inputs)]
+    on_the_left = [(left, way) for way in _on_the_left(inputs)]
+    for said, (what, own, empty, ordinary) in (*on_the_left, *ways) if left else (*ways, *on_the_left):
         usual = probe.attempt(inputs, **ordinary)
         if isinstance(usual, Exception) or not usual.isfinite().all():
             continue  # the mask cannot be passed this way, or the call fails for another reason
@@ -57,11 +59,10 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
         spoilt = _spoilt(probe, inputs, own, empty)
         gradient = f"; a loss that leaves it out still gives {spoilt} parameters NaN gradients" if spoilt else ""
-        meant = f', and it is meant for such input: "{left}"' if left and "begins with" in what else ""
+        meant = f', and it is meant for such input: "{said}"' if said else ""
         evidence = f"{what}, and its output is NaN or infinite{gradient}{meant}"
-        yield Finding(
-            "empty-row-nan", "bug" if meant else "risk", evidence, _FIX, numbers={**numbers, "parameters": spoilt}
-        )
+        severity: Severity = "bug" if said else "risk"
+        yield Finding("empty-row-nan", severity, evidence, _FIX, numbers={**numbers, "parameters": spoilt})
         return
     if not made:
         raise NotApplicable("it takes no mask")
@@ -104,8 +105,13 @@ def _ways(inputs: Inputs) -> Iterator[tuple[str, Tensor, dict[str, Any], dict[st
     padding[1] = False
     own = (~padding[:, :1]).expand(inputs.query.shape[:2])
     yield "every key of example 1 is padding", own, {"padding": padding}, {"padding": one[:, 0]}
+
+
+def _on_the_left(inputs: Inputs) -> Iterator[tuple[str, Tensor, dict[str, Any], dict[str, Any]]]:
+    """The same for padding before the tokens, if queries and keys may be one sequence."""
     if inputs.key is None or inputs.key.shape[1] == inputs.query.shape[1]:
-        left, causal = left_padding(inputs), torch.ones_like(one).tril()
+        one, left = hide(inputs, 1), left_padding(inputs)
+        causal = torch.ones_like(one).tril()
         own = (~left) & (torch.arange(left.shape[0])[:, None] == 1)
         what = "example 1 begins with two tokens of padding, which have no allowed key in causal attention"
         yield what, own, {"padding": left}, {"padding": one[:, 0]}

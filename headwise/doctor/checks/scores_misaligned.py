@@ -29,41 +29,37 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("its tokens may be pairs, and a term that of the pair of two keys")
     compared = False
     for site in patient.see().sites:
-        if site.grid is None:
-            continue
-        for step in site.steps_before:
+        for step in site.steps_before if site.grid is not None else ():
             for term in step.terms:
                 foreign = _foreign(site, step, term)
-                if foreign is None:
-                    continue
-                compared = True
-                if bool(foreign.any()):
-                    yield _finding(site, step, term, foreign)
+                compared |= foreign is not None
+                if foreign is not None and bool((foreign >= 0).any()):
+                    yield _finding(site, step, foreign)
                     return
     if not compared:
         raise NotApplicable("no term that depends on a token is added to its scores")
 
 
 def _foreign(site: Site, step: Step, term: Marks) -> Tensor | None:
-    """Where the term comes from a token that is neither the query nor the key of a visible score; None if no cell
-    can be judged.
+    """For each score, the token that the term comes from, if it is neither its query nor its key and no mask hides the
+    score; else -1. None if no score can be judged.
     """
     shape = step.source.shape
     if site.product.number in term.seeds() or term.source.ndim > len(shape):
         return None
     cells = _tokens(site, site.product.number, step.source)
-    known, foreign = (torch.zeros(shape, dtype=torch.bool) for _ in range(2))
-    inputs = [marks.input_of(x) for x in cells]
+    visible = _visible(site, step.source) & (cells[0] >= 0) & (cells[1] >= 0)
     sides = tuple(zip(cells, "qk" if site.queries_left else "kq", strict=True))
+    found, judged = torch.full(shape, marks.UNKNOWN), False
     for number in term.seeds():
         of = _projection(site, number)
         for token in _tokens(site, number, term.source.expand(shape), term.token.expand(shape)):
-            comparable = (token >= 0) & _visible(site, step.source) & (cells[0] >= 0) & (cells[1] >= 0)
-            comparable &= torch.stack([marks.input_of(token) == x for x in inputs]).any(0)
-            known |= comparable
-            row, column = (x if of in (None, name) else torch.full_like(x, marks.UNKNOWN) for x, name in sides)
-            foreign |= comparable & (token != row) & (token != column)
-    return foreign if bool(known.any()) else None
+            inputs = [marks.input_of(x) for x in (token, *cells)]
+            comparable = visible & (token >= 0) & ((inputs[0] == inputs[1]) | (inputs[0] == inputs[2]))
+            judged |= bool(comparable.any())
+            own = torch.stack([token == x for x, name in sides if of in (None, name)]).any(0)
+            found = torch.where(comparable & ~own, token, found)
+    return found if judged else None
 
 
 def _tokens(site: Site, number: int, source: Tensor, token: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -100,25 +96,19 @@ def _visible(site: Site, source: Tensor) -> Tensor:
     return here & (weights[marks.element_of(source).clamp(min=0).masked_fill(~here, 0)] > 0)
 
 
-def _finding(site: Site, step: Step, term: Marks, foreign: Tensor) -> Finding:
-    place = tuple(foreign.nonzero()[0].tolist())
-    query, key = (int(marks.position_of(x)[place]) for x in _tokens(site, site.product.number, step.source))
-    if not site.queries_left:
-        query, key = key, query
-    shape = step.source.shape
-    found = [
-        int(marks.position_of(x)[place])
-        for number in term.seeds()
-        for x in _tokens(site, number, term.source.expand(shape), term.token.expand(shape))
-        if int(x[place]) >= 0
-    ]
+def _finding(site: Site, step: Step, foreign: Tensor) -> Finding:
+    cells = _tokens(site, site.product.number, step.source)
+    place = (foreign >= 0).nonzero()[0].unbind()
+    query, key, other = (
+        int(marks.position_of(x[place])) for x in (*(cells if site.queries_left else cells[::-1]), foreign)
+    )
     return Finding(
         "scores-misaligned",
         "bug",
-        f"what is added to the score of query {query} and key {key} comes from token {found[0]}; of {foreign.numel()} "
-        f"scores {int(foreign.sum())} that are not masked get the term of another token",
+        f"what is added to the score of query {query} and key {key} comes from token {other}: "
+        f"{int((foreign >= 0).sum())} scores get a term of a token that is neither their query nor their key",
         "check the shift: each row must keep its own query (pad one column, view with one row more, drop the first), "
         "and keys after the query need positions of their own, 2 N - 1 in all",
         step.where,
-        numbers={"cells": float(foreign.sum())},
+        numbers={"scores": float((foreign >= 0).sum())},
     )

@@ -177,13 +177,14 @@ def _unlike(used: Tensor, returned: Tensor, unmasked: Tensor | None) -> str:
         if any(_same(x, returned) for x in forms):
             return f"{shape} {words}; there are {b} examples, {h} heads, {q} queries and {k} keys"
     hidden = used == 0
-    early = torch.zeros_like(used)
+    early = None  # the weights before the mask, if it is they that were returned
     if returned.shape == used.shape:
         inside = returned.masked_fill(hidden, 0.0)
-        early = returned if _same(used, inside / inside.sum(-1, keepdim=True)) else early
+        if _same(used, inside / inside.sum(-1, keepdim=True)):
+            early = returned
     elif unmasked is not None and unmasked.shape == used.shape and _known(unmasked, returned):
         early = unmasked
-    most = float(early[hidden].max()) if bool(hidden.any()) else 0.0
+    most = float(early[hidden].max()) if early is not None and bool(hidden.any()) else 0.0
     return f"{shape} those before the mask: masked keys have weights of up to {most:.2g}" if most > 1e-4 else ""
 
 

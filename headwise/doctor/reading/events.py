@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Literal
 
 import torch
@@ -100,7 +101,7 @@ class Step:
     names: frozenset[str] = frozenset()  # of the parameters that the other operands come from
     terms: tuple[Marks, ...] = ()  # of a sum of two tensors, not in place: their marks
 
-    @property
+    @functools.cached_property
     def latest(self) -> tuple[int, ...]:
         """The last seed that each term of a sum comes from; -1 if there is none."""
         return tuple(max(x.seeds(), default=-1) for x in self.terms)
