@@ -348,3 +348,42 @@ def test_an_image_has_as_many_patches_as_there_are_positions() -> None:
     assert sizes.image_sides(module)[:2] == [20, 12]
     interface = discover(OfPatches())
     assert (interface.way.layout, interface.length) == ("BMSS", 144)
+
+
+class Patches(nn.Module):
+    """(batch, context) -> (batch, horizon): rows are examples, cut into tokens within."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.attention, self.head = nn.Linear(6, 16), hw.MultiHeadAttention(16, 4), nn.Linear(16, 3)
+
+    def forward(self, series: Tensor) -> Tensor:
+        return self.head(self.attention(self.embed(series.unflatten(-1, (-1, 6)))).mean(1))
+
+
+def test_rows_that_do_not_reach_one_another_are_no_tokens() -> None:
+    with pytest.raises(DoctorError, match="no way to call it was found"):
+        discover(Patches())
+
+
+class ContextOfAName(nn.Module):
+    """xa is required, and a tensor: it is no constant of the call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cross = hw.MultiHeadAttention(16, 4)
+
+    def forward(self, x: Tensor, xa: Tensor) -> Tensor:
+        return self.cross(x, xa)
+
+
+class Question(ContextOfAName):
+    def forward(self, c: Tensor, q: Tensor) -> Tensor:
+        return self.cross(c, q)
+
+
+@pytest.mark.parametrize(("kind", "slots"), [(ContextOfAName, ("x", "xa")), (Question, ("c", "q"))])
+def test_a_required_tensor_is_a_memory(kind: type[nn.Module], slots: tuple[str, str]) -> None:
+    found = discover(kind())
+    assert found.takes == "memory"
+    assert tuple(name for _, name in found.way.slots) == slots

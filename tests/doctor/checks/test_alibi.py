@@ -102,3 +102,16 @@ def test_where_there_is_no_such_bias() -> None:
         found("alibi", seeded(Plain))
     with pytest.raises(NotChecked, match="no bias that falls"):
         found("alibi", seeded(TopThree))
+
+
+class Near(Biased):
+    """A learned number for the token itself and one for each neighbour: two numbers lie on a line, and mean nothing."""
+
+    def bias(self, at: Tensor) -> Tensor:
+        apart = (at - at[:, None]).abs()
+        return torch.where(apart > 1, -torch.inf, self.slopes[:, None, None] * apart)
+
+
+def test_few_distances_are_no_slope() -> None:
+    with pytest.raises(NotChecked, match="no bias that falls"):
+        found("alibi", seeded(Near, FOUR))

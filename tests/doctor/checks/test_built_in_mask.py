@@ -493,3 +493,24 @@ def test_a_window_without_one_of_its_sides() -> None:
     assert (finding.name, finding.severity) == ("window-off-by-one", "bug")
     assert "3 earlier and 6 later positions" in finding.evidence
     assert found("built_in_mask", TwoSides()) == []
+
+
+class OnlyEarlierOrNothing(OnlyEarlier):
+    """A learned key and value before the others stand for an empty past."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.no_key, self.no_value = nn.Parameter(torch.randn(4, 1, 4)), nn.Parameter(torch.randn(4, 1, 4))
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
+        k = torch.cat([self.no_key.expand(len(k), -1, -1, -1), k], 2)
+        v = torch.cat([self.no_value.expand(len(v), -1, -1, -1), v], 2)
+        return self.out(self.merge(self.score(q, k).softmax(-1) @ v))
+
+    def allowed(self, q: int, k: int) -> Tensor:
+        return lower(q, k)
+
+
+def test_a_key_of_nothing_is_a_key_of_the_first_query() -> None:
+    assert found("built_in_mask", seeded(OnlyEarlierOrNothing)) == []

@@ -243,3 +243,23 @@ def test_a_decoder_that_undoes_its_own_mask() -> None:
     assert (finding.name, finding.severity) == ("causal-leak", "bug")
     assert "28 of 28 future tokens" in finding.evidence  # 8 · 7 / 2
     assert found("causal_leak", seeded(Decoder)) == []
+
+
+class CountsFromTheNewest(Causal):
+    """Causal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ages = nn.Parameter(torch.randn(64, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + self.ages[: x.shape[1]].flip(0))
+
+
+class CountsFromTheNewestAsSaid(CountsFromTheNewest):
+    """Causal. Positions are counted from the newest item back."""
+
+
+def test_positions_that_are_counted_from_the_end() -> None:
+    assert "how many there are does" in one("causal_leak", seeded(CountsFromTheNewest)).evidence
+    assert found("causal_leak", seeded(CountsFromTheNewestAsSaid)) == []

@@ -71,3 +71,16 @@ def test_healthy_ones() -> None:
     assert found("cross_mask", nn.TransformerDecoderLayer(16, 4, 32, batch_first=True)) == []
     with pytest.raises(NotChecked, match="no memory"):
         found("cross_mask", seeded(Attention))
+
+
+class Flow(Cross):
+    """c: the passage, and q: the question, each with a mask, True = a real token."""
+
+    def forward(self, c: Tensor, q: Tensor, c_mask: Tensor | None = None, q_mask: Tensor | None = None) -> Tensor:
+        out = self.attend(c, q, None if q_mask is None else q_mask[:, None, None])
+        return out if c_mask is None else out * c_mask[..., None]
+
+
+def test_a_mask_named_after_the_memory_is_of_the_memory() -> None:
+    """Even where the memory is called q, as a question is."""
+    assert found("cross_mask", seeded(Flow)) == []

@@ -103,3 +103,13 @@ def test_nan_in_the_call_that_was_given_is_a_bug() -> None:
         bugs = headwise.diagnose(seeded(module), example=example).bugs
         assert [x.name for x in bugs] == names
         assert all("returns NaN in 5 of 10 rows" in x.evidence for x in bugs)
+
+
+class PaddedOnTheLeft(CausalPadded):
+    """padding_mask: [B, K], with zeros on the left where a prompt is shorter."""
+
+
+def test_it_is_a_bug_where_padding_on_the_left_is_promised() -> None:
+    finding = one("empty_row", seeded(PaddedOnTheLeft))
+    assert (finding.severity, finding.numbers["rows"]) == ("bug", 2)
+    assert "it is meant for such input" in finding.evidence

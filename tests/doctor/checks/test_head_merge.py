@@ -127,3 +127,20 @@ class SequenceFirst(Einsum):
 )
 def test_a_healthy_one(module: type[nn.Module]) -> None:
     assert found("head_merge", seeded(module)) == []
+
+
+class OneNumberAToken(Plain):
+    """A logit for each token, [B, N]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(super().forward(x)).squeeze(-1)
+        return logits
+
+
+def test_one_number_a_token_is_no_row_of_features() -> None:
+    assert found("head_merge", seeded(OneNumberAToken)) == []
+    assert found("output_shape", seeded(OneNumberAToken)) == []

@@ -90,3 +90,26 @@ def test_a_mask_after_the_softmax_of_one_query() -> None:
     finding = one("masked_weight", seeded(MasksItsWeights))
     assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
     assert headwise.diagnose(seeded(OfOneQuery)).healthy
+
+
+class MixedAfterTheMask(Padded):
+    """Heads are mixed between the mask and the softmax: with a negative sum, -1e4 becomes the highest score.
+
+    padding_mask: [B, N], True = a real token.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Conv2d(4, 4, 1, bias=False)
+        self.mix.weight = nn.Parameter(torch.diag(torch.tensor([1.0, 1.0, -1.0, -1.0]))[..., None, None])
+
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        filled = scores if allowed is None else scores.masked_fill(~allowed, -1e4)
+        mixed: Tensor = self.mix(filled)
+        return mixed
+
+
+def test_what_the_mask_says_is_padding_changes_other_rows() -> None:
+    finding = one("masked_weight", seeded(MixedAfterTheMask))
+    assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
+    assert "says that the last token is padding" in finding.evidence

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import headwise
+from headwise.doctor.patient import NotApplicable
 from headwise.nn import positions
-from tests.doctor.checks.specimens import found
+from tests.doctor.checks.specimens import found, seeded
+from tests.doctor.checks.styles import Plain
 
 
 def rotated(x: Tensor) -> Tensor:
@@ -139,3 +141,21 @@ class Buckets(nn.Module):
 def test_distances_of_the_wrong_sign(layers: int) -> None:
     assert [x.name for x in found("positions_ignored", Buckets(layers, -1))] == ["positions-ignored"]
     assert found("positions_ignored", Buckets(layers, 1)) == []
+
+
+class Near(Plain):
+    """Each token sees itself and its neighbours, by a bias of their distance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rel_pos_bias = nn.Parameter(torch.randn(3))
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        apart = torch.arange(k.shape[2]) - torch.arange(q.shape[2])[:, None]
+        bias = self.rel_pos_bias[apart.clamp(-1, 1) + 1].masked_fill(apart.abs() > 1, -torch.inf)
+        return super().score(q, k) + bias
+
+
+def test_tokens_that_the_last_one_does_not_see_say_nothing() -> None:
+    with pytest.raises(NotApplicable, match="does not attend to the first two"):
+        found("positions_ignored", seeded(Near))

@@ -117,3 +117,21 @@ def test_a_healthy_one(kind: type[nn.Module]) -> None:
 def test_without_such_a_term(kind: type[nn.Module]) -> None:
     with pytest.raises(NotApplicable, match="no term that depends on a token"):
         found("scores_misaligned", seeded(kind))
+
+
+class Triangle(nn.Module):
+    """Attention of pairs x [B, N, N, M]: of (i, j) and (i, k), with a bias of the pair (j, k) (AlphaFold 2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.bias = (nn.Linear(16, width) for width in (16, 16, 16, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (4, 4)).transpose(2, 3) for f in (self.q, self.k, self.v))
+        scores = q @ k.mT / 2 + self.bias(x).permute(0, 3, 1, 2)[:, None]
+        return (scores.softmax(-1) @ v).transpose(2, 3).flatten(3)
+
+
+def test_maps_of_pairs_are_not_judged() -> None:
+    with pytest.raises(NotApplicable, match="its tokens may be pairs"):
+        found("scores_misaligned", seeded(Triangle))

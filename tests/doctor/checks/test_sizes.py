@@ -118,3 +118,15 @@ def test_an_index_that_is_not_clipped_from_below() -> None:
     assert finding.severity == "bug"
     assert "not from below" in finding.evidence
     assert found("sizes", seeded(Clipped)) == []
+
+
+class OfThePast(AsLong):
+    """A causal mask between two inputs: position t of the query sees the positions up to t of the memory."""
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        causal_mask = torch.ones(self.length, self.length, dtype=torch.bool).tril()
+        return super().score(q, k).masked_fill(~causal_mask, -torch.inf)
+
+
+def test_a_causal_memory_has_the_positions_of_the_queries() -> None:
+    assert found("sizes", seeded(OfThePast)) == []

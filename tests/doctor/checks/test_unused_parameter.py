@@ -248,3 +248,24 @@ def test_a_part_that_is_called_in_the_place_of_another() -> None:
     assert "norm_x is called twice: it stands where norm_memory should" in finding.evidence
     assert one("unused_parameter", seeded(OneNormIsLeft)).severity == "risk"
     assert found("unused_parameter", seeded(TwoStreams)) == []
+
+
+class Global(Attention):
+    """attention_mask: [B, N]: 0 = padding, 1 = a token, 2 = a token whose queries have a projection of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_global = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        if attention_mask is None:
+            attention_mask = torch.ones(x.shape[:2], dtype=torch.int64)
+        is_global = attention_mask == 2
+        q = torch.where(is_global[..., None], self.q_global(x), self.q(x))
+        k, v = self.split(self.k(x)), self.split(self.v(x))
+        scores = self.score(self.split(q), k).masked_fill((attention_mask == 0)[:, None, None], -1e4)
+        return self.out(self.merge(scores.softmax(-1) @ v))
+
+
+def test_what_a_code_of_the_mask_turns_on_is_used() -> None:
+    assert found("unused_parameter", seeded(Global)) == []

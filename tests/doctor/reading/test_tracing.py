@@ -179,6 +179,15 @@ def test_assignment_by_index() -> None:
     assert positions(follow(fill, numbered())) == [1, UNKNOWN, 0]
 
 
+def test_what_is_copied_to_places_of_a_cache() -> None:
+    """Three tokens written to the places 4, 0 and 1 of a cache of five."""
+
+    def write(x: Tensor) -> Tensor:
+        return torch.zeros(B, 5, M).index_copy_(1, torch.tensor([4, 0, 1]), x)
+
+    assert positions(follow(write, numbered()))[0] == [[1] * M, [2] * M, [-1] * M, [-1] * M, [0] * M]
+
+
 def test_every_second_feature_written_in_turn() -> None:
     """The rotation of many tutorials: out[..., ::2] and out[..., 1::2]."""
 
