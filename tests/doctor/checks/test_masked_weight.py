@@ -93,7 +93,7 @@ def test_a_mask_after_the_softmax_of_one_query() -> None:
 
 
 class MixedAfterTheMask(Padded):
-    """Heads are mixed between the mask and the softmax: with a negative sum, -1e4 becomes the highest score.
+    """Heads are mixed between the mask and the softmax: some turn the lowest score into the highest.
 
     padding_mask: [B, N], True = a real token.
     """
