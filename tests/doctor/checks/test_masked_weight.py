@@ -93,10 +93,7 @@ def test_a_mask_after_the_softmax_of_one_query() -> None:
 
 
 class MixedAfterTheMask(Padded):
-    """Heads are mixed between the mask and the softmax: some turn the lowest score into the highest.
-
-    padding_mask: [B, N], True = a real token.
-    """
+    """padding_mask: [B, N], True = a real token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,6 +107,7 @@ class MixedAfterTheMask(Padded):
 
 
 def test_what_the_mask_says_is_padding_changes_other_rows() -> None:
+    """Heads are mixed between the mask and the softmax, and two of them turn the lowest score into the highest."""
     finding = one("masked_weight", seeded(MixedAfterTheMask))
     assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
     assert "says that the last token is padding" in finding.evidence
