@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -87,6 +89,38 @@ def test_what_does_not_end_is_interrupted(
     finding = hangs(caught.value.seconds, where, "the constructor of A")
     assert (finding.name, finding.severity, finding.where) == ("hangs", "bug", where)
     assert finding.evidence == "the constructor of A did not finish within 0.2 seconds"
+
+
+def test_an_interruption_in_a_finalizer_is_not_printed(
+    code: dict[str, Callable[..., None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Kept:
+        pass
+
+    def work() -> None:
+        kept = Kept()
+        finalizer = weakref.ref(kept, lambda _: code["loop"]())
+        del kept  # the callback is interrupted first, then the loop
+        assert finalizer() is None
+        code["loop"]()
+
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: printed.append(unraisable.exc_value))
+    with pytest.raises(TookTooLong), time_limit(0.1):
+        work()
+    assert printed == []
+
+
+def test_another_error_in_a_finalizer_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kept:
+        def __del__(self) -> None:
+            raise KeyError("lost")
+
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: printed.append(unraisable.exc_type))
+    with time_limit(100):
+        Kept()
+    assert printed == [KeyError]
 
 
 def test_what_ends_is_left_alone() -> None:
