@@ -217,6 +217,8 @@ def _entries() -> Iterable[Entry]:
     yield Entry("weights-wrong", "bug", "The returned weights are not those that were used")
     yield Entry("weights-misaligned", "bug", "The weights are multiplied with the values of other keys")
     yield Entry("scores-misaligned", "bug", "A term of other tokens is added to the scores", None, ("espnet #2684",))
+    yield Entry("memory-ignored", "bug", "A memory is passed but has no effect")
+    yield Entry("reshape-scrambles", "bug", "A view or reshape stands in the place of a transpose")
     yield Entry("tokens-unread", "bug", "Tokens behind some position are not read", None, ("transformers #36477",))
     yield Entry("result-discarded", "bug", "A result is computed and thrown away", None, ("flamingo-pytorch #10",))
     yield Entry("residual-dropped", "bug", "A residual is not added, or not passed on")

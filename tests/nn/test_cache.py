@@ -488,7 +488,7 @@ class TestModes:
         [
             pytest.param({"capacity": 50}, torch.no_grad, marks=pytest.mark.slow),
             ({"capacity": 50}, torch.inference_mode),
-            ({}, torch.enable_grad),
+            pytest.param({}, torch.enable_grad, marks=pytest.mark.slow),
             ({"window": 4}, torch.no_grad),
         ],
     )

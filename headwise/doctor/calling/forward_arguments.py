@@ -116,7 +116,7 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
         if name in words.split():
             return [make]
     if name in names.SIDES:  # of a map, or of a row of tokens
-        return [lambda at: _side(at) or (1 if names.SIDES[name] == "h" else at.queries)]
+        return [lambda at: sides(at.queries)["hw".index(names.SIDES[name])]]
     if names.COORDINATES.search(name):  # of points in space, or in a plane
         return [lambda at: alike(at, at.queries, 3), lambda at: alike(at, at.queries, 2)]
     if names.DOCUMENTS.search(name):
@@ -128,10 +128,10 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
     return []
 
 
-def _side(at: Sizes) -> int | None:
-    """The side of a square map of the queries; None if they are not as many as such a map has."""
-    side = math.isqrt(at.queries)
-    return side if side > 1 and side**2 == at.queries else None
+def sides(count: int) -> tuple[int, int]:
+    """Rows and columns of a map of so many tokens: as near to a square as can be, and never more rows than columns."""
+    rows = next(n for n in range(math.isqrt(count), 0, -1) if count % n == 0)
+    return rows, count // rows
 
 
 def read_by(layer: nn.Module) -> list[Maker]:

@@ -22,7 +22,7 @@ from headwise.doctor.calling.mask_trial import MaskTrial
 from headwise.doctor.calling.settle import lengths, settle
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, undisturbed
-from headwise.doctor.calling.way import LAYOUTS, MAPS, Inputs, OutputProblem, Result, Way, home
+from headwise.doctor.calling.way import LAYOUTS, Inputs, OutputProblem, Result, Way, home
 from headwise.doctor.limits import out_of_memory
 from headwise.errors import DoctorError, shortened
 
@@ -169,14 +169,6 @@ class Interface:
         """The same interface for another module of the same class, such as a copy."""
         return dataclasses.replace(self, module=module)
 
-    def on_maps(self) -> Interface | None:
-        """The same, taking square maps [B, M, H, W] in the place of maps of one row; None if it takes no maps."""
-        if self.way.layout in MAPS:
-            return self
-        if self.way.layout != "BM1N":
-            return None
-        return dataclasses.replace(self, way=dataclasses.replace(self.way, layout="BMSS", output_at=None))
-
     def describe(self) -> list[str]:
         """Lines for the report: how it is called, its masks, its heads."""
         called = {"self": "one input", "memory": "a query and a memory", "qkv": "query, key and value"}[self.takes]
@@ -221,7 +213,9 @@ def discover(
         way = settle(trial, trial.search())
         length, same = lengths(trial, way)
         heads = spec.heads or sizes.heads(module)
-        way = dataclasses.replace(way, heads=heads or way.heads if way.layout in ("BNM", "NBM", "NM") else way.heads)
+        way = dataclasses.replace(
+            way, heads=heads or way.heads if way.layout in ("BNM", "NBM") or way.alone else way.heads
+        )
         way, masks = _masks(trial, way, length, same)
         also = _also(trial, way)
         _build(module, trial, way)
@@ -236,7 +230,7 @@ def discover(
         takes=way.takes,  # type: ignore[arg-type]
         roles=roles,
         batch_first=way.batch_first,
-        batched=way.layout != "NM",
+        batched=not way.alone,
         width=q,
         key_width=k,
         value_width=v,
@@ -300,7 +294,7 @@ def _also(trial: Trial, way: Way) -> tuple[str, ...]:
             slots = (*slots, ("memory", memory.name))
         other = dataclasses.replace(way, takes=takes, slots=slots, output_at=None, weights_at=None)
         if not isinstance(
-            trial.attempt(other, 1 if way.layout == "NM" else 3, QUERIES, QUERIES if takes == "self" else KEYS), str
+            trial.attempt(other, 1 if way.alone else 3, QUERIES, QUERIES if takes == "self" else KEYS), str
         ):
             works.append(takes)
     return tuple(works)

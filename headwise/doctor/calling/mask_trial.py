@@ -41,7 +41,7 @@ class MaskTrial:
         self.way = way
         self.heads = trial.spec.heads or sizes.heads(trial.module) or 1
         batch = 2 if self.heads == 3 else 3
-        batch = 1 if way.layout == "NM" else batch
+        batch = 1 if way.alone else batch
         queries = length or QUERIES
         keys = queries if way.takes == "self" or same else KEYS
         self.inputs = trial.inputs(way, batch, queries, keys, seed=3)

@@ -183,6 +183,9 @@ WIDTHS = _words("""
     model_size query_dim q_dim d_in input_dim in_dim input_size in_features in_channels
     dim_in channels width query_size units d_emb dmodel size features n_units hidden embed_dimension n_state n_hidden
 """)
+VARIABLES = _words(
+    "c_in enc_in n_vars num_vars n_variables num_variables nvars n_series num_series n_features num_features"
+)
 KEY_WIDTHS = _words("""
     kdim key_size k_dim dim_context context_dim cross_attention_dim memory_dim kv_dim encoder_dim d_context context_size
     encoder_hidden_size dim_key_value ctx_dim kv_size memory_size cond_dim
@@ -205,6 +208,7 @@ LENGTHS = _words("""
     block_size max_len max_seq_len seq_len context_length max_length n_positions max_position_embeddings n_ctx ctx_len
     num_patches sequence_length num_tokens n_tokens max_seq_length window_area maxlen seq_length length
     original_max_position_embeddings max_seq_len_cached max_positions max_position original_max_len
+    context context_window context_len input_len history history_len lookback look_back lookback_len input_length
 """)
 CONFIGS = ("config", "cfg", "args", "hparams", "params", "opt", "conf", "options", "model_args")
 

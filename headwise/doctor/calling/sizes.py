@@ -5,6 +5,7 @@ Everything here is a list of guesses, the most likely first; `trial.py` finds ou
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -45,6 +46,13 @@ def find(module: nn.Module, wanted: list[str]) -> list[int]:
     return found
 
 
+def _by_default(module: nn.Module, wanted: list[str]) -> list[int]:
+    """The same of the defaults of its constructor's arguments: a whole model often keeps none of its sizes."""
+    arguments = inspect.signature(type(module).__init__).parameters
+    defaults = {name: x.default for name, x in arguments.items()}
+    return [value for name in wanted if _is_size(value := defaults.get(name))]
+
+
 def heads(module: nn.Module) -> int | None:
     """The number of heads by an attribute, or None."""
     found = find(module, names.HEADS)
@@ -80,7 +88,7 @@ def rope_dims(module: nn.Module) -> list[int]:
 
 def lengths(module: nn.Module) -> list[int]:
     """Lengths that a module may require: from attributes, windows, and the sizes of tables and masks."""
-    found = find(module, names.LENGTHS)
+    found = find(module, names.LENGTHS) + _by_default(module, names.LENGTHS)
     with_class: list[int] = []  # a map of tokens and a class token
     for place in places(module):
         window = names.attribute(
@@ -150,7 +158,7 @@ def _of_projections(module: nn.Module, letters: str) -> list[int]:
 def widths(module: nn.Module) -> list[int]:
     """Guesses of the width of the queries (and of all other inputs, if nothing else is stated)."""
     own = find(module, names.WIDTHS)
-    guesses = own[:3]
+    guesses = own[:3] + find(module, names.VARIABLES) + _by_default(module, names.VARIABLES)
     guesses += _of_projections(module, "q query queries wq q_a to_q qkv to_qkv in c_attn toqueries")
     guesses += [layer.out_features for layer in module.modules() if isinstance(layer, nn.LazyLinear)][::-1]
     layers = [n for n in (in_features(layer) for layer in module.modules()) if n is not None]

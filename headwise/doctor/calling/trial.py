@@ -60,6 +60,7 @@ QUERIES, KEYS = 5, 7  # lengths of a trial: all sizes differ, so that none can b
 _ATTEMPTS = 3000  # the maximum number of calls
 _FITTED = 80  # calls for one assignment once readers are known
 _LARGEST_SIDE = 32  # of a map
+_MAP = 24  # tokens, 4 rows and 6 columns, which cannot be confused
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -170,7 +171,7 @@ class Trial:
 
     def sizes(self, way: Way) -> tuple[int, int, int]:
         """Batch, queries and keys for which a way is known to work."""
-        return (1 if way.layout == "NM" else 3, *way.lengths)
+        return (1 if way.alone else 3, *way.lengths)
 
     # ---- the search
 
@@ -187,10 +188,10 @@ class Trial:
         batch = 2 if sizes.heads(self.module) == 3 else 3
         whole = [o for o in options if not self._left_out(o)]
         partial = [o for o in options if self._left_out(o)]
-        others = ["NBM", "NM", "BHND", "BMN", "BM1N", "BNHD"]
+        others = ["NBM", "NM", "BHND", "BMN", "BMHW", "BNHD"]
         plain = ["NBM", "BNM"] if self._says_sequence_first() else ["BNM"]
         if self._convolves():
-            plain = ["BMN", "BM1N", *plain]
+            plain = ["BMN", "BMHW", *plain]
         elif self._example_rows() is not None:
             plain = ["B1NM", *plain]
         rows = ["BNM"] if self._example_rows() is None else ["B1NM", "BNM"]
@@ -239,7 +240,7 @@ class Trial:
 
     def _of_each_example(self, way: Way, batch: int) -> bool:
         """Whether the output of an example is as wide in a larger batch: no argument is one for all examples."""
-        if way.layout == "NM":
+        if way.alone:
             return True
         try:
             shapes = {self.run(way, self.inputs(way, n, *way.lengths)).output.shape[1:] for n in (batch, batch + 1)}
@@ -251,7 +252,7 @@ class Trial:
         """The call of the example, with the sizes of its batch and its lengths replaced; or as it was; or None."""
         given, x = self._example(), self._example_input()
         if x is None:
-            return None
+            return self._rows_as_given()
         named = {p.name: p for p in self.parameters}
         query = next(name for name, value in given.items() if value is x)
         inputs = {
@@ -287,6 +288,25 @@ class Trial:
         own = takes == "self" or keys == queries
         for count, sizes_ in ((3, (QUERIES, QUERIES if own else KEYS)), (3, (queries, keys)), (batch, (queries, keys))):
             got = self.attempt(way, count, *sizes_)
+            if not isinstance(got, str):
+                return dataclasses.replace(got[0], layout="1NM") if count == 1 else got[0]
+        return None
+
+    def _rows_as_given(self) -> Way | None:
+        """[length, width] with everything else as it was: the edges of a graph, for example, or where graphs begin."""
+        given = self._example()
+        rows = {
+            p.name: x
+            for p in self.parameters
+            if p.role in ("query", "unknown") and isinstance(x := given.get(p.name), Tensor)
+            if x.ndim == 2 and x.is_floating_point()
+        }
+        for name, x in rows.items():
+            extras = tuple((other, arguments.constant(y)) for other, y in given.items() if other != name)
+            by_position = self._by_position({name})
+            width, heads = x.shape[-1], sizes.heads(self.module) or 1
+            way = Way("self", (("query", name),), by_position, False, "NM", heads, (width,) * 3, extras)
+            got = self.attempt(way, 1, len(x), len(x))
             if not isinstance(got, str):
                 return got[0]
         return None
@@ -390,19 +410,20 @@ class Trial:
         likely = [*([] if x is None else [x.shape[1]]), *sizes.lengths(self.module)[:5]]
         fixed = [(n, n) for n in dict.fromkeys(likely) if n != QUERIES]
         if own:
-            squares = [(n * n, n * n) for n in self._sides()] if which == "map" else []
-            own_ = {"differ": [(QUERIES, QUERIES)], "any": [(QUERIES, QUERIES)], "fixed": fixed, "map": squares}
+            maps = [(n, n) for n in self._maps()] if which == "map" else []
+            own_ = {"differ": [(QUERIES, QUERIES)], "any": [(QUERIES, QUERIES)], "fixed": fixed, "map": maps}
             return own_.get(which, [])
         differ, alike, one = (QUERIES, KEYS), (QUERIES, QUERIES), (1, KEYS)
         return {"differ": [differ], "alike": [alike], "one": [one], "fixed": [one, *fixed]}.get(which, [differ, alike])
 
-    def _sides(self) -> list[int]:
-        """Sides of a square map: that of the example, two windows, those of an image in patches, and what is usual."""
+    def _maps(self) -> list[int]:
+        """Tokens of a map: that of the example, two windows, an image in patches, or what is usual."""
         maps = [x for x in self._example().values() if isinstance(x, Tensor) and x.ndim == 4]
-        sides = [x.shape[2] for x in maps if x.shape[2] in (x.shape[1], x.shape[3])]
-        sides += [2 * n for n in sizes.find(self.module, ["window_size", "window", "ws", "win_size"])]
-        sides += [*sizes.image_sides(self.module), *sizes.relative_sides(self.module)]
-        return [n for n in dict.fromkeys((*sides, 8)) if n <= _LARGEST_SIDE]
+        known = [x.shape[2] for x in maps if x.shape[2] in (x.shape[1], x.shape[3])]
+        known += [2 * n for n in sizes.find(self.module, ["window_size", "window", "ws", "win_size"])]
+        fitting = [*sizes.image_sides(self.module), *sizes.relative_sides(self.module), 8]
+        squares = [[n**2 for n in sides if n <= _LARGEST_SIDE] for sides in (known, fitting)]
+        return list(dict.fromkeys((*squares[0], _MAP, *squares[1])))
 
     def _makers(self, p: Parameter) -> list[Maker]:
         """Makers of one argument's value to try, that of the example among the first."""

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.calling.forward_arguments import Maker, Sizes
+from headwise.doctor.calling.forward_arguments import Maker, Sizes, sides
 from headwise.errors import DoctorError
 
 LAYOUTS = {
     "BNM": "[batch, length, width]",
     "NBM": "[length, batch, width]",
     "NM": "[length, width]",
+    "1NM": "[1, length, width]",
     "BHND": "[batch, heads, length, head width]",
     "BNHD": "[batch, length, heads, head width]",
     "B1NM": "[batch, 1, length, width]",
     "BMN": "[batch, width, length]",
-    "BM1N": "[batch, width, 1, length]",
     "BM": "[batch, width] for the one query",
-    "BSSM": "[batch, side, side, width]",
-    "BMSS": "[batch, width, side, side]",
+    "BHWM": "[batch, rows, columns, width]",
+    "BMHW": "[batch, width, rows, columns]",
 }
-MAPS = ("BSSM", "BMSS")  # square maps of tokens, row by row
+MAPS = ("BHWM", "BMHW")  # maps of tokens, row by row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +83,11 @@ class Way:
     lengths: tuple[int, int] = (0, 0)  # queries and keys with which it worked
     output_at: tuple[Any, ...] | None = None
     weights_at: tuple[Any, ...] | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether it takes one example at a time."""
+        return self.layout in ("NM", "1NM")
 
     @property
     def batch_first(self) -> bool:
@@ -186,7 +190,7 @@ class Way:
 
 def lay(x: Tensor, layout: str, heads: int, *, query: bool = True) -> Tensor:
     """[B, N, M] in a module's layout."""
-    if layout == "BNM" or (layout == "BM" and not query):
+    if layout in ("BNM", "1NM") or (layout == "BM" and not query):
         return x
     if layout == "BM":
         return x.squeeze(1)
@@ -198,12 +202,9 @@ def lay(x: Tensor, layout: str, heads: int, *, query: bool = True) -> Tensor:
         return x[:, None]
     if layout == "BMN":
         return x.transpose(1, 2).contiguous()
-    if layout == "BM1N":
-        return x.transpose(1, 2).contiguous()[:, :, None]
     if layout in MAPS:
-        side = math.isqrt(x.shape[1])
-        placed = x.unflatten(1, (side, side))  # raises if they are no square
-        return placed if layout == "BSSM" else placed.permute(0, 3, 1, 2).contiguous()
+        placed = x.unflatten(1, sides(x.shape[1]))
+        return placed if layout == "BHWM" else placed.permute(0, 3, 1, 2).contiguous()
     split = x.unflatten(-1, (heads, -1))
     return split if layout == "BNHD" else split.transpose(1, 2).contiguous()
 
@@ -217,11 +218,10 @@ def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
         return x.flatten(1)[None] if x.ndim == 3 and x.shape[0] == length else None
     if layout == "B1NM" and x.ndim == 4:
         return x[:, 0] if x.shape[:2] == (batch, 1) else None
-    if layout == "BM1N" and x.ndim == 4:
+    if layout == "BMHW" and x.ndim == 4:
         return x.flatten(2).transpose(1, 2) if x.shape[0] == batch else None
-    if layout in MAPS and x.ndim == 4:
-        found = x.flatten(1, 2) if layout == "BSSM" else x.flatten(2).transpose(1, 2)
-        return found if found.shape[:2] == (batch, length) else None
+    if layout == "BHWM" and x.ndim == 4:
+        return x.flatten(1, 2) if x.shape[0] == batch and x.shape[1] * x.shape[2] == length else None
     if layout == "BMN" and x.ndim == 3:
         return x.transpose(1, 2) if x.shape[0] == batch else None
     if layout == "NBM":

@@ -34,8 +34,12 @@ _N = 5
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     masks = [m for m in probe.interface.masks if m.what == "cells"]
-    if probe.interface.takes != "self" or not masks:
+    listed = _listed(patient)
+    if probe.interface.takes != "self" or not (masks or listed):
         raise NotApplicable("it takes no edges")
+    if not masks:
+        yield from _sums_of_listed(patient, probe, *listed[0])
+        return
     mask = masks[0]
     said = starts_at_rows(patient, mask.parameter)
     if said is not None:
@@ -94,6 +98,38 @@ def _sums(probe: Probe, mask: MaskInput) -> Iterator[Finding]:
             f"if all tokens are alike, `{mask.parameter}` still changes the output, by up to {change:.2g} of its size: "
             "the weights of a query over its keys do not sum to 1, so the softmax is not over the keys",
             "take the softmax over the axis of the keys, the one that the weights are summed over",
+            numbers={"change": change},
+        )
+
+
+def _listed(patient: Patient) -> list[tuple[str, Tensor]]:
+    """The arguments of the given call that list edges, [2, E], if nothing but nodes and edges is passed."""
+    at = patient.interface.way.sizes(patient.interface.inputs(1))
+    values = [(name, make(at)) for name, make in patient.interface.way.extras]
+    if len(values) != 1:
+        return []
+    return [
+        (name, x)
+        for name, x in values
+        if isinstance(x, Tensor) and not x.is_floating_point() and x.ndim == 2 and x.shape[0] == 2
+    ]
+
+
+def _sums_of_listed(patient: Patient, probe: Probe, name: str, edges: Tensor) -> Iterator[Finding]:
+    """The same where the edges are a list: all nodes that have some must then have the same output."""
+    if not re.search(r"softmax\(", text_of(patient.module)):
+        raise NotApplicable("it has no softmax")
+    inputs = probe.inputs().each(lambda x: x[:, :1].expand_as(x).clone())
+    out = probe.rowwise(inputs)
+    nodes = [n for n in edges[0].unique().tolist() if n in edges[1]]  # as starts and as ends
+    change = float(rows(out, out[:, nodes[:1]].expand_as(out))[:, nodes].amax()) if nodes else 0.0
+    if change > ROUNDING:
+        yield Finding(
+            "softmax-axis",
+            "bug",
+            f"if all nodes are alike, the edges in `{name}` still make their outputs differ, by up to {change:.2g} of "
+            "their size: the weights that a node sums over do not sum to 1, so the softmax is not over its edges",
+            "group the softmax by the node at which messages are summed",
             numbers={"change": change},
         )
 

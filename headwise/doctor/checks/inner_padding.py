@@ -1,7 +1,8 @@
 """Keys that come from no token because the module pads its input to whole blocks: they must have no weight.
 
 Learned keys (sinks, registers) have a weight with every length. Padding has one only with lengths that are not a
-multiple of the block. Zeros before the first block have a weight with every length, for the first queries alone.
+multiple of the block. Zeros before the first block have a weight with every length, for the first queries alone, and
+so have the places of a cache that are still empty, several for each query.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _before_the_first(patient: Patient) -> Iterator[Finding]:
-    """Whether some queries give weight to keys of zeros, whose scores are all alike, and others to none."""
+    """Whether some queries give weight to keys of zeros, whose scores are all alike, and others to none; or some to
+    several. A single one is added on purpose (`add_zero_attn`).
+    """
     try:
         found = look(patient, length=patient.interface.length or _LENGTHS[-1])
     except Exception:  # it does not take this length
@@ -53,16 +56,22 @@ def _before_the_first(patient: Patient) -> Iterator[Finding]:
     for site in found.sites:
         given, scores = site.given_to_constants()
         some = given > 0
-        if bool(some.any()) and not bool(some.all()) and bool((scores == scores[0]).all()):
+        several = len(scores) > int(some.sum())
+        if bool(some.any()) and (several or not bool(some.all())) and bool((scores == scores[0]).all()):
+            length, rows, most = found.inputs.key_length, int(some.sum()), float(given.amax())
             yield Finding(
                 "padding-attended",
                 patient.severity("padding-attended: of blocks", "bug"),
-                f"with {found.inputs.key_length} tokens {int(some.sum())} of {len(some)} rows of weights give up to "
-                f"{float(given.amax()):.2g} of their weight to keys of zeros that come from no token, and the others "
-                "none: what was padded, such as the block before the first one, is attended to",
+                f"with {length} tokens {rows} of {len(some)} rows of weights give up to {most:.2g} of their weight to "
+                "several keys of zeros that come from no token: what was padded, such as empty places of a cache, is "
+                "attended to"
+                if several
+                else f"with {length} tokens {rows} of {len(some)} rows of weights give up to {most:.2g} of their weight "
+                "to keys of zeros that come from no token, and the others none: what was padded, such as the block "
+                "before the first one, is attended to",
                 "mask the keys that were padded: their scores are -inf before the softmax",
                 site.softmax.where,
-                numbers={"weight": float(given.amax())},
+                numbers={"weight": most},
             )
             return
 

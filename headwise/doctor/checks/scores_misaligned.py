@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling.way import MAPS
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.reading import marks
@@ -25,7 +24,7 @@ FINDINGS = ("scores-misaligned",)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    if patient.interface.way.layout in MAPS:
+    if patient.interface.way.layout == "BHWM":
         raise NotApplicable("its tokens may be pairs, and a term that of the pair of two keys")
     compared = False
     for site in patient.see().sites:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headwise.doctor.calling import names, sizes
 from headwise.doctor.calling.claims import text_of
+from headwise.doctor.calling.way import MAPS
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, Probe
@@ -26,11 +27,8 @@ _SHIFTS = ["shift_size", "shift", "shift_sizes"]
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    on_maps = patient.interface.on_maps()
-    if on_maps is None:
+    if patient.interface.way.layout not in MAPS:
         raise NotApplicable("its input is no map")
-    patient = patient.fresh()
-    patient.__dict__["interface"] = on_maps.on(patient.module)
     window, shift = _number(patient, _WINDOWS), _number(patient, _SHIFTS)
     if not window or not shift or not shift < window <= 8:
         raise NotApplicable("its windows are not shifted")

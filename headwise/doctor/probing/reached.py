@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise.doctor.calling.claims import text_of
+from headwise.doctor.calling.way import MAPS
 from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.masking import hiding
 from headwise.doctor.probing.probe import Probe, gap, quiet, weighting
@@ -69,10 +70,9 @@ def reached(patient: Patient) -> Reached:
         found.in_training = set(here) if training else found.in_training
         for name, where in here.items():
             found.there[name] = found.there[name] | where if name in found.there else where
-    maps = probe.interface.on_maps()
-    if maps is not None and maps is not probe.interface:  # in a row, nothing attends along a column
-        probe.interface = maps
-        here = gradients_of(probe, maps.inputs(2, _SIDE * _SIDE), wanted) or {}
+    if probe.interface.way.layout in MAPS and probe.interface.length is None:
+        # In a map of one row, nothing attends along a column.
+        here = gradients_of(probe, probe.interface.inputs(2, _SIDE * _SIDE), wanted) or {}
         for name, where in here.items():
             found.there[name] = found.there[name] | where if name in found.there else where
     for hook in hooks:

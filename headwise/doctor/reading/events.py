@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -33,6 +36,7 @@ class Trace:
     angles: list[Tensor] = dataclasses.field(default_factory=list)  # of each of them
     roots: int = 0  # how many square roots of numbers that depend on the inputs
     norms: list[Norm] = dataclasses.field(default_factory=list)
+    reshapes: list[Reshape] = dataclasses.field(default_factory=list)
 
     def seed(self, number: int) -> Seed:
         return self.seeds[number]
@@ -45,6 +49,22 @@ class Norm:
     name: str
     where: Where | None
     order: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Reshape:
+    """A view or reshape that neither splits nor merges axes: its numbers are divided into rows anew."""
+
+    shape: tuple[int, ...]
+    into: tuple[int, ...]
+    padded: bool  # whether some of its numbers were padded
+    where: Where | None
+
+
+def regroups(shape: Sequence[int], into: Sequence[int]) -> bool:
+    """Whether a reshape does more than to split axes, and then to merge adjacent ones."""
+    runs = sorted({math.prod(x[i:]) for x in (shape, into) for i in range(len(x))})  # of numbers that stay together
+    return any(longer % run for run, longer in itertools.pairwise(runs))
 
 
 @dataclasses.dataclass

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.doctor.reading import marks, products
 from headwise.doctor.reading.code_line import running_line
-from headwise.doctor.reading.events import Norm
+from headwise.doctor.reading.events import Norm, Reshape, regroups
 from headwise.doctor.reading.ledger import Ledger
 from headwise.doctor.reading.marks import Marks
 from headwise.doctor.reading.softmaxes import Softmaxes
@@ -178,9 +178,11 @@ class Tracing(TorchDispatchMode):
 
     def _move(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
         source = self.ledger.marks_of(args[0])
+        if name in _VIEWS and source.token.numel() and regroups(args[0].shape, out.shape):
+            self._regrouped(source, args[0].shape, out.shape)
 
         def change(x: Tensor) -> Any:
-            if name in ("view", "_unsafe_view", "_reshape_alias"):
+            if name in _VIEWS:
                 return x.reshape(tuple(out.shape))
             if name == "constant_pad_nd":
                 return torch.nn.functional.pad(x, args[1], value=marks.UNKNOWN)
@@ -195,6 +197,15 @@ class Tracing(TorchDispatchMode):
             return
         for x, token, origin in zip(out, change(source.token), change(source.source), strict=True):
             self.ledger.put(x, source.like(token, origin))
+
+    def _regrouped(self, found: Marks, shape: Sequence[int], into: Sequence[int]) -> None:
+        """A reshape across axes, of numbers that depend on the inputs or were gathered from a parameter."""
+        elements = marks.element_of(found.source).flatten()
+        gathered = bool(found.names) and not torch.equal(elements, torch.arange(len(elements)))
+        if found.live or gathered:
+            unknown = found.source == marks.UNKNOWN
+            padded = bool(unknown.any()) and not bool(unknown.all())
+            self.ledger.trace.reshapes.append(Reshape(tuple(shape), tuple(into), padded, running_line()))
 
     def _joined(self, parts: list[Marks], dim: int, name: str, out: Tensor) -> None:
         join = torch.cat if name == "cat" else torch.stack
@@ -244,6 +255,7 @@ _AS_ITS_INPUT = """
 clone contiguous cudnn_batch_norm cumsum index_add nan_to_num native_batch_norm native_dropout native_group_norm
 native_layer_norm tril triu _fused_rms_norm _log_softmax _native_batch_norm_legit_no_training _to_copy
 """
+_VIEWS = ("view", "_unsafe_view", "_reshape_alias")
 _PRODUCTS = "mm bmm addmm baddbmm addbmm mv dot addmv"
 _SINGLE = "masked_fill where rsub complex polar index_fill"  # torch calls only some of their forms pointwise
 _NOTED = "masked_fill where add sub mul div tanh bernoulli native_dropout index_put nan_to_num clamp rsub"

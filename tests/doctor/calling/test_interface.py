@@ -58,7 +58,7 @@ CASES: list[tuple[Callable[[], nn.Module], str, tuple[int, int, int], int | None
     (SequenceFirst, "self", (24, 24, 24), 4, "NBM", {"batch_first": False}),
     (Unbatched, "self", (6, 6, 6), None, "NM", {"batched": False}),
     (SplitAlready, "qkv", (64, 64, 64), None, "BHND", {}),
-    (Pixels, "self", (12, 12, 12), None, "BM1N", {}),
+    (Pixels, "self", (12, 12, 12), None, "BMHW", {}),
     (OneQuery, "memory", (20, 20, 20), None, "BM", {"length": 1}),
     (FixedLength, "self", (24, 24, 24), 4, "BNM", {"length": 6}),
     (SameLength, "qkv", (24, 24, 24), 4, "BNM", {"same_length": True}),
@@ -347,7 +347,7 @@ def test_an_image_has_as_many_patches_as_there_are_positions() -> None:
     module.image_size = 20  # what is stated comes first
     assert sizes.image_sides(module)[:2] == [20, 12]
     interface = discover(OfPatches())
-    assert (interface.way.layout, interface.length) == ("BMSS", 144)
+    assert (interface.way.layout, interface.length) == ("BMHW", 144)
 
 
 class Patches(nn.Module):

@@ -105,7 +105,7 @@ def test_cross_attention_of_bert_by_spec() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, *(pytest.param(x, marks=pytest.mark.slow) for x in ({"causal": True}, {"kv_heads": 2})), {"flash": True}],
+    [{}, *(pytest.param(x, marks=pytest.mark.slow) for x in ({"causal": True}, {"kv_heads": 2}, {"flash": True}))],
 )
 def test_x_transformers(options: dict[str, Any]) -> None:
     x_transformers = pytest.importorskip("x_transformers")

@@ -9,6 +9,7 @@ import headwise
 from headwise.doctor.calling.interface import discover
 from headwise.doctor.calling.token_ids import on_embeddings
 from tests.doctor.calling.callees import Projected, fused
+from tests.doctor.checks.specimens import Attention
 
 
 class Reduced(Projected):
@@ -153,7 +154,7 @@ def test_sides_of_a_map() -> None:
     found = discover(Reduced())
     assert (found.takes, found.width, found.length) == ("self", 24, 64)
     assert dict(found.way.extras).keys() == {"H", "W"}
-    assert discover(Decomposed()).way.layout == "BSSM"
+    assert discover(Decomposed()).way.layout == "BHWM"
     assert discover(ClassToken()).length == 10
 
 
@@ -182,3 +183,24 @@ def test_ids_of_one_item_and_ids_next_to_hidden_states() -> None:
 
 def test_an_argument_that_all_examples_share_is_not_invented() -> None:
     assert "no way to call it" in str(headwise.diagnose(Ranks()))
+
+
+class Packed(Attention):
+    """x: [1, all tokens, M] of several requests, which begin at `starts`."""
+
+    def forward(self, x: Tensor, starts: list[int]) -> Tensor:
+        places = torch.arange(x.shape[1])
+        document = torch.bucketize(places, torch.tensor(starts[1:-1]), right=True)
+        if starts[-1] != x.shape[1] or len(x) != 1:
+            raise ValueError("starts must end with the number of tokens")
+        return self.attend(x, x, (document[:, None] == document)[None, None])
+
+
+def test_a_call_that_runs_as_it_was_given_alone() -> None:
+    interface = discover(Packed(), example=((torch.randn(1, 9, 16), [0, 4, 9]), {}))
+    assert (interface.way.layout, interface.length, interface.batched) == ("1NM", 9, False)
+    inputs = interface.inputs(3)
+    out = interface.run(inputs).output
+    assert out.shape == (3, 9, 16)
+    for i in range(3):  # one call for each example
+        assert torch.equal(out[i], interface.module(inputs.query[i : i + 1], [0, 4, 9])[0])

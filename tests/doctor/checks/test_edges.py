@@ -60,3 +60,39 @@ def test_weights_that_sum_to_1_over_the_receivers() -> None:
     assert (finding.name, finding.severity) == ("softmax-axis", "bug")
     assert found("edges", seeded(Graph)) == []
     assert headwise.diagnose(seeded(Graph)).bugs == ()
+
+
+class Listed(nn.Module):
+    """edges: [2, E], messages flow from edges[0] to edges[1], where they are summed."""
+
+    grouped_by = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.start, self.end = nn.Linear(16, 16), nn.Linear(16, 1), nn.Linear(16, 1)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        h, (start, end) = self.lin(x), edges
+        scores = nn.functional.leaky_relu(self.start(h)[start] + self.end(h)[end], 0.2)
+        return torch.zeros_like(h).index_add(0, end, self.softmax(scores, edges[self.grouped_by]) * h[start])
+
+    def softmax(self, scores: Tensor, index: Tensor) -> Tensor:
+        exp = (scores - scores.max()).exp()
+        return exp / torch.zeros_like(exp).index_add(0, index, exp)[index]
+
+
+class ByStart(Listed):
+    """edges: [2, E], messages flow from edges[0] to edges[1], where they are summed."""
+
+    grouped_by = 0
+
+
+EDGES = torch.tensor([[0, 1, 2, 3, 3, 4, 5, 2], [1, 2, 0, 0, 4, 5, 3, 5]])  # node 6 has none
+
+
+def test_a_softmax_that_is_grouped_by_the_other_ends_of_the_edges() -> None:
+    example = ((torch.randn(7, 16, generator=torch.Generator().manual_seed(0)), EDGES), {})
+    finding = one("edges", seeded(ByStart), example=example)
+    assert (finding.name, finding.severity) == ("softmax-axis", "bug")
+    assert "the edges in `edges` still make their outputs differ" in finding.evidence
+    assert found("edges", seeded(Listed), example=example) == []

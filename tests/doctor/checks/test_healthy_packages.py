@@ -144,7 +144,7 @@ class Hungry(Attention):
 
 
 def test_memory_that_a_wrong_guess_takes_says_nothing() -> None:
-    assert discover(seeded(Hungry), example=((torch.randn(2, 4, 4, 16),), {})).way.layout == "BSSM"
+    assert discover(seeded(Hungry), example=((torch.randn(2, 4, 4, 16),), {})).way.layout == "BHWM"
 
 
 class Silent(Attention):

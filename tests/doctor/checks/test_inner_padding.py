@@ -81,6 +81,44 @@ def test_a_block_of_zeros_before_the_first() -> None:
     assert found("inner_padding", seeded(BlockBefore)) == []
 
 
+class Cache(Attention):
+    """Decodes token by token into a cache of 12 places."""
+
+    hides = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        places = torch.zeros(2, len(x), 12, 16)
+        outs = []
+        for t in range(n):
+            places[0, :, t], places[1, :, t] = self.k(x[:, t]), self.v(x[:, t])
+            q, k, v = (self.split(y) for y in (self.q(x[:, t : t + 1]), *places))
+            allowed = torch.arange(12) <= t if self.hides else None
+            outs.append(self.out(self.merge(self.normalise(self.fill(self.score(q, k), allowed)) @ v)))
+        return torch.cat(outs, 1)
+
+
+class CacheOfZeros(Cache):
+    hides = False
+
+
+class OneZero(Attention):
+    """A key of zeros for those that attend to nothing, as `add_zero_attn` of nn.MultiheadAttention adds one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(x))
+        k, v = (torch.cat([y, torch.zeros_like(y[:, :, :1])], 2) for y in (k, v))
+        return self.out(self.merge(self.normalise(self.score(q, k)) @ v))
+
+
+def test_empty_places_of_a_cache() -> None:
+    finding = one("inner_padding", seeded(CacheOfZeros))
+    assert (finding.name, finding.severity) == ("padding-attended", "bug")
+    assert "several keys of zeros" in finding.evidence
+    assert found("inner_padding", seeded(Cache)) == []
+    assert found("inner_padding", seeded(OneZero)) == []
+
+
 def test_padding_that_is_attended_to() -> None:
     finding = one("inner_padding", seeded(HidesNothing))
     assert (finding.name, finding.severity) == ("padding-attended", "bug")

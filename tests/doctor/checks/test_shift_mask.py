@@ -73,9 +73,9 @@ class ChannelsFirst(Shifted):
 
 def test_how_a_map_is_passed() -> None:
     interface = discover(seeded(Shifted))
-    assert (interface.way.layout, interface.length, interface.width) == ("BSSM", 36, 16)
+    assert (interface.way.layout, interface.length, interface.width) == ("BHWM", 36, 16)
     assert interface.run(interface.inputs()).output.shape == (3, 36, 16)
-    assert discover(seeded(ChannelsFirst)).way.layout == "BM1N"  # it pads a single row
+    assert discover(seeded(ChannelsFirst)).way.layout == "BMHW"  # it pads a single row
 
 
 def test_opposite_borders() -> None:

@@ -18,7 +18,7 @@ from tests.tasks.problems import WORDS
 
 @pytest.mark.parametrize(
     "name",
-    [*("summarize", "causal"), *(pytest.param(name, marks=pytest.mark.slow) for name in ("translate", "reply"))],
+    ["summarize", *(pytest.param(name, marks=pytest.mark.slow) for name in ("causal", "translate", "reply"))],
 )  # summarize samples
 def test_sixteen_requests_at_once_are_answered_as_by_predict(run_of: Callable[[str], Path], name: str) -> None:
     task: Any = tasks.load(run_of(name))

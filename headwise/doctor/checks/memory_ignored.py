@@ -1,0 +1,48 @@
+"""A memory that changes nothing: it is an argument of forward, and no layer gets it.
+
+A block that is called without it usually attends to its own tokens instead, so that no shape shows it.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.probing.probe import Probe, moved
+from headwise.doctor.reading.creation import functions
+
+FINDINGS = ("memory-ignored",)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    optional = "memory" in patient.interface.also
+    if optional:
+        patient = Patient(
+            patient.original, spec=dataclasses.replace(patient.spec, takes="memory"), example=patient.example
+        )
+    if patient.interface.takes == "self":
+        raise NotApplicable("it takes no memory")
+    name = next(name for role, name in patient.interface.way.slots if role in ("memory", "key"))
+    if optional and _is_read(patient, name):
+        raise NotApplicable("a setting may switch off that it attends to its memory")
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    if torch.equal(probe.answers(inputs), probe.output(moved(inputs, slice(None)))):
+        yield Finding(
+            "memory-ignored",
+            "bug",
+            f"with other numbers in {name} the output is the same: nothing attends to it",
+            f"pass {name} on to the layers that attend to it",
+            patient.where,
+        )
+
+
+def _is_read(patient: Patient, name: str) -> bool:
+    """Whether the code of forward uses this argument, or cannot be read."""
+    found = [function for _, _, function in functions(patient.module) if function.name == "forward"]
+    return not found or any(isinstance(x, ast.Name) and x.id == name for x in ast.walk(found[0]))

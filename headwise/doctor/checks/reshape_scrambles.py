@@ -1,0 +1,103 @@
+"""A view or reshape in the place of a transpose.
+
+`x.view(B, C, N)` of a tensor [B, N, C] runs, and no axis of the result means anything: a reshape splits axes and merges
+adjacent ones, it never exchanges two. So does a bias table that is gathered as [Q * K, H] and viewed as [H, Q, K]. The
+relative shift (Dai et al. 2019, appendix B) is the use of it that is right: of padded scores, or there and back.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from headwise.doctor.calling.way import MAPS
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import Patient
+from headwise.doctor.reading import marks
+from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading.events import Reshape, Step, Trace
+from headwise.doctor.reading.site import Site
+
+FINDINGS = ("reshape-scrambles",)
+
+_MAP = 24  # tokens: the sides 4 and 6 tell rows from columns
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    anatomy, found = patient.anatomy, None
+    if patient.interface.way.layout in MAPS and patient.interface.length is None:
+        found = _by_sizes(look(patient, length=_MAP).run)
+    found = found or _by_sizes(look(patient).run if anatomy is None else anatomy.run)
+    for site in anatomy.sites if anatomy is not None and found is None else ():
+        found = found or next((x for step in site.steps_before if (x := _by_heads(site, step)) is not None), None)
+    if found is not None:
+        yield found
+
+
+def _by_sizes(run: Trace) -> Finding | None:
+    """A reshape whose sizes show that it cuts across axes."""
+    for i, found in enumerate(run.reshapes):
+        others = [x for j, x in enumerate(run.reshapes) if j != i]
+        if not found.padded and not any(_undoes(found, x) for x in others):
+            at = next(n for n in reversed(found.shape) if n != 1)  # the second row of the last axis
+            before, after = _index(at, found.shape), _index(at, found.into)
+            return Finding(
+                "reshape-scrambles",
+                "bug",
+                f"a view or reshape of {list(found.shape)} to {list(found.into)} exchanges no axes, it only reads the "
+                f"same numbers in order: what was at {before} is at {after}",
+                _FIX,
+                found.where,
+            )
+    return None
+
+
+_FIX = "move the axes first, with transpose, permute or einsum, and reshape after that"
+
+
+def _undoes(found: Reshape, other: Reshape) -> bool:
+    """Whether one of the two is the way there and the other the way back; in between, rows may have been dropped."""
+    there, back = _changed(found), _changed(other)[::-1]
+    return all(
+        len(x) == len(y) and sum(abs(a - b) for a, b in zip(x, y, strict=True)) <= 1
+        for x, y in zip(there, back, strict=True)
+    )
+
+
+def _changed(found: Reshape) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The sizes before and after, without those in front and at the end that stay."""
+    shape, into = (tuple(n for n in x if n != 1) for x in (found.shape, found.into))
+    front = sum(1 for _ in itertools.takewhile(lambda x: x[0] == x[1], zip(shape, into, strict=False)))
+    shape, into = shape[front:], into[front:]
+    end = sum(1 for _ in itertools.takewhile(lambda x: x[0] == x[1], zip(shape[::-1], into[::-1], strict=False)))
+    return shape[: len(shape) - end], into[: len(into) - end]
+
+
+def _index(at: int, shape: Sequence[int]) -> list[int]:
+    found = []
+    for n in reversed(shape):
+        at, rest = divmod(at, n)
+        found.append(rest)
+    return found[::-1]
+
+
+def _by_heads(site: Site, step: Step) -> Finding | None:
+    """A bias from a table [R, H] whose columns, the heads, vary along several axes of the scores."""
+    heads = site.q.shape[1] if site.grid is not None else 1
+    for term in step.terms if heads > 1 else ():
+        numbers = term.seeds()
+        table = site.trace.seed(numbers[0]) if len(numbers) == 1 and not term.live else None
+        if table is None or table.value.ndim < 2 or table.value.shape[-1] != heads:
+            continue
+        column = (marks.element_of(term.source) % heads).masked_fill(term.source < 0, 0)
+        vary = [d for d in range(column.ndim) if bool((column.amax(d) != column.amin(d)).any())]
+        if len(vary) > 1:
+            return Finding(
+                "reshape-scrambles",
+                "bug",
+                f"the {heads} columns of {table.name}, one for each head, vary along {len(vary)} axes of the bias "
+                f"{list(column.shape)} that is added to the scores; expected one axis, that of the heads",
+                _FIX,
+                step.where,
+            )
+    return None

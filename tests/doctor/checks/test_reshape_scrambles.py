@@ -1,0 +1,192 @@
+"""Views and reshapes in the place of a transpose, and those that are right."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from headwise.doctor.reading.events import regroups
+from tests.doctor.checks.specimens import Attention, found, one, seeded
+from tests.doctor.checks.styles import Einsum, Plain, SharedByHeads, assert_at
+
+NAME = "reshape_scrambles"
+
+
+class Hops(nn.Module):
+    """Structured self-attention (Lin et al. 2017): each of 4 hops pools the tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.second(self.first(x).tanh()).softmax(1)  # [B, N, 4]
+        return self.turned(weights) @ x
+
+    def turned(self, weights: Tensor) -> Tensor:
+        return weights.transpose(1, 2)
+
+
+class HopsViewed(Hops):
+    def turned(self, weights: Tensor) -> Tensor:
+        return weights.view(len(weights), 4, -1)  # here
+
+
+class Window(Plain):
+    """Five tokens, with a learned bias for each head and distance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(9, 4))
+        at = torch.arange(5)
+        self.register_buffer("index", at[:, None] - at + 4)
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().score(q, k) + self.bias(self.table[self.index.flatten()])
+
+    def bias(self, gathered: Tensor) -> Tensor:
+        return gathered.view(5, 5, 4).permute(2, 0, 1)
+
+
+class WindowViewed(Window):
+    def bias(self, gathered: Tensor) -> Tensor:
+        return gathered.view(4, 5, 5)  # here
+
+
+class WindowOfSquares(Window):
+    """Sixteen tokens and 4 heads: the sizes alone do not tell that axes are mixed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(31, 4))
+        at = torch.arange(16)
+        self.register_buffer("index", at[:, None] - at + 15)
+
+    def bias(self, gathered: Tensor) -> Tensor:
+        return gathered.view(16, 16, 4).permute(2, 0, 1)
+
+
+class WindowOfSquaresViewed(WindowOfSquares):
+    def bias(self, gathered: Tensor) -> Tensor:
+        return gathered.view(4, 16, 16)
+
+
+class Columns(nn.Module):
+    """Attention along the columns of a map [B, C, H, W]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Conv2d(16, 48, 1), nn.Conv2d(16, 16, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, h, w = x.shape
+        q, k, v = self.qkv(x).permute(0, 3, 2, 1).reshape(b * w, h, 3 * c).chunk(3, -1)
+        return self.out(self.back((q @ k.mT / c**0.5).softmax(-1) @ v, (b, c, h, w)))
+
+    def back(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        b, c, h, w = shape
+        return x.reshape(b, w, h, c).permute(0, 3, 2, 1)
+
+
+class ColumnsAsRows(Columns):
+    def back(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        b, c, h, w = shape
+        return x.reshape(b, h, w, c).permute(0, 3, 1, 2)  # here
+
+
+class Reduced(Plain):
+    """Keys of the tokens two by two, as pyramids have them: [B, N, C] to [B, N / 2, 2 C]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.k, self.v = nn.Linear(32, 16), nn.Linear(32, 16)
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        pairs = memory[:, : memory.shape[1] // 2 * 2].reshape(len(x), -1, 32)
+        return super().attend(x, pairs, allowed)
+
+
+class Shifted(Plain):
+    """A score of each query with each distance (Transformer-XL)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.distances = nn.Parameter(torch.randn(64, 4))
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        n = q.shape[-2]
+        return super().score(q, k) + self.shifted(q @ self.distances[: 2 * n - 1].T)
+
+    def shifted(self, scores: Tensor) -> Tensor:
+        n = scores.shape[-2]
+        padded = functional.pad(scores, (1, 0))  # [B, H, N, 2 N]
+        return padded.reshape(*padded.shape[:2], 2 * n, n)[:, :, 1:].reshape(scores.shape)[..., :n]
+
+
+class ShiftedWithoutPadding(Shifted):
+    """As XLNet does."""
+
+    def shifted(self, scores: Tensor) -> Tensor:
+        b, h, n, m = scores.shape
+        return scores.reshape(b, h, m, n)[:, :, 1:].reshape(b, h, n, m - 1)[..., :n]
+
+
+def test_a_view_in_the_place_of_a_transpose() -> None:
+    finding = one(NAME, seeded(HopsViewed))
+    assert (finding.name, finding.severity) == ("reshape-scrambles", "bug")
+    # The second token starts at number 4 of [5, 4]; that is number 4 of the first row of [4, 5].
+    assert "[3, 5, 4] to [3, 4, 5]" in finding.evidence
+    assert "what was at [0, 1, 0] is at [0, 0, 4]" in finding.evidence
+    assert_at(finding, HopsViewed, "# here")
+
+
+def test_a_gathered_bias_that_is_viewed() -> None:
+    finding = one(NAME, seeded(WindowViewed))
+    assert "[25, 4] to [4, 5, 5]" in finding.evidence
+    assert_at(finding, WindowViewed, "# here")
+
+
+def test_a_bias_whose_sizes_are_powers_of_two() -> None:
+    finding = one(NAME, seeded(WindowOfSquaresViewed))
+    assert (finding.name, finding.severity) == ("reshape-scrambles", "bug")
+    assert "the 4 columns of table, one for each head, vary along 2 axes of the bias [4, 16, 16]" in finding.evidence
+
+
+def test_columns_that_come_back_as_rows() -> None:
+    """Nothing shows it in a square map, or in one of one row."""
+    finding = one(NAME, seeded(ColumnsAsRows))
+    assert "[18, 4, 16] to [3, 4, 6, 16]" in finding.evidence
+    assert_at(finding, ColumnsAsRows, "# here")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(Attention, Plain, Einsum, SharedByHeads, Hops, Window, WindowOfSquares, Columns, Reduced),
+        *(Shifted, ShiftedWithoutPadding),
+    ],
+)
+def test_what_splits_and_merges_or_shifts_is_right(kind: type[nn.Module]) -> None:
+    assert found(NAME, seeded(kind)) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "into", "expected"),
+    [
+        ((3, 5, 16), (3, 5, 4, 4), False),
+        ((3, 4, 5, 7), (12, 5, 7), False),
+        ((3, 6, 16), (3, 3, 32), False),  # two tokens in a row
+        ((3, 5, 16), (3, 1, 5, 16), False),
+        ((15, 16), (3, 5, 16), False),
+        ((), (1, 1), False),
+        ((3, 5, 16), (3, 16, 5), True),
+        ((3, 5, 16), (3, 4, 5, 4), True),
+        ((5, 3, 16), (3, 5, 16), True),
+        ((2, 3, 16), (3, 32), True),  # the two directions of a recurrent layer
+    ],
+)
+def test_which_reshapes_regroup(shape: tuple[int, ...], into: tuple[int, ...], expected: bool) -> None:
+    assert regroups(shape, into) is expected
+    assert regroups(into, shape) is expected
