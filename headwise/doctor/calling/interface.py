@@ -213,9 +213,8 @@ def discover(
         way = settle(trial, trial.search())
         length, same = lengths(trial, way)
         heads = spec.heads or sizes.heads(module)
-        way = dataclasses.replace(
-            way, heads=heads or way.heads if way.layout in ("BNM", "NBM") or way.alone else way.heads
-        )
+        if heads and way.layout in ("BNM", "NBM", "NM", "1NM"):
+            way = dataclasses.replace(way, heads=heads)
         way, masks = _masks(trial, way, length, same)
         also = _also(trial, way)
         _build(module, trial, way)

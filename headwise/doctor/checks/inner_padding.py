@@ -58,15 +58,16 @@ def _before_the_first(patient: Patient) -> Iterator[Finding]:
         some = given > 0
         several = len(scores) > int(some.sum())
         if bool(some.any()) and (several or not bool(some.all())) and bool((scores == scores[0]).all()):
-            length, rows, most = found.inputs.key_length, int(some.sum()), float(given.amax())
+            length, rows, of = found.inputs.key_length, int(some.sum()), len(some)
+            most = float(given.amax())
             yield Finding(
                 "padding-attended",
                 patient.severity("padding-attended: of blocks", "bug"),
-                f"with {length} tokens {rows} of {len(some)} rows of weights give up to {most:.2g} of their weight to "
+                f"with {length} tokens {rows} of {of} rows of weights give up to {most:.2g} of their weight to "
                 "several keys of zeros that come from no token: what was padded, such as empty places of a cache, is "
                 "attended to"
                 if several
-                else f"with {length} tokens {rows} of {len(some)} rows of weights give up to {most:.2g} of their weight "
+                else f"with {length} tokens {rows} of {of} rows of weights give up to {most:.2g} of their weight "
                 "to keys of zeros that come from no token, and the others none: what was padded, such as the block "
                 "before the first one, is attended to",
                 "mask the keys that were padded: their scores are -inf before the softmax",
