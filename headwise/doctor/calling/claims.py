@@ -255,10 +255,10 @@ _IF_NO_MASK = (
     r"|\bcausal\b[^.;]*\b(if|when|unless)\b[^.;]*\b(none|given|omitted|missing|passed)\b"
 )
 IF_NO_MASK = "if no mask is given"
-# SegGPT is a model of images; masked, prefix and diffusion models see later tokens.
+# SegGPT is a model of images; masked, prefix and diffusion models see later tokens; XLM and MLM are no names of it.
 _LANGUAGE_MODEL = (
-    r"masked_?(self|multi|att)|(?<!seg)gpt|languagemodel"
-    r"|(?<![mx])(?<!mask)(?<!masked)(?<!bert)(?<!prefix)(?<!diffusion)lm(_?head)?(_?model)?$"
+    r"(?i:masked_?(self|multi|att)|(?<!seg)gpt|languagemodel)"
+    r"|[a-z](?<!Mask)(?<!Masked)(?<!Bert)(?<!Prefix)(?<!Diffusion)(?<!Fi)LM(Head)?(Model)?$"
 )
 _TRIANGLE = (
     r"\b(tril\(|tril_indices|is_causal\s*=\s*True|triu\(\s*(?:diagonal\s*=\s*)?1\s*\)"
@@ -299,7 +299,7 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: s
                 return f'docstring "{shortened(sentence, 80)}", {IF_NO_MASK}'
     if cells:
         return ""
-    if re.search(_LANGUAGE_MODEL, kind, re.I):
+    if re.search(_LANGUAGE_MODEL, kind):
         return f"class {kind}"
     for doc in (inspect.getdoc(type(module)), module.forward.__doc__):
         first, *later = re.split(r"\n\s*\n|>>>", inspect.cleandoc(doc or ""))

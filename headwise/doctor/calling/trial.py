@@ -22,6 +22,7 @@ from headwise.doctor.calling.signature import Assignment, Parameter, assignments
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.way import (
     LAYOUTS,
+    MAP,
     MAPS,
     Inputs,
     NoOutput,
@@ -60,7 +61,6 @@ QUERIES, KEYS = 5, 7  # lengths of a trial: all sizes differ, so that none can b
 _ATTEMPTS = 3000  # the maximum number of calls
 _FITTED = 80  # calls for one assignment once readers are known
 _LARGEST_SIDE = 32  # of a map
-_MAP = 24  # tokens, 4 rows and 6 columns, which cannot be confused
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -423,7 +423,7 @@ class Trial:
         known += [2 * n for n in sizes.find(self.module, ["window_size", "window", "ws", "win_size"])]
         fitting = [*sizes.image_sides(self.module), *sizes.relative_sides(self.module), 8]
         squares = [[n**2 for n in sides if n <= _LARGEST_SIDE] for sides in (known, fitting)]
-        return list(dict.fromkeys((*squares[0], _MAP, *squares[1])))
+        return list(dict.fromkeys((*squares[0], MAP, *squares[1])))
 
     def _makers(self, p: Parameter) -> list[Maker]:
         """Makers of one argument's value to try, that of the example among the first."""

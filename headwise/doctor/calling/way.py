@@ -26,6 +26,7 @@ LAYOUTS = {
     "BMHW": "[batch, width, rows, columns]",
 }
 MAPS = ("BHWM", "BMHW")  # maps of tokens, row by row
+MAP = 24  # tokens of a map that may have any sides: 4 rows and 6 columns, which cannot be confused
 
 
 @dataclasses.dataclass(frozen=True)

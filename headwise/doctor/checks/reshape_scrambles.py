@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from headwise.doctor.calling.way import MAPS
+from headwise.doctor.calling.way import MAP, MAPS
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
 from headwise.doctor.reading import marks
@@ -20,13 +20,13 @@ from headwise.doctor.reading.site import Site
 
 FINDINGS = ("reshape-scrambles",)
 
-_MAP = 24  # tokens: the sides 4 and 6 tell rows from columns
+_FIX = "move the axes first, with transpose, permute or einsum, and reshape after that"
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     anatomy, found = patient.anatomy, None
     if patient.interface.way.layout in MAPS and patient.interface.length is None:
-        found = _by_sizes(look(patient, length=_MAP).run)
+        found = _by_sizes(look(patient, length=MAP).run)
     found = found or _by_sizes(look(patient).run if anatomy is None else anatomy.run)
     for site in anatomy.sites if anatomy is not None and found is None else ():
         found = found or next((x for step in site.steps_before if (x := _by_heads(site, step)) is not None), None)
@@ -50,9 +50,6 @@ def _by_sizes(run: Trace) -> Finding | None:
                 found.where,
             )
     return None
-
-
-_FIX = "move the axes first, with transpose, permute or einsum, and reshape after that"
 
 
 def _undoes(found: Reshape, other: Reshape) -> bool:

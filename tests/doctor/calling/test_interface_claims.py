@@ -239,6 +239,18 @@ def test_claims_of_causality(module: nn.Module, claim: str) -> None:
     assert discover(module).causal_claim == claim
 
 
+@pytest.mark.parametrize(
+    ("name", "claim"),
+    [
+        *((name, f"class {name}") for name in ("TransformerLM", "CachedDecoderLM", "TinyLMHeadModel", "GPT")),
+        *((name, "") for name in ("MaskedLM", "BertLM", "PrefixLM", "XLM", "SentenceMLM", "FiLM", "SegGPT")),
+    ],
+)
+def test_claims_of_a_language_model(name: str, claim: str) -> None:
+    kind = type(name, (Projected,), {"forward": lambda self, x: self.attend(x, x, x)})
+    assert discover(kind()).causal_claim == claim
+
+
 TWO = """
 Attention. mask: True = may attend. key_padding_mask (B, K): True = padding.
 attn_mask (B, 1, Q, K) is added
