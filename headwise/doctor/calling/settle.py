@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
-from headwise.doctor.calling.way import Inputs, Way, noise
+from headwise.doctor.calling.way import MAPS, Inputs, Way, noise
 
 _MANY = 3 * KEYS
 _EXACT = 1e-6  # a smaller relative change of the output counts as none
@@ -105,6 +105,8 @@ def lengths(trial: Trial, way: Way) -> tuple[int | None, bool]:
     """The only number of queries that works, if five tokens do not; whether keys must be as many as queries."""
     if way.layout == "BM":
         return 1, False
+    if way.layout in MAPS and way.lengths[0] != QUERIES:
+        return way.lengths[0], False  # a map with rows and columns shows more than one of a single row
     batch = trial.sizes(way)[0]
 
     def works(queries: int, keys: int) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
-from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("padding-attended",)
@@ -49,11 +49,8 @@ def _before_the_first(patient: Patient) -> Iterator[Finding]:
     """Whether some queries give weight to keys of zeros, whose scores are all alike, and others to none; or some to
     several. A single one is added on purpose (`add_zero_attn`).
     """
-    try:
-        found = look(patient, length=patient.interface.length or _LENGTHS[-1])
-    except Exception:  # it does not take this length
-        return
-    for site in found.sites:
+    found = _seen(patient)
+    for site in found.sites if found is not None else ():
         given, scores = site.given_to_constants()
         some = given > 0
         several = len(scores) > int(some.sum())
@@ -75,6 +72,16 @@ def _before_the_first(patient: Patient) -> Iterator[Finding]:
                 numbers={"weight": most},
             )
             return
+
+
+def _seen(patient: Patient) -> Anatomy | None:
+    """It with many tokens, or else with few; None if it takes neither."""
+    for length in (patient.interface.length or _LENGTHS[-1], _LENGTHS[0]):
+        try:
+            return look(patient, length=length)
+        except Exception:  # it does not take this length
+            continue
+    return None
 
 
 def _without(site: Site) -> bool:

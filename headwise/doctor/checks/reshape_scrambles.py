@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+import torch
+
 from headwise.doctor.calling.way import MAP, MAPS
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
@@ -79,22 +81,24 @@ def _index(at: int, shape: Sequence[int]) -> list[int]:
 
 
 def _by_heads(site: Site, step: Step) -> Finding | None:
-    """A bias from a table [R, H] whose columns, the heads, vary along several axes of the scores."""
+    """A bias from a table [R, H], of which a head gets several columns."""
     heads = site.q.shape[1] if site.grid is not None else 1
     for term in step.terms if heads > 1 else ():
         numbers = term.seeds()
         table = site.trace.seed(numbers[0]) if len(numbers) == 1 and not term.live else None
         if table is None or table.value.ndim < 2 or table.value.shape[-1] != heads:
             continue
-        column = (marks.element_of(term.source) % heads).masked_fill(term.source < 0, 0)
-        vary = [d for d in range(column.ndim) if bool((column.amax(d) != column.amin(d)).any())]
-        if len(vary) > 1:
-            return Finding(
-                "reshape-scrambles",
-                "bug",
-                f"the {heads} columns of {table.name}, one for each head, vary along {len(vary)} axes of the bias "
-                f"{list(column.shape)} that is added to the scores; expected one axis, that of the heads",
-                _FIX,
-                step.where,
-            )
+        column = (marks.element_of(term.source) % heads).where(term.source >= 0, torch.nan)
+        given = site.cells(column.expand(step.source.shape), step.source)  # [B, H, Q, K]
+        for head, columns in enumerate(given.unbind(1)):
+            several = sorted(set(columns[columns.isfinite()].long().tolist()))
+            if len(several) > 1:
+                return Finding(
+                    "reshape-scrambles",
+                    "bug",
+                    f"{table.name} has a column for each of {heads} heads, and what is added to the scores of head "
+                    f"{head} comes from its columns {', '.join(map(str, several))}",
+                    _FIX,
+                    step.where,
+                )
     return None

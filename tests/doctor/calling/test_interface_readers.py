@@ -152,7 +152,7 @@ class Ranks(nn.Module):
 
 def test_sides_of_a_map() -> None:
     found = discover(Reduced())
-    assert (found.takes, found.width, found.length) == ("self", 24, 64)
+    assert (found.takes, found.width, found.length) == ("self", 24, 24)
     assert dict(found.way.extras).keys() == {"H", "W"}
     assert discover(Decomposed()).way.layout == "BHWM"
     assert discover(ClassToken()).length == 10

@@ -14,7 +14,6 @@ from headwise.doctor.calling.interface import discover
 from headwise.doctor.diagnosis import diagnose
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.decoding import _tail
-from headwise.errors import DoctorError
 from tests.doctor.checks.specimens import Attention, Cross, found, one, seeded
 
 # How they are called.
@@ -128,10 +127,11 @@ class OnlyOne(Attention):
         return self.attend(x, torch.cat([memory, x], 1), None)
 
 
-def test_a_call_of_one_example_alone_is_not_examined() -> None:
+def test_a_call_of_one_example_alone_is_made_for_each() -> None:
     example = (torch.randn(1, 6, 16), torch.randn(1, 4, 16), torch.zeros(1, 2, 3)), {}
-    with pytest.raises(DoctorError, match="a second call, with three examples, raised AssertionError"):
-        discover(seeded(OnlyOne), example=example)
+    interface = discover(seeded(OnlyOne), example=example)
+    assert (interface.way.layout, interface.way.lengths) == ("1NM", (6, 4))
+    assert interface.run(interface.inputs(3)).output.shape == (3, 5, 16)
 
 
 class Hungry(Attention):
