@@ -319,7 +319,18 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: s
             return f'comment "{shortened(comment.strip(), 80)}"'
         if re.search(_TRIANGLE, code) and not ("tril" in code and "triu" in code):  # both: a window on both sides
             return f'code "{shortened(code.strip(), 80)}"'
-    return ""
+    attentions = sorted({name for x in module.modules() if re.search("attention|attn", name := type(x).__name__, re.I)})
+    own = [name for name in attentions if re.search("causal", name, re.I) and not re.search("non_?causal", name, re.I)]
+    return f"class {own[0]}" if own and own == attentions else ""
+
+
+def draws_triangle(module: nn.Module) -> bool:
+    """Whether the code of one of its parts makes a causal mask, and none speaks of tokens ahead that are seen."""
+    texts = [text_of(part) for part in module.modules()]
+    ahead = re.search(
+        r"look[_ -]?ahead|right_(context|window)|future_(context|frames)|chunk|prefix|block_?size", "".join(texts)
+    )
+    return ahead is None and any(re.search(_TRIANGLE, text) for text in texts)
 
 
 def _is_triangle(buffer: torch.Tensor) -> bool:

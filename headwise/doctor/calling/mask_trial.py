@@ -151,7 +151,8 @@ class MaskTrial:
         likely: Form = self._stated(p) or passed or claimed or ("forbidden" if p.role == "padding" else "allowed")
 
         def rank(o: MaskInput) -> tuple[Any, ...]:
-            odd = (o.what == "keys" and "B" not in o.shape, o.own and names.about_memory(p.name) is not False)
+            alike = o.what == "keys" or self.rows == 1  # [Q, K] of one query
+            odd = (alike and "B" not in o.shape, o.own and names.about_memory(p.name) is not False)
             return (*odd, _grade(o.leak), (o.form == "additive") != (likely == "additive"), *self._rank(p, o, stated))
 
         best = min(outcomes, key=rank)

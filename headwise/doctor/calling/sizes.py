@@ -86,9 +86,14 @@ def rope_dims(module: nn.Module) -> list[int]:
     return found + [n for n in head_dims(module) if n % 2 == 0 and n not in found]
 
 
+def stated_lengths(module: nn.Module) -> list[int]:
+    """Lengths that a module may require, by attributes or by its constructor's arguments."""
+    return [n for n in find(module, names.LENGTHS) + _by_default(module, names.LENGTHS) if 1 < n <= _LARGE]
+
+
 def lengths(module: nn.Module) -> list[int]:
-    """Lengths that a module may require: from attributes, windows, and the sizes of tables and masks."""
-    found = find(module, names.LENGTHS) + _by_default(module, names.LENGTHS)
+    """Lengths that a module may require: as stated, of windows, and the sizes of tables and masks."""
+    found = stated_lengths(module)
     with_class: list[int] = []  # a map of tokens and a class token
     for place in places(module):
         window = names.attribute(

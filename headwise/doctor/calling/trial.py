@@ -196,13 +196,14 @@ class Trial:
             plain = ["B1NM", *plain]
         rows = ["BNM"] if self._example_rows() is None else ["B1NM", "BNM"]
         # A number of keys that differs from the number of queries comes first: it tells which argument is which.
-        own = [o for o in whole if o.takes == "self"]
+        own, crossing = ([o for o in whole if (o.takes == "self") == alone] for alone in (True, False))
         sided = own if {"h", "w"} <= {names.SIDES.get(names.simple(p.name)) for p in self.parameters} else []
         ways = (
             (plain, whole, "differ"),
             (["BNM"], sided, "map"),
             *((["BM"], whole, "one"), (plain if "NBM" in plain else [], whole, "one"), (rows, whole, "alike")),
-            *((others, whole, "any"), (rows, whole, "fixed")),
+            (["BNM"], own, "stated"),
+            *((others, whole, "any"), (["BMHW,BNM"], crossing, "any"), (rows, whole, "fixed")),
             *((rows, partial, "differ"), (rows, partial, "alike")),
             (MAPS, own, "map"),
         )
@@ -411,7 +412,9 @@ class Trial:
         fixed = [(n, n) for n in dict.fromkeys(likely) if n != QUERIES]
         if own:
             maps = [(n, n) for n in self._maps()] if which == "map" else []
+            stated = [(n, n) for n in sizes.stated_lengths(self.module)] if which == "stated" else []
             own_ = {"differ": [(QUERIES, QUERIES)], "any": [(QUERIES, QUERIES)], "fixed": fixed, "map": maps}
+            own_["stated"] = stated
             return own_.get(which, [])
         differ, alike, one = (QUERIES, KEYS), (QUERIES, QUERIES), (1, KEYS)
         return {"differ": [differ], "alike": [alike], "one": [one], "fixed": [one, *fixed]}.get(which, [differ, alike])
@@ -475,6 +478,11 @@ class Trial:
         """Whether the example passes the queries as the memory, too: the layer then attends to its own input."""
         given = [self._example().get(name) for _, name in way.slots]
         return isinstance(given[0], Tensor) and all(x is given[0] for x in given)
+
+    def leaves_out(self, name: str) -> bool:
+        """Whether an argument may be left out, and the example passes none."""
+        optional = any(p.name == name and not p.required for p in self.parameters)
+        return optional and self._example().get(name) is None
 
     def _example(self) -> dict[str, Any]:
         args, kwargs = self.example or ((), {})

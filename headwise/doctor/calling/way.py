@@ -24,6 +24,7 @@ LAYOUTS = {
     "BM": "[batch, width] for the one query",
     "BHWM": "[batch, rows, columns, width]",
     "BMHW": "[batch, width, rows, columns]",
+    "BMHW,BNM": "[batch, width, rows, columns], and a memory [batch, length, width]",
 }
 MAPS = ("BHWM", "BMHW")  # maps of tokens, row by row
 MAP = 24  # tokens of a map that may have any sides: 4 rows and 6 columns, which cannot be confused
@@ -151,7 +152,7 @@ class Way:
     def whole(self, raw: Any) -> bool:
         """Whether the output has as many dimensions as the inputs."""
         output = _at(raw, self.output_at)
-        return output is not None and output.ndim == len(self.layout)
+        return output is not None and output.ndim == len(self.layout.partition(",")[0])
 
     def find_output(self, raw: Any, at: Sizes) -> tuple[Any, ...] | None:
         """The path to the output: the first tensor of the queries' shape that does not look like weights."""
@@ -191,6 +192,8 @@ class Way:
 
 def lay(x: Tensor, layout: str, heads: int, *, query: bool = True) -> Tensor:
     """[B, N, M] in a module's layout."""
+    own, _, of_memory = layout.partition(",")
+    layout = own if query or not of_memory else of_memory
     if layout in ("BNM", "1NM") or (layout == "BM" and not query):
         return x
     if layout == "BM":
@@ -212,6 +215,7 @@ def lay(x: Tensor, layout: str, heads: int, *, query: bool = True) -> Tensor:
 
 def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
     """A returned tensor as [B, Q, M], or None if its shape is not that of an output."""
+    layout = layout.partition(",")[0]
     batch, length = at.batch, at.queries
     if layout == "NM":
         if x.ndim == 2:
@@ -236,6 +240,8 @@ def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
             return x.flatten(2)
         if x.shape[2] == length:
             return x.transpose(1, 2).flatten(2)
+    if x.ndim == 4 and x.shape[1] == batch and x.shape[3] == at.width:
+        return x[-1]  # those of all layers: the last
     if x.ndim > 4 and x.shape[:2] == (batch, length):
         return x.flatten(2)
     if x.ndim == 2 and x.shape[0] == batch:

@@ -54,7 +54,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             continue
         made = True
         seen = probe.influence(inputs, **options)
-        found = list(_judge(seen, said, hint=bool(options)))
+        found = list(_judge(seen, said, hint=bool(options), drawn=claims.draws_triangle(probe.module)))
         if not (found and said == claim and flags):  # without the flag it need not be causal
             yield from found
         if not found and bool((seen.triu(1) <= REACHED).all()):
@@ -76,7 +76,7 @@ def _of_a_decoder(probe: Probe, claim: str) -> Iterator[Finding]:
     before = probe.rowwise(inputs)
     others = (moved(inputs, 0, token, queries=True).query for token in range(inputs.query.shape[1]))
     outs = (probe.output(dataclasses.replace(inputs, query=query)) for query in others)
-    yield from _judge(torch.stack([rows(before, out)[0] for out in outs], dim=1), claim, hint=False)
+    yield from _judge(torch.stack([rows(before, out)[0] for out in outs], dim=1), claim, hint=False, drawn=True)
 
 
 def _on_other_paths(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> Iterator[Finding]:
@@ -130,7 +130,7 @@ def _by_length(probe: Probe, inputs: Inputs, said: str, options: dict[str, Any])
             caches = bool(re.search(r"cache|past", claims.text_of(probe.module), re.IGNORECASE))
             yield Finding(
                 "cache-mismatch" if caches else "causal-leak",
-                "bug" if said or caches else "risk",
+                "bug" if said or caches or _shifts(probe) else "risk",
                 f"position {row} of {n} tokens gives another output than with {_LENGTH - n} tokens after them, by up "
                 f"to {float(change.amax()):.2g} of the output's size. What these tokens are makes no difference; how "
                 "many there are does",
@@ -139,6 +139,12 @@ def _by_length(probe: Probe, inputs: Inputs, said: str, options: dict[str, Any])
                 numbers={"row": float(row), "change": float(change.amax())},
             )
             return
+
+
+def _shifts(probe: Probe) -> bool:
+    """Whether it shifts scores of relative positions, which are the same for every length."""
+    text = "".join(claims.text_of(part) for part in probe.module.modules())
+    return bool(re.search(r"rel\w*_shift", text)) and not re.search(r"\blog\(|ntk|yarn|dynamic", text, re.IGNORECASE)
 
 
 def _given_alike(probe: Probe, inputs: Inputs, part: Inputs) -> bool:
@@ -170,7 +176,8 @@ def _seen(probe: Probe, inputs: Inputs, given: dict[str, Any], *, train: bool, g
     return torch.stack([rows(outs[0], out)[0] for out in outs[1:]], dim=1)
 
 
-def _judge(influence: Tensor, said: str, *, hint: bool) -> Iterator[Finding]:
+def _judge(influence: Tensor, said: str, *, hint: bool, drawn: bool) -> Iterator[Finding]:
+    """`hint`: it was asked to be causal by an option; `drawn`: its code makes a causal mask."""
     n = influence.shape[0]
     ahead = torch.arange(n)[None, :] - torch.arange(n)[:, None]  # [Q, K], above 0 in the future
     reached = influence > REACHED
@@ -202,7 +209,9 @@ def _judge(influence: Tensor, said: str, *, hint: bool) -> Iterator[Finding]:
     which = "exactly the next token" if next_only else f"up to {furthest} tokens ahead"
     yield Finding(
         "causal-leak",
-        "bug" if (said and not (hint and seen == pairs) and not _in_blocks(reached)) or next_only else "risk",
+        "bug"
+        if ((said or drawn) and not (hint and seen == pairs) and not _in_blocks(reached)) or next_only
+        else "risk",
         f"{why}, but {seen} of {pairs} future tokens still reach an earlier row ({which}), by up to {largest:.2g} of "
         "the output's size",
         "mask every key > query before the softmax, in every head and on every code path: torch.triu(ones, "

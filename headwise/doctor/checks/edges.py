@@ -45,7 +45,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if said is not None:
         yield from _direction(probe, mask, *said)
     read = patient.anatomy is not None and any(x.grid is not None for x in patient.anatomy.sites)
-    if not read and re.search(r"softmax\(", text_of(patient.module)):
+    if not read and _has_softmax(patient):
         yield from _sums(probe, mask)
 
 
@@ -117,7 +117,7 @@ def _listed(patient: Patient) -> list[tuple[str, Tensor]]:
 
 def _sums_of_listed(patient: Patient, probe: Probe, name: str, edges: Tensor) -> Iterator[Finding]:
     """The same where the edges are a list: all nodes that have some must then have the same output."""
-    if not re.search(r"softmax\(", text_of(patient.module)):
+    if not _has_softmax(patient):
         raise NotApplicable("it has no softmax")
     inputs = probe.inputs().each(lambda x: x[:, :1].expand_as(x).clone())
     out = probe.rowwise(inputs)
@@ -132,6 +132,10 @@ def _sums_of_listed(patient: Patient, probe: Probe, name: str, edges: Tensor) ->
             "group the softmax by the node at which messages are summed",
             numbers={"change": change},
         )
+
+
+def _has_softmax(patient: Patient) -> bool:
+    return any(re.search(r"softmax\(", text_of(part)) for part in patient.module.modules())
 
 
 def _given(probe: Probe, mask: MaskInput, cells: Tensor) -> dict[str, Tensor]:

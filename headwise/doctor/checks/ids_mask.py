@@ -22,7 +22,7 @@ from headwise.doctor.reading.events import Softmax
 from headwise.doctor.reading.scale import FORBIDDEN
 from headwise.doctor.reading.trace import trace
 
-FINDINGS = ("mask-added", "source-unmasked")
+FINDINGS = ("mask-added", "mask-broadcast", "source-unmasked")
 
 _LENGTHS, _PADDED = (6, 8), 2  # of the queries' ids, and of the source's
 _ADDED = 1.5  # a mask of 0 and 1, or of 0 and -1, moves a score by no more
@@ -55,6 +55,17 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise
     except Exception as error:
         raise NotChecked(f"it does not run on ids with padding: {type(error).__name__}") from None
+    rows_of_padding = moved[..., -_PADDED:, :]
+    if bool((rows_of_padding <= FORBIDDEN).all()) and float(hidden.abs().max()) < 1e-4:
+        yield Finding(
+            "mask-broadcast",
+            "bug",
+            f"the mask that it makes of its token ids hides every key from the {_PADDED} queries that are padding, and "
+            "hides no padding from the other queries: it is laid out over the queries",
+            "lay it out over the keys, [B, 1, 1, K]: (ids != padding)[:, None, None, :]",
+            told.where,
+        )
+        return
     step = float(hidden.mean() - inner.mean())
     alike = float(max((hidden - hidden.mean()).abs().max(), (inner - inner.mean()).abs().max()))
     if 0.1 < abs(step) <= _ADDED and alike < 1e-4:

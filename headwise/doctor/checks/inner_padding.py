@@ -7,6 +7,7 @@ so have the places of a cache that are still empty, several for each query.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from headwise.doctor.finding import Finding
@@ -77,10 +78,8 @@ def _before_the_first(patient: Patient) -> Iterator[Finding]:
 def _seen(patient: Patient) -> Anatomy | None:
     """It with many tokens, or else with few; None if it takes neither."""
     for length in (patient.interface.length or _LENGTHS[-1], _LENGTHS[0]):
-        try:
+        with contextlib.suppress(Exception):  # it does not take this length
             return look(patient, length=length)
-        except Exception:  # it does not take this length
-            continue
     return None
 
 

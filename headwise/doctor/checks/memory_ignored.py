@@ -20,15 +20,15 @@ FINDINGS = ("memory-ignored",)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    optional = "memory" in patient.interface.also
-    if optional:
+    also = patient.interface.also
+    if "memory" in also:
         patient = Patient(
             patient.original, spec=dataclasses.replace(patient.spec, takes="memory"), example=patient.example
         )
     if patient.interface.takes == "self":
         raise NotApplicable("it takes no memory")
     name = next(name for role, name in patient.interface.way.slots if role in ("memory", "key"))
-    if optional and _is_read(patient, name):
+    if also and _is_read(patient, name):
         raise NotApplicable("a setting may switch off that it attends to its memory")
     probe = Probe(patient)
     inputs = probe.inputs()

@@ -2,7 +2,8 @@
 
 `x.view(B, C, N)` of a tensor [B, N, C] runs, and no axis of the result means anything: a reshape splits axes and merges
 adjacent ones, it never exchanges two. So does a bias table that is gathered as [Q * K, H] and viewed as [H, Q, K]. The
-relative shift (Dai et al. 2019, appendix B) is the use of it that is right: of padded scores, or there and back.
+relative shift (Dai et al. 2019, appendix B) is the use of it that is right: of padded scores, or there and back with a
+row dropped in between.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ def _by_sizes(run: Trace) -> Finding | None:
 
 
 def _undoes(found: Reshape, other: Reshape) -> bool:
-    """Whether one of the two is the way there and the other the way back; in between, rows may have been dropped."""
+    """Whether one of the two is the way there and the other the way back, after one row was dropped."""
     there, back = _changed(found), _changed(other)[::-1]
     return all(
-        len(x) == len(y) and sum(abs(a - b) for a, b in zip(x, y, strict=True)) <= 1
+        len(x) == len(y) and sum(abs(a - b) for a, b in zip(x, y, strict=True)) == 1
         for x, y in zip(there, back, strict=True)
     )
 

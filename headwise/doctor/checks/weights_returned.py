@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -32,7 +33,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     flags = [
         name for name, role in probe.interface.roles.items() if role == "weights-flag" and name in probe.interface.flags
     ]
-    wrong = next((x for o in ({}, {"given": dict.fromkeys(flags, True)}) for x in _compared(patient, probe, o)), None)
+    asked = ({}, {"given": dict.fromkeys(flags, True)})
+    wrong = next((x for o in asked for made in (_compared, _of_its_own) for x in made(patient, probe, o)), None)
     if wrong is not None:
         yield wrong
         return
@@ -85,6 +87,40 @@ def _compared(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterat
                 patient.anatomy.sites[0].softmax.where,
             )
             return
+
+
+def _of_its_own(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterator[Finding]:
+    """Returned weights of a second softmax of the same queries and keys, which no values are multiplied with."""
+    for mask in ({}, *hiding(probe.inputs(), 1)):
+        try:
+            found = look(patient, **options, **mask)
+        except Exception:
+            continue
+        returned = [x.detach() for _, x in tensors_in(found.run.result.raw)]
+        used = [x for x in found.sites if x.contraction is not None]
+        beside = [x for x in found.sites if x.contraction is None]
+        for site, other in itertools.product(used, beside):
+            weights, shown = site.softmax.weights, other.softmax.weights
+            same = weights.shape == shown.shape and site.projections["q"] == other.projections["q"]
+            if (
+                not same
+                or site.projections["k"] != other.projections["k"]
+                or not any(_same(shown, x) for x in returned)
+            ):
+                continue
+            apart = float((weights - shown).abs().nan_to_num(0.0).amax())
+            if apart > _NEAR:
+                yield Finding(
+                    "weights-wrong",
+                    "bug",
+                    ("with key 1 hidden, " if mask else "") + f"the returned weights {list(shown.shape)} are computed "
+                    f"by a softmax of their own, and differ by up to {apart:.2g} from those that are multiplied with "
+                    "the values",
+                    "return the weights that are multiplied with the values, [B, H, Q, K]",
+                    other.softmax.where,
+                    numbers={"apart": apart},
+                )
+                return
 
 
 def _traced(patient: Patient, options: dict[str, Any]) -> tuple[Tensor, list[Tensor], bool] | None:

@@ -192,12 +192,12 @@ def _severity(patient: Patient, site: Site, factor: float, known: str | None) ->
     if _normed(site):
         return "note" if _gained(site) else "risk", f"{known}; queries or keys are normalised".removeprefix("; ")
     if _close(factor, 1.0):
-        # Luong's dot-product attention is not scaled, nor is attention over images with convolutional projections
-        # (Zhang et al. 2018).
+        # Luong's attention is not scaled, neither that of products nor that of one bilinear form, nor is attention over
+        # images with convolutional projections (Zhang et al. 2018).
         convolved = any(
             seed.kind == "projection" and seed.left is not None and seed.right is None for seed in site.projections["q"]
         )
-        plain = not _has_projections(site) and "scaled" not in (type(patient.module).__name__ + text).lower()
+        plain = not _both_projected(site) and "scaled" not in (type(patient.module).__name__ + text).lower()
         if convolved or plain:
             return "risk", known
     return patient.severity("wrong-scale: of the scores", "bug"), known
@@ -256,8 +256,8 @@ def _where(site: Site, factor: float) -> Where | None:
     return site.product.where
 
 
-def _has_projections(site: Site) -> bool:
-    return any(seed.kind == "projection" for name in ("q", "k") for seed in site.projections[name])
+def _both_projected(site: Site) -> bool:
+    return all(any(seed.kind == "projection" for seed in site.projections[name]) for name in ("q", "k"))
 
 
 def _learned(site: Site) -> bool:
