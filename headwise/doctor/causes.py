@@ -107,7 +107,8 @@ EXPLAINS: dict[str, frozenset[str]] = {
     ),
     "state-kept": _LEAKS
     | _names(
-        "dropout-in-eval gradient-wrong input-modified noncontiguous-input paths-differ state-dict unused-parameter"
+        "dropout-in-eval gradient-wrong input-modified memory-ignored noncontiguous-input paths-differ state-dict "
+        "unused-parameter"
     ),
     "causal-corner": _names("masked-key-counts cache-mismatch causal-leak"),
     "cache-mismatch": _names("gradient-wrong left-padding"),

@@ -29,6 +29,17 @@ def check(patient: Patient) -> Iterator[Finding]:
         if slopes is None:
             continue
         known += 1
+        rises = None if _hidden_from_outside(patient) else _rise_ahead(site, twin)
+        if rises is not None and bool((rises > 0).all()):
+            yield Finding(
+                "alibi-slopes",
+                "bug",
+                f"the bias falls with the distance of earlier keys, and rises with that of later ones, by up to "
+                f"{float(rises.max()):.4g} for each position, although later keys are attended to",
+                "take the distance without its sign: -slope * (i - j).abs()",
+                site.softmax.where,
+            )
+            return
         expected = torch.tensor(alibi.slopes(len(slopes)), dtype=torch.float64)
         if torch.allclose(slopes, expected, rtol=1e-3):
             continue
@@ -58,19 +69,43 @@ def _slopes(site: Site, twin: Site) -> Tensor | None:
     factor = behind_the_product(site, twin) if heads > 1 and queries == keys else None
     if factor is None:
         return None
+    found = _linear(_bias(site, twin, factor), torch.ones(queries, keys).tril().bool())
+    return None if found is None else -found
+
+
+def _bias(site: Site, twin: Site, factor: float) -> Tensor:
+    """[B, H, Q, K]: what is added to the scores, less what each query gets itself: that does not change the softmax."""
     bias = torch.where(open_cells(site, twin), site.scores - factor * site.products, torch.nan)
-    # A constant over all keys of a query does not change the softmax.
-    bias = bias - bias.diagonal(dim1=-2, dim2=-1)[..., None]
-    n = keys
+    return bias - bias.diagonal(dim1=-2, dim2=-1)[..., None]
+
+
+def _linear(bias: Tensor, where: Tensor) -> Tensor | None:
+    """[H]: by how much the bias rises with each step of distance in these cells; None if it is not linear there."""
+    n = bias.shape[-1]
     distance = (torch.arange(n)[:, None] - torch.arange(n)).abs().double()
     found = []
     for head in range(bias.shape[1]):
-        cells = bias[:, head].isfinite() & (torch.arange(n)[:, None] >= torch.arange(n))
+        cells = bias[:, head].isfinite() & where
         b, d = bias[:, head][cells], distance.expand(cells.shape)[cells]
         if len(d.unique()) < 4 or float(b.abs().max()) < 1e-6:  # any numbers at 0 and 1 lie on a line
             return None
-        slope = -(b @ d) / (d @ d)
-        if float((b + slope * d).abs().max()) > 1e-3 * float(b.abs().max()):
+        slope = (b @ d) / (d @ d)
+        if float((b - slope * d).abs().max()) > 1e-3 * float(b.abs().max()):
             return None
         found.append(slope)
     return torch.stack(found)
+
+
+def _rise_ahead(site: Site, twin: Site) -> Tensor | None:
+    """[H]: the same for keys after the query; None if they are hidden, or it is not linear."""
+    factor = behind_the_product(site, twin)
+    queries, keys = site.scores.shape[-2:]
+    return None if factor is None else _linear(_bias(site, twin, factor), torch.ones(queries, keys).triu().bool())
+
+
+def _hidden_from_outside(patient: Patient) -> bool:
+    """Whether a mask of the caller may hide later keys, as that of a decoder does."""
+    interface = patient.interface
+    causal = interface.causal_claim or any(role == "causal" for role in interface.roles.values())
+    decodes = any(getattr(part, "is_decoder", False) is True for part in patient.module.modules())
+    return bool(causal) or decodes or any(mask.what == "cells" for mask in interface.masks)

@@ -1,4 +1,4 @@
-"""Linear attention, without a softmax, that divides by a sum of its weights: the wrong sum, or one with padded keys.
+"""Linear attention, or a softmax in blocks, that divides by a sum of its weights: the wrong one, or one of padding too.
 
 Weights that sum to 1 give the value itself where all values are the same, whatever queries and keys are. Only where
 the code divides by products of queries and keys, or says that it normalises: others do not normalise on purpose.
@@ -20,7 +20,8 @@ from headwise.doctor.finding import Finding
 from headwise.doctor.fitting.projection_names import read_name
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import left_padding
-from headwise.doctor.probing.probe import Probe
+from headwise.doctor.probing.probe import ROUNDING, Probe, gap
+from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.marks import tensors_in
 
 FINDINGS = ("normaliser-wrong",)
@@ -38,19 +39,24 @@ def check(patient: Patient) -> Iterator[Finding]:
     roles = {path: read_name(path) for path in linear}
     values = [path for path, role in roles.items() if role.letters == "v"]
     last = [path for path, role in roles.items() if role.is_output]
-    others = [path for path, role in roles.items() if not (role.letters in ("q", "k", "v") or role.is_output)]
+    others = [path for path, role in roles.items() if not (role.letters in ("q", "k", "v", "qkv") or role.is_output)]
     convolved = any(isinstance(part, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for part in patient.module.modules())
-    if len(values) != 1 or len(last) != 1 or others or convolved or len(linear) != 4:
+    fused = [path for path, role in roles.items() if role.letters == "qkv"]
+    alone = len(values) == 1 and len(linear) == 4
+    if not (alone or (len(fused) == 1 and len(linear) == 2)) or len(last) != 1 or others or convolved:
         raise NotApplicable("it is not made of projections of queries, keys, values and outputs alone")
     probe = Probe(patient)
     inputs = probe.inputs(length=6)
     probe.answers(inputs)
-    divides = _divides(probe, inputs)
+    divides = _divides(probe, inputs) or _exponentials(patient)
     if not divides and not any(_SAYS.search(text_of(part)) for part in probe.module.modules()):
         raise NotApplicable("nothing shows that it divides by the sum of its weights")
-    probe.module.get_submodule(values[0]).register_forward_hook(lambda _, __, out: torch.ones_like(out))
     kept: list[Tensor] = []
     probe.module.get_submodule(last[0]).register_forward_pre_hook(lambda _, given: kept.append(given[0].detach()))
+    projection = probe.module.get_submodule((values or fused)[0])
+    if not values and not _last_third_is_linear(probe, inputs, projection, kept):
+        raise NotChecked("the values are not the last third of its projection")
+    projection.register_forward_hook(lambda _, __, out: _with_values(out, 1.0, of_all=bool(values)))
     probe.output(inputs)
     if not kept or kept[-1].shape[:2] != inputs.query.shape[:2]:
         raise NotChecked("the input of its output projection has not one row for every query")
@@ -75,6 +81,27 @@ def check(patient: Patient) -> Iterator[Finding]:
         )
 
 
+def _with_values(out: Tensor, value: float | Tensor, *, of_all: bool) -> Tensor:
+    """The output of a projection with other values: all of it, or its last third."""
+    start = 0 if of_all else out.shape[-1] // 3 * 2
+    changed = out.clone()
+    changed[..., start:] = value
+    return changed
+
+
+def _last_third_is_linear(probe: Probe, inputs: Inputs, projection: nn.Module, kept: list[Tensor]) -> bool:
+    """Whether twice the last third of a projection gives twice the attended values: it holds no queries and keys."""
+    found = []
+    for factor in (1.0, 2.0):
+        hook = projection.register_forward_hook(
+            lambda _, __, out, by=factor: _with_values(out, by * out[..., out.shape[-1] // 3 * 2 :], of_all=False)
+        )
+        probe.output(inputs)
+        hook.remove()
+        found.append(kept[-1])
+    return found[0].shape == found[1].shape and gap(2 * found[0], found[1]) < ROUNDING
+
+
 def _finding(patient: Patient, evidence: str, off: float) -> Finding:
     return Finding(
         "normaliser-wrong",
@@ -85,6 +112,11 @@ def _finding(patient: Patient, evidence: str, off: float) -> Finding:
         patient.where,
         numbers={"off": off},
     )
+
+
+def _exponentials(patient: Patient) -> bool:
+    """Whether it takes exponentials of its scores: a softmax by hand, in blocks that were not recognised."""
+    return look(patient).run.exponentials > 0
 
 
 def _divides(probe: Probe, inputs: Inputs) -> bool:
