@@ -204,3 +204,66 @@ def test_a_call_that_runs_as_it_was_given_alone() -> None:
     assert out.shape == (3, 9, 16)
     for i in range(3):  # one call for each example
         assert torch.equal(out[i], interface.module(inputs.query[i : i + 1], [0, 4, 9])[0])
+
+
+class MapAndText(Projected):
+    """x: [B, C, H, W]; text: [B, K, 24]"""
+
+    def forward(self, x: Tensor, text: Tensor) -> Tensor:
+        tokens = x.flatten(2).mT
+        return x + self.attend(tokens, text, text).mT.view_as(x)
+
+
+class Forecaster(Projected):
+    """[B, context, series] to [B, 3, series], in patches of 8 steps."""
+
+    def __init__(self, context: int = 40, n_series: int = 6) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(8, 24), nn.Linear(24 * context // 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.embed(x.mT.unfold(-1, 8, 8)).flatten(0, 1)
+        return self.head(self.attend(tokens, tokens, tokens).flatten(1)).unflatten(0, (len(x), -1)).mT
+
+
+class EachLayer(Projected):
+    """[layers, B, N, M]: the outputs of all layers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.attend(x, x, x)
+        return torch.stack([first, self.attend(first, first, first)])
+
+
+class KeyOrNot(Projected):
+    """A key that is read only in cross-attention."""
+
+    def __init__(self, crosses: bool = False) -> None:
+        super().__init__()
+        self.crosses = crosses
+
+    def forward(self, query: Tensor, key: Tensor | None = None) -> Tensor:
+        source = key if self.crosses else query
+        return self.attend(query, source, source)
+
+
+def test_a_map_that_attends_to_a_sequence() -> None:
+    interface = discover(MapAndText())
+    assert (interface.takes, interface.way.layout) == ("memory", "BMHW,BNM")
+    assert interface.run(interface.inputs(3, 24, 7)).output.shape == (3, 24, 24)
+
+
+def test_the_length_that_a_constructor_states() -> None:
+    interface = discover(Forecaster())
+    assert (interface.way.layout, interface.length) == ("BNM", 40)
+
+
+def test_the_outputs_of_all_layers() -> None:
+    module, interface = EachLayer(), discover(EachLayer())
+    inputs = interface.inputs(3)
+    result = interface.on(module).run(inputs)
+    assert torch.equal(result.output, result.raw[-1])
+
+
+def test_a_key_that_changes_nothing_is_no_memory() -> None:
+    assert discover(KeyOrNot()).takes == "self"
+    assert discover(KeyOrNot(crosses=True)).takes == "memory"

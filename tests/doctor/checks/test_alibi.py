@@ -115,3 +115,27 @@ class Near(Biased):
 def test_few_distances_are_no_slope() -> None:
     with pytest.raises(NotChecked, match="no bias that falls"):
         found("alibi", seeded(Near, FOUR))
+
+
+class Signed(Biased):
+    """Every key is seen, and later ones are favoured the further they are."""
+
+    def bias(self, at: Tensor) -> Tensor:
+        return self.slopes[:, None, None] * (at - at[:, None])
+
+
+class SignedAndMasked(Signed):
+    """mask: [B, Q, K], True = may attend: a decoder passes one that hides later keys."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.attend(x, x, None if mask is None else mask[:, None])
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        return scores.softmax(-1)
+
+
+def test_later_keys_that_are_favoured_by_their_distance() -> None:
+    finding = one("alibi", seeded(Signed, FOUR))
+    assert (finding.name, finding.severity) == ("alibi-slopes", "bug")
+    assert "rises with that of later ones, by up to 0.25" in finding.evidence
+    assert found("alibi", seeded(SignedAndMasked, FOUR)) == []

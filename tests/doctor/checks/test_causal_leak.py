@@ -263,3 +263,47 @@ class CountsFromTheNewestAsSaid(CountsFromTheNewest):
 def test_positions_that_are_counted_from_the_end() -> None:
     assert "how many there are does" in one("causal_leak", seeded(CountsFromTheNewest)).evidence
     assert found("causal_leak", seeded(CountsFromTheNewestAsSaid)) == []
+
+
+class Convolved(Attention):
+    """Queries and keys of a convolution that looks at two tokens on each side."""
+
+    hides = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Conv1d(16, 16, 5)
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = super().score(q, k)
+        return scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = self.mix(nn.functional.pad(x.mT, self.padding())).mT
+        q, k, v = self.split(self.q(mixed)), self.split(self.k(mixed)), self.split(self.v(x))
+        return self.out(self.merge(self.normalise(self.score(q, k)) @ v))
+
+    def padding(self) -> tuple[int, int]:
+        return 4, 0
+
+
+class ConvolvedOnBothSides(Convolved):
+    def padding(self) -> tuple[int, int]:
+        return 2, 2
+
+
+class Model(nn.Module):
+    """Nothing is said here: a part draws the causal mask."""
+
+    def __init__(self, part: type[nn.Module]) -> None:
+        super().__init__()
+        self.part = part()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.part(x)
+
+
+def test_a_part_that_draws_a_causal_mask_is_meant_to_be_causal() -> None:
+    finding = one("causal_leak", seeded(Model, ConvolvedOnBothSides))
+    assert (finding.name, finding.severity) == ("causal-leak", "bug")
+    assert found("causal_leak", seeded(Model, Convolved)) == []

@@ -96,3 +96,19 @@ def test_a_softmax_that_is_grouped_by_the_other_ends_of_the_edges() -> None:
     assert (finding.name, finding.severity) == ("softmax-axis", "bug")
     assert "the edges in `edges` still make their outputs differ" in finding.evidence
     assert found("edges", seeded(Listed), example=example) == []
+
+
+class Model(nn.Module):
+    """The softmax is in a part. adj: [B, N, N], adj[b, i, j] = 1 if node i receives messages from node j."""
+
+    def __init__(self, part: type[nn.Module]) -> None:
+        super().__init__()
+        self.part = part()
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        return self.part(x, adj)
+
+
+def test_a_softmax_of_a_part() -> None:
+    assert one("edges", seeded(Model, OverReceivers)).name == "softmax-axis"
+    assert found("edges", seeded(Model, Graph)) == []

@@ -60,3 +60,25 @@ def test_padding_of_the_source_that_reaches_the_decoder() -> None:
     finding = one("ids_mask", Translator(forgets=True))
     assert (finding.name, finding.severity) == ("source-unmasked", "bug")
     assert found("ids_mask", Translator(forgets=False)) == []
+
+
+class OverTheQueries(Items):
+    def as_mask(self, real: Tensor) -> Tensor:
+        return real.mT.expand(-1, -1, -1, real.shape[-1])
+
+    def forward(self, items: Tensor) -> Tensor:
+        x = self.item(items) + self.position(torch.arange(items.shape[1]))
+        scores = self.score(self.split(self.q(x)), self.split(self.k(x)))
+        scores = scores.masked_fill(~self.as_mask((items > 0)[:, None, None]), -1e9)
+        return self.out(self.merge(scores.softmax(-1) @ self.split(self.v(x))))
+
+
+class OverTheKeys(OverTheQueries):
+    def as_mask(self, real: Tensor) -> Tensor:
+        return real
+
+
+def test_a_mask_that_is_laid_out_over_the_queries() -> None:
+    finding = one("ids_mask", seeded(OverTheQueries))
+    assert (finding.name, finding.severity) == ("mask-broadcast", "bug")
+    assert found("ids_mask", seeded(OverTheKeys)) == []

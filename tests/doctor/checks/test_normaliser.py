@@ -6,7 +6,7 @@ import pytest
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.doctor.patient import NotApplicable
+from headwise.doctor.patient import NotApplicable, NotChecked
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 
 
@@ -82,3 +82,53 @@ def test_the_right_sum() -> None:
 def test_what_does_not_normalise(module: type[nn.Module]) -> None:
     with pytest.raises(NotApplicable):
         found("normaliser", seeded(module))
+
+
+class InBlocks(nn.Module):
+    """A softmax over two halves of the keys, merged (ring attention); one projection for queries, keys and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(16, 48, bias=False), nn.Linear(16, 16, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.parts(self.qkv(8 * x))
+        (out, most, total), (other, most_, total_) = (
+            self.block(q, *pair) for pair in zip(k.chunk(2, 2), v.chunk(2, 2), strict=True)
+        )
+        new = most.maximum(most_)
+        old_scale, scale = (most - new).exp(), (most_ - new).exp()
+        out = out * old_scale + other * scale
+        return self.proj((out / (total * self.kept(old_scale) + total_ * scale)).transpose(1, 2).flatten(2))
+
+    def parts(self, qkv: Tensor) -> tuple[Tensor, ...]:
+        return qkv.unflatten(-1, (3, 4, 4)).permute(2, 0, 3, 1, 4).unbind(0)
+
+    def block(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scores = q @ k.mT / 2
+        most = scores.amax(-1, keepdim=True)
+        weights = (scores - most).exp()
+        return weights @ v, most, weights.sum(-1, keepdim=True)
+
+    def kept(self, scale: Tensor) -> Tensor:
+        return scale
+
+
+class SumNotRescaled(InBlocks):
+    def kept(self, scale: Tensor) -> Tensor:
+        return scale.clamp(min=1)
+
+
+class EachHeadTogether(InBlocks):
+    """[H, 3, D]: the last third of the projection holds queries and keys, too."""
+
+    def parts(self, qkv: Tensor) -> tuple[Tensor, ...]:
+        return qkv.unflatten(-1, (4, 3, 4)).permute(3, 0, 2, 1, 4).unbind(0)
+
+
+def test_blocks_that_are_merged_with_the_wrong_sum() -> None:
+    finding = one("normaliser", seeded(SumNotRescaled))
+    assert (finding.name, finding.severity) == ("normaliser-wrong", "bug")
+    assert found("normaliser", seeded(InBlocks)) == []
+    with pytest.raises(NotChecked, match="not the last third"):
+        found("normaliser", seeded(EachHeadTogether))

@@ -217,3 +217,30 @@ def test_healthy_ones() -> None:
     assert found("weights_returned", nn.MultiheadAttention(16, 1)) == []
     with pytest.raises(NotChecked, match="no weights"):
         found("weights_returned", seeded(Attention))
+
+
+class ComputesThemAgain(Shows):
+    """The weights that are shown have a softmax of their own."""
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        q, k, v = (self.split(w(x)) for w in (self.q, self.k, self.v))
+        bias = torch.linspace(0, 3, x.shape[1])
+        allowed = self.both(None, padding_mask)
+        weights = self.weigh(self.score(q, k) + bias, allowed)
+        return self.out(self.merge(weights @ v)), self.weigh(self.score(q, k) + self.again(bias), allowed)
+
+    def again(self, bias: Tensor) -> Tensor:
+        return bias
+
+
+class ComputesThemWithoutTheBias(ComputesThemAgain):
+    def again(self, bias: Tensor) -> Tensor:
+        return torch.zeros_like(bias)
+
+
+def test_weights_that_are_computed_again() -> None:
+    finding = one("weights_returned", seeded(ComputesThemWithoutTheBias))
+    assert (finding.name, finding.severity) == ("weights-wrong", "bug")
+    assert "a softmax of their own" in finding.evidence
+    assert finding.numbers["apart"] > 0.1
+    assert found("weights_returned", seeded(ComputesThemAgain)) == []

@@ -416,3 +416,19 @@ class DividedByTheLayer(Plain):
 def test_a_documented_factor() -> None:
     assert found("wrong_scale", seeded(DividedByTheLayer)) == []
     assert [x.name for x in found("wrong_scale", seeded(DividedByTheLayer, 5))] == ["wrong-scale"]
+
+
+class Bilinear(nn.Module):
+    """Luong's "general" attention: a product of states and projected outputs, which is not divided by anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.form, self.out = nn.Linear(16, 16, bias=False), nn.Linear(32, 16)
+
+    def forward(self, states: Tensor, outputs: Tensor) -> Tensor:
+        context = (states @ self.form(outputs).mT).softmax(-1) @ outputs
+        return self.out(torch.cat([context, states], -1)).tanh()
+
+
+def test_a_bilinear_form_need_not_be_scaled() -> None:
+    assert one("wrong_scale", seeded(Bilinear)).severity == "risk"
