@@ -21,7 +21,12 @@ def settle(trial: Trial, way: Way) -> Way:
         way = _values(trial, way)
     elif way.takes == "memory" and trial.passes_itself(way) and not _depends_on_memory(trial, way):
         way = dataclasses.replace(way, takes="self", slots=tuple(("query", name) for _, name in reversed(way.slots)))
-    elif way.takes == "memory" and trial.leaves_out(dict(way.slots)["memory"]) and not _depends_on_memory(trial, way):
+    elif (
+        way.takes == "memory"
+        and trial.spec.takes is None
+        and trial.leaves_out(dict(way.slots)["memory"])
+        and not _depends_on_memory(trial, way)
+    ):
         alone = dataclasses.replace(way, takes="self", slots=way.slots[:1], output_at=None, weights_at=None)
         got = trial.attempt(alone, trial.sizes(way)[0], way.lengths[0], way.lengths[0])
         way = way if isinstance(got, str) else got[0]

@@ -49,8 +49,7 @@ def find(module: nn.Module, wanted: list[str]) -> list[int]:
 def _by_default(module: nn.Module, wanted: list[str]) -> list[int]:
     """The same of the defaults of its constructor's arguments: a whole model often keeps none of its sizes."""
     arguments = inspect.signature(type(module).__init__).parameters
-    defaults = {name: x.default for name, x in arguments.items()}
-    return [value for name in wanted if _is_size(value := defaults.get(name))]
+    return [arguments[name].default for name in wanted if name in arguments and _is_size(arguments[name].default)]
 
 
 def heads(module: nn.Module) -> int | None:

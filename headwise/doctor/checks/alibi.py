@@ -29,7 +29,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         if slopes is None:
             continue
         known += 1
-        rises = None if _hidden_from_outside(patient) else _rise_ahead(site, twin)
+        falls = bool((slopes > 0).all())
+        rises = _rise_ahead(site, twin) if falls and not _hidden_from_outside(patient) else None
         if rises is not None and bool((rises > 0).all()):
             yield Finding(
                 "alibi-slopes",

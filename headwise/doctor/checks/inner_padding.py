@@ -51,7 +51,9 @@ def _before_the_first(patient: Patient) -> Iterator[Finding]:
     several. A single one is added on purpose (`add_zero_attn`).
     """
     found = _seen(patient)
-    for site in found.sites if found is not None else ():
+    if found is None:
+        return
+    for site in found.sites:
         given, scores = site.given_to_constants()
         some = given > 0
         several = len(scores) > int(some.sum())

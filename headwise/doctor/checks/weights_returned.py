@@ -33,7 +33,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     flags = [
         name for name, role in probe.interface.roles.items() if role == "weights-flag" and name in probe.interface.flags
     ]
-    asked = ({}, {"given": dict.fromkeys(flags, True)})
+    asked: tuple[dict[str, Any], ...] = ({}, {"given": dict.fromkeys(flags, True)})
     wrong = next((x for o in asked for made in (_compared, _of_its_own) for x in made(patient, probe, o)), None)
     if wrong is not None:
         yield wrong

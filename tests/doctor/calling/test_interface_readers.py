@@ -207,11 +207,16 @@ def test_a_call_that_runs_as_it_was_given_alone() -> None:
 
 
 class MapAndText(Projected):
-    """x: [B, C, H, W]; text: [B, K, 24]"""
+    """x: [B, C, H, W]; context: [B, K, 24]"""
 
-    def forward(self, x: Tensor, text: Tensor) -> Tensor:
-        tokens = x.flatten(2).mT
-        return x + self.attend(tokens, text, text).mT.view_as(x)
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(24, 24, 1)
+
+    def forward(self, x: Tensor, context: Tensor) -> Tensor:
+        _, _, h, w = x.shape
+        tokens = self.first(x).flatten(2).mT
+        return x + self.attend(tokens, context, context).mT.unflatten(-1, (h, w))
 
 
 class Forecaster(Projected):
