@@ -4,6 +4,8 @@ was given as an example, is a bug.
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +19,8 @@ from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.masking import hide, left_padding
 from headwise.doctor.probing.probe import Probe, quiet
+from headwise.doctor.reading.documents import documents
+from headwise.errors import shortened
 
 FINDINGS = ("empty-row-nan",)
 _FIX = (
@@ -37,7 +41,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("it takes fewer than three queries")
     made = False
     left = promised(patient)
-    ways = [("", way) for way in _ways(inputs)]
+    empty_ones = _promised(patient)
+    ways = [(empty_ones, way) for way in _ways(inputs)]
     on_the_left = [(left, way) for way in _on_the_left(inputs)]
     for said, (what, own, empty, ordinary) in (*on_the_left, *ways) if left else (*ways, *on_the_left):
         usual = probe.attempt(inputs, **ordinary)
@@ -66,6 +71,25 @@ def check(patient: Patient) -> Iterator[Finding]:
         return
     if not made:
         raise NotApplicable("it takes no mask")
+
+
+_EMPTY = re.compile(
+    r"(mask|\brow|\bsample|\bsentence|\bexample|\bdocument|\bnode)s?\b[^.]{0,60}\b"
+    r"(of (all )?zeros|all[- ]zeros?|all[- ]false|(entirely|only) padding|fully[- ](masked|padded)"
+    r"|no (valid|real|allowed) (keys?|tokens?|positions?))\b",
+    re.IGNORECASE,
+)
+_NOT = re.compile(r"\bnan\b|\bnever\b|\b(must|may|can|should) ?not\b|\braises?\b|\bat least\b", re.IGNORECASE)
+
+
+def _promised(patient: Patient) -> str:
+    """Where its text, or that at the top of its file, speaks of masks that leave a query no key."""
+    file = inspect.getmodule(type(patient.module))
+    for text in (*documents(patient.module), (file.__doc__ or "") if file else ""):
+        for sentence in re.split(r"(?<=[.;])\s", " ".join(text.split())):
+            if _EMPTY.search(sentence) and not _NOT.search(sentence):
+                return shortened(sentence.strip(), 80)
+    return ""
 
 
 def _in_example(patient: Patient) -> Finding | None:

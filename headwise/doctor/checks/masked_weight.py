@@ -7,6 +7,7 @@ each row.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 
 from torch import Tensor, nn
@@ -34,10 +35,15 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
         if mask.works:
             yield from _counts(probe, mask, inputs, hidden)
-        elif (mask.shape == "B" or mask.claimed == mask.form) and not convolves(patient.module):
+        elif (mask.shape == "B" or mask.claimed == mask.form or _named(mask)) and not convolves(patient.module):
             yield from _read(probe, mask, inputs, hidden)
         return
     raise NotApplicable("it takes no mask of keys")
+
+
+def _named(mask: MaskInput) -> bool:
+    """Whether nothing is said but by a name that means the same everywhere."""
+    return mask.claimed is None and re.fullmatch(r"attention_mask|(key_)?padding_mask", mask.parameter) is not None
 
 
 def _counts(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> Iterator[Finding]:

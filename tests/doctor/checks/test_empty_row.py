@@ -113,3 +113,18 @@ def test_it_is_a_bug_where_padding_on_the_left_is_promised() -> None:
     finding = one("empty_row", seeded(PaddedOnTheLeft))
     assert (finding.severity, finding.numbers["rows"]) == ("bug", 2)
     assert "it is meant for such input" in finding.evidence
+
+
+class OfTextAlone(Infinite):
+    """padding_mask: [B, N], True = real. A sample without an image has a padding_mask of zeros."""
+
+
+class NeverEmpty(Infinite):
+    """padding_mask: [B, N], True = real. A padding_mask of zeros must not be passed."""
+
+
+def test_it_is_a_bug_where_masks_of_zeros_are_promised() -> None:
+    finding = one("empty_row", seeded(OfTextAlone))
+    assert (finding.name, finding.severity) == ("empty-row-nan", "bug")
+    assert "A sample without an image has a padding_mask of zeros" in finding.evidence
+    assert one("empty_row", seeded(NeverEmpty)).severity == "risk"

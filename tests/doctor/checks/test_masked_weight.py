@@ -111,3 +111,29 @@ def test_what_the_mask_says_is_padding_changes_other_rows() -> None:
     finding = one("masked_weight", seeded(MixedAfterTheMask))
     assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
     assert "says that the last token is padding" in finding.evidence
+
+
+class Pools(Attention):
+    """A vector of each sentence: nothing is said of the mask but its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score_of = nn.Linear(16, 1)
+
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        scores = self.score_of(x.tanh())  # [B, N, 1]
+        return (self.weights(scores, attention_mask) * x).sum(1)
+
+    def weights(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        return (scores if mask is None else scores.masked_fill(~mask.bool()[..., None], -torch.inf)).softmax(1)
+
+
+class PoolsAfterwards(Pools):
+    def weights(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        return scores.softmax(1) if mask is None else scores.softmax(1) * mask[..., None]
+
+
+def test_a_pool_that_masks_its_weights() -> None:
+    finding = one("masked_weight", seeded(PoolsAfterwards))
+    assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
+    assert found("masked_weight", seeded(Pools)) == []
