@@ -42,7 +42,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     made = False
     left = promised(patient)
     empty_ones = _promised(patient)
-    ways = [(empty_ones, way) for way in _ways(inputs)]
+    ways = [(empty_ones, way) for way in (*_ways(inputs), *_by_ids(probe, inputs))]
     on_the_left = [(left, way) for way in _on_the_left(inputs)]
     for said, (what, own, empty, ordinary) in (*on_the_left, *ways) if left else (*ways, *on_the_left):
         usual = probe.attempt(inputs, **ordinary)
@@ -129,6 +129,21 @@ def _ways(inputs: Inputs) -> Iterator[tuple[str, Tensor, dict[str, Any], dict[st
     padding[1] = False
     own = (~padding[:, :1]).expand(inputs.query.shape[:2])
     yield "every key of example 1 is padding", own, {"padding": padding}, {"padding": one[:, 0]}
+
+
+def _by_ids(probe: Probe, inputs: Inputs) -> Iterator[tuple[str, Tensor, dict[str, Any], dict[str, Any]]]:
+    """The same for ids of pairs [B, Q, K], such as relations between nodes, where 0 stands for none."""
+    batch, queries = inputs.query.shape[:2]
+    for name, make in probe.interface.way.extras:
+        ids = make(probe.interface.way.sizes(inputs))
+        pairs = isinstance(ids, Tensor) and ids.shape == (batch, queries, queries)
+        if pairs and not ids.is_floating_point() and ids.dtype != torch.bool:
+            none = ids.clone()
+            none[1, 2], none[1, :, 2] = 0, 0
+            own = torch.zeros(batch, queries, dtype=torch.bool)
+            own[1, 2] = True
+            what = f"{name} is 0 between token 2 of example 1 and every token"
+            yield what, own, {"given": {name: none}}, {"given": {name: ids}}
 
 
 def _on_the_left(inputs: Inputs) -> Iterator[tuple[str, Tensor, dict[str, Any], dict[str, Any]]]:

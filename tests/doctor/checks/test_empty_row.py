@@ -128,3 +128,30 @@ def test_it_is_a_bug_where_masks_of_zeros_are_promised() -> None:
     assert (finding.name, finding.severity) == ("empty-row-nan", "bug")
     assert "A sample without an image has a padding_mask of zeros" in finding.evidence
     assert one("empty_row", seeded(NeverEmpty)).severity == "risk"
+
+
+class Relations(Attention):
+    """relations: [B, N, N] ids, 0 where there is none; padding has rows and columns of zeros."""
+
+    fill_value = -torch.inf
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Embedding(5, 4)
+
+    def forward(self, nodes: Tensor, relations: Tensor) -> Tensor:
+        q, k, v = (self.split(w(nodes)) for w in (self.q, self.k, self.v))
+        scores = self.score(q, k) + self.bias(relations).permute(0, 3, 1, 2)
+        scores = scores.masked_fill((relations == 0)[:, None], self.fill_value)
+        return self.out(self.merge(self.normalise(scores) @ v))
+
+
+class RelationsOfAFiniteFill(Relations):
+    fill_value = -1e9
+
+
+def test_ids_of_pairs_that_leave_a_token_no_key() -> None:
+    finding = one("empty_row", seeded(Relations))
+    assert (finding.name, finding.severity) == ("empty-row-nan", "bug")
+    assert "relations is 0 between token 2 of example 1 and every token" in finding.evidence
+    assert found("empty_row", seeded(RelationsOfAFiniteFill)) == []
