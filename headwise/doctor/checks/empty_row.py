@@ -12,12 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor.calling.copying import at_rest
+from headwise.doctor.calling.forward_arguments import sides
 from headwise.doctor.calling.interface import Inputs
-from headwise.doctor.calling.way import tensors_in
+from headwise.doctor.calling.way import MAP, MAPS, tensors_in
 from headwise.doctor.checks.left_padding import promised
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.masking import hide, left_padding
+from headwise.doctor.probing.padded_ids import pad_of, real_ids
 from headwise.doctor.probing.probe import Probe, quiet
 from headwise.doctor.reading.documents import documents
 from headwise.errors import shortened
@@ -30,7 +33,7 @@ _FIX = (
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    found = _in_example(patient)
+    found = _in_example(patient) or _row_of_padding(patient)
     if found is not None:
         yield found
         return
@@ -115,6 +118,33 @@ def _in_example(patient: Patient) -> Finding | None:
         "finite: its mask leaves some queries no key",
         _FIX,
         numbers={"rows": rows},
+    )
+
+
+def _row_of_padding(patient: Patient) -> Finding | None:
+    """NaN for rows of ids, such as the sentences of a document, of which one is padding alone."""
+    way = patient.interface.way
+    if type(patient.module) is type(patient.original) or way.layout not in MAPS:
+        return None
+    pad, (rows, columns) = pad_of(patient.original), sides(MAP)
+    ids = real_ids(patient.original, {pad}, MAP).unflatten(1, (rows, columns))
+    padded = ids.clone()
+    padded[0, -1] = pad
+    module = at_rest(patient.original).cpu()
+    try:
+        with quiet(), torch.no_grad():
+            whole, found = (next(x for _, x in tensors_in(module(**{way.slots[0][1]: x}))) for x in (ids, padded))
+    except Exception:
+        return None
+    if not bool(whole.isfinite().all()) or bool(found.isfinite().all()):
+        return None
+    return Finding(
+        "empty-row-nan",
+        "bug",
+        f"ids of {rows} rows of which the last is padding (id {pad}) alone give NaN or infinity, also where the other "
+        "rows are read",
+        _FIX,
+        numbers={"rows": float(rows)},
     )
 
 

@@ -16,7 +16,7 @@ from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from headwise.doctor.probing.padded_ids import pads, real_ids
+from headwise.doctor.probing.padded_ids import pad_of, real_ids
 from headwise.doctor.probing.probe import ROUNDING, quiet, rows
 from headwise.doctor.reading.events import Softmax
 from headwise.doctor.reading.scale import FORBIDDEN
@@ -30,7 +30,7 @@ _ADDED = 1.5  # a mask of 0 and 1, or of 0 and -1, moves a score by no more
 
 def check(patient: Patient) -> Iterator[Finding]:
     slots = {role: n for role, n in patient.interface.way.slots if not n[0].isdigit() and "." not in n}
-    pad = _pad(patient.original)
+    pad = pad_of(patient.original)
     if type(patient.module) is type(patient.original):
         raise NotApplicable("it takes no token ids")
     if patient.interface.takes == "qkv" or "query" not in slots:
@@ -78,13 +78,6 @@ def check(patient: Patient) -> Iterator[Finding]:
             told.where,
             numbers={"added": round(step, 4)},
         )
-
-
-def _pad(module: nn.Module) -> int:
-    """The id of padding: one that the module holds, or that of its table, or 0."""
-    held = [*pads(module).values(), *(x for x in (getattr(module, "pad", None),) if type(x) is int and x >= 0)]
-    tables = [x.padding_idx for x in module.modules() if isinstance(x, nn.Embedding) and x.padding_idx is not None]
-    return next(iter([*held, *tables]), 0)
 
 
 def _embedding(module: nn.Module, given: Mapping[str, Tensor], change: Any) -> None:

@@ -26,3 +26,10 @@ def real_ids(module: nn.Module, pads: set[int], length: int) -> Tensor:
     below = min(part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding))
     usual = [i for i in range(1, below - 1) if i not in pads] or [i for i in range(below) if i not in pads] or [0]
     return torch.tensor([[usual[(5 * b + 3 * i + 1) % len(usual)] for i in range(length)] for b in range(2)])
+
+
+def pad_of(module: nn.Module) -> int:
+    """The id of padding: one that the module holds, or that of its table, or 0."""
+    held = [*pads(module).values(), *(x for x in (getattr(module, "pad", None),) if type(x) is int and x >= 0)]
+    tables = [x.padding_idx for x in module.modules() if isinstance(x, nn.Embedding) and x.padding_idx is not None]
+    return next(iter([*held, *tables]), 0)

@@ -155,3 +155,33 @@ def test_ids_of_pairs_that_leave_a_token_no_key() -> None:
     assert (finding.name, finding.severity) == ("empty-row-nan", "bug")
     assert "relations is 0 between token 2 of example 1 and every token" in finding.evidence
     assert found("empty_row", seeded(RelationsOfAFiniteFill)) == []
+
+
+class Sentences(nn.Module):
+    """documents: [B, S, N] ids, 0 = padding. Words become sentences, and sentences a document."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.word, self.sentence = nn.Embedding(20, 16, padding_idx=0), nn.Linear(16, 1), nn.Linear(16, 1)
+
+    def forward(self, documents: Tensor) -> Tensor:
+        b, s, n = documents.shape
+        real, x = documents != 0, self.words(documents).view(b, s, n, 16)
+        sentences = (self.weigh(self.word(x.tanh()), real) * x).sum(2)
+        return (self.weigh(self.sentence(sentences.tanh()), real.any(-1)) * sentences).sum(1)
+
+    def weigh(self, scores: Tensor, real: Tensor) -> Tensor:
+        return scores.masked_fill(~real[..., None], -torch.inf).softmax(-2)
+
+
+class SentencesOfAFiniteFill(Sentences):
+    def weigh(self, scores: Tensor, real: Tensor) -> Tensor:
+        return scores.masked_fill(~real[..., None], -1e9).softmax(-2)
+
+
+def test_a_sentence_of_padding_alone() -> None:
+    finding = one("empty_row", seeded(Sentences))
+    assert (finding.name, finding.severity) == ("empty-row-nan", "bug")
+    assert "ids of 4 rows of which the last is padding (id 0) alone" in finding.evidence
+    with pytest.raises(NotChecked):
+        found("empty_row", seeded(SentencesOfAFiniteFill))
