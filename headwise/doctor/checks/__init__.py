@@ -45,7 +45,7 @@ mask_claims edges memory_ignored mask_ignored mask_integers masked_weight mask_b
 causal_leak empty_row masked_nan
 half example_half unused_parameter idle_part gradient_blocked state_dict
 cache cache_gradient left_padding packing cross_mask
-positions_ignored positions_in_values relative_index
+positions_ignored positions_in_values relative_index residual_normed
 normaliser zero_start gate_linear
 weights_returned heads_dividing shift_mask explained
 """)

@@ -1,0 +1,92 @@
+"""A part that adds its normalised input, where the parts beside it add their input.
+
+`x = self.norm(x)` overwrites what the residual is to be: the stream of residuals ends there. With all projections of a
+part set to 0 only its residual is left: that must be the part's input, as it is in the other parts of the same block.
+A block whose parts all normalise the sum (post-norm) is consistent.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.probing.probe import ROUNDING, Probe, gap, quiet
+
+FINDINGS = ("residual-dropped",)
+
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    groups = [_parts(block) for block in probe.module.modules()]
+    groups = [parts for parts in groups if len(parts) > 1]
+    if not groups:
+        raise NotApplicable("it has no block of several parts with norms")
+    calls = _calls(probe, [part for parts in groups for part in parts.values()])
+    for parts in groups:
+        left = {name: _left(part, calls[part]) for name, part in parts.items() if part in calls}
+        wrong = [name for name, what in left.items() if what == "normed"]
+        right = [name for name, what in left.items() if what == "input"]
+        if wrong and right:
+            yield Finding(
+                "residual-dropped",
+                "bug",
+                f"with its projections set to 0, {wrong[0]} gives its normalised input, and {right[0]} its input as it "
+                "is: the residual was overwritten by the norm",
+                "keep the input: residual = x, then residual + attention(norm(x))",
+                patient.where,
+            )
+            return
+
+
+def _parts(block: nn.Module) -> dict[str, nn.Module]:
+    """The children of a module that are no layers of torch and have norms."""
+    return {
+        name: part
+        for name, part in block.named_children()
+        if not type(part).__module__.startswith("torch.")
+        and any("norm" in type(x).__name__.lower() for x in part.modules())
+    }
+
+
+def _calls(probe: Probe, parts: list[nn.Module]) -> dict[nn.Module, tuple[Any, Any]]:
+    """The first call of each part that was given a tensor and returned one of the same shape."""
+    calls: dict[nn.Module, tuple[Any, Any]] = {}
+
+    def keep(part: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        given = args[0] if args else None
+        if isinstance(given, Tensor) and isinstance(out, Tensor) and given.shape == out.shape:
+            calls.setdefault(part, (tuple(x.clone() if isinstance(x, Tensor) else x for x in args), kwargs))
+
+    hooks = [part.register_forward_hook(keep, with_kwargs=True) for part in parts]
+    probe.answers(probe.inputs())
+    for hook in hooks:
+        hook.remove()
+    return calls
+
+
+def _left(part: nn.Module, call: tuple[Any, Any]) -> str:
+    """What a part gives without its projections: "input", "normed" (of any size the same), or "" for neither."""
+    silent, first = copy.deepcopy(part), list[Tensor]()
+    for layer in (x for x in silent.modules() if isinstance(x, _LAYERS)):
+        layer.register_forward_pre_hook(lambda _, given: first.append(given[0]))
+        layer.requires_grad_(False)
+        for parameter in layer.parameters():
+            parameter.zero_()
+    (x, *args), kwargs = call
+    try:
+        with quiet(), torch.no_grad():
+            once, twice, other = (silent(y, *args, **kwargs) for y in (x, 2 * x, x.flip(1)))
+    except Exception:
+        return ""
+    if gap(x, once) < ROUNDING:
+        return "input"
+    before = bool(first) and gap(first[0], first[len(first) // 3]) < ROUNDING  # the norm is before the projections
+    return "normed" if before and gap(once, twice) < ROUNDING < gap(once, other) else ""

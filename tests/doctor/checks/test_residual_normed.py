@@ -1,0 +1,71 @@
+"""Parts of a block that add their normalised input."""
+
+from __future__ import annotations
+
+import pytest
+from torch import Tensor, nn
+
+from headwise.doctor.patient import NotApplicable
+from tests.doctor.checks.specimens import Attention, found, one, seeded
+
+NAME = "residual_normed"
+
+
+class Part(nn.Module):
+    """Pre-norm."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.layer = nn.LayerNorm(16), layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layer(self.norm(x))
+
+
+class Overwrites(Part):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x)
+        return x + self.layer(x)
+
+
+class PostNorm(Part):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x + self.layer(x))
+
+
+class WithoutResidual(Part):
+    """The block adds it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.norm(x))
+
+
+class Block(nn.Module):
+    """Attention and an MLP."""
+
+    def __init__(self, attention: type[Part], mlp: type[Part]) -> None:
+        super().__init__()
+        self.attention = attention(Attention())
+        self.mlp = mlp(nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mlp(self.attention(x))
+
+
+def test_a_norm_that_overwrites_the_residual() -> None:
+    finding = one(NAME, seeded(Block, Overwrites, Part))
+    assert (finding.name, finding.severity) == ("residual-dropped", "bug")
+    assert "attention gives its normalised input, and mlp its input as it is" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("attention", "mlp"),
+    [(Part, Part), (PostNorm, PostNorm), (WithoutResidual, Part), (Overwrites, Overwrites), (PostNorm, Part)],
+)
+def test_blocks_that_are_consistent(attention: type[Part], mlp: type[Part]) -> None:
+    assert found(NAME, seeded(Block, attention, mlp)) == []
+
+
+def test_what_has_no_parts() -> None:
+    with pytest.raises(NotApplicable):
+        found(NAME, seeded(Attention))
