@@ -47,7 +47,7 @@ def product(ledger: Ledger, name: str, args: Sequence[Any], out: Tensor) -> None
 
 
 def convolution(ledger: Ledger, args: Sequence[Any], out: Tensor) -> None:
-    """A projection, of one token each if its kernel has size 1."""
+    """A projection, of one token each if its kernel has size 1. A patch has the token of its first pixel."""
     x, weight = args[0], args[1]
     found = ledger.marks_of(x)
     value, token, source = (
@@ -57,9 +57,23 @@ def convolution(ledger: Ledger, args: Sequence[Any], out: Tensor) -> None:
     if all(size == 1 for size in weight.shape[2:]) and out.shape[2:] == x.shape[2:]:
         tokens = marks.one(found.token, 1)[:, None].expand(out.shape).contiguous()
     else:
-        tokens = torch.full(out.shape, marks.MIXED)
+        first = _first_pixels(marks.one(found.token, 1), args, out)
+        tokens = torch.full(out.shape, marks.MIXED) if first is None else first[:, None].expand(out.shape).contiguous()
     name = _listed(ledger.marks_of(weight).names)
     ledger.put(out, ledger.seed("projection", out, tokens, left=left, where=running_line(), name=name))
+
+
+def _first_pixels(tokens: Tensor, args: Sequence[Any], out: Tensor) -> Tensor | None:
+    """The token of the first pixel of each patch, of tokens [B, ...] of pixels; None if the convolution does not cut
+    patches that do not overlap, or if patches share a token.
+    """
+    _, weight, _, stride, padding, dilation, transposed = args[:7]
+    size = list(weight.shape[2:])
+    strides, paddings = (list(x) * (len(size) if len(x) == 1 else 1) for x in (stride, padding))
+    if transposed or strides != size or any(paddings) or set(dilation) != {1}:
+        return None
+    picked = tokens[(slice(None), *(slice(None, out.shape[2 + d] * n, n) for d, n in enumerate(size)))]
+    return picked if len(picked.unique()) == picked.numel() else None
 
 
 def embedding(ledger: Ledger, args: Sequence[Any], out: Tensor) -> None:

@@ -64,6 +64,22 @@ def test_a_looked_up_embedding_is_a_projection_of_the_token() -> None:
     assert positions(run) == [[[0] * 6, [1] * 6, [2] * 6]]
 
 
+def test_a_patch_has_the_token_of_its_first_pixel() -> None:
+    conv = nn.Conv2d(M, 6, (2, 3), stride=(2, 3))
+    x = torch.randn(2, 4 * 6, M)  # maps of 4 x 6 pixels, in 4 patches
+    run = follow(lambda x: conv(x.mT.unflatten(-1, (4, 6))).flatten(2).mT, x, module=conv)
+    assert run.out is not None
+    expected = torch.tensor([0, 3, 12, 15])  # of rows 0 and 2, columns 0 and 3
+    assert torch.equal(marks.position_of(run.out.token), expected[None, :, None].expand(2, 4, 6))
+
+
+def test_patches_that_share_a_token_are_mixed() -> None:
+    conv = nn.Conv2d(1, 6, 2, stride=2)  # over the features of a token, too
+    run = follow(lambda x: conv(x[:, None]).flatten(2).mT, torch.randn(2, 4, M), module=conv)
+    assert run.out is not None
+    assert bool((run.out.token == marks.MIXED).all())
+
+
 def test_a_wide_convolution_mixes_positions() -> None:
     conv = nn.Conv1d(M, 6, 3, padding=1)
     run = follow(lambda x: conv(x.transpose(1, 2)).transpose(1, 2), *inputs(), module=conv)
