@@ -6,18 +6,22 @@ whatever its keys are; weights that are divided by their mean, and not by their 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
+from headwise.doctor.calling.claims import text_of
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.reading.events import Step
 from headwise.doctor.reading.site import Site
 
-FINDINGS = ("bias-after-softmax", "normaliser-wrong")
+FINDINGS = ("bias-after-softmax", "mask-after-softmax", "normaliser-wrong")
 
 _NEAR = 1e-3
+_SELECTS = re.compile(r"top_?k|threshold|prun|sparse|sparsemax|drop_?key", re.IGNORECASE)  # weights are cut on purpose
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -41,6 +45,18 @@ def check(patient: Patient) -> Iterator[Finding]:
                 numbers={"least": low, "most": high},
             )
             return
+        cut = _cut_afterwards(site) if not _SELECTS.search("".join(map(text_of, patient.module.modules()))) else None
+        if cut is not None:
+            yield Finding(
+                "mask-after-softmax",
+                "bug",
+                f"some weights are set to 0 after the softmax, and those that are left sum to as little as {cut:.2g}: "
+                "the keys that are hidden keep their share",
+                "mask the scores with -inf before the softmax",
+                met.product.where,
+                numbers={"least": cut},
+            )
+            return
         if keys > 1 and bool(((sums / keys - 1).abs() < _NEAR).all()):
             yield Finding(
                 "normaliser-wrong",
@@ -53,6 +69,19 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
     if not judged:
         raise NotApplicable("no weights are multiplied with values")
+
+
+def _cut_afterwards(site: Site) -> float | None:
+    """The least sum of a row of which a part was set to 0, and the rest left as it was; None if there is none."""
+    if site.grid is None:
+        return None
+    before, after = site.weights, site.weights_at_values
+    cut = (after == 0) & (before > _NEAR)
+    kept = torch.where(cut, 0.0, before)
+    partly = cut.any(-1) & (after > _NEAR).any(-1)  # a row of zeros may be that of a token of padding
+    if not bool(partly.any()) or not torch.allclose(kept.nan_to_num(0.0), after.nan_to_num(0.0), atol=1e-5):
+        return None
+    return float(after.nan_to_num(0.0).sum(-1)[partly].min())
 
 
 def _biased(site: Site) -> Step | None:

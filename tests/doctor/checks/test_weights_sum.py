@@ -67,3 +67,32 @@ def test_weights_that_sum_to_the_number_of_keys() -> None:
 @pytest.mark.parametrize("kind", [Plain, Biased, Renormalised])
 def test_weights_that_sum_to_1(kind: type[nn.Module]) -> None:
     assert found("weights_sum", seeded(kind)) == []
+
+
+class CutAfterwards(Plain):
+    """Two documents in a row, whose weights for one another are removed after the softmax."""
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        document = torch.arange(scores.shape[-1]) >= 2
+        return scores.softmax(-1) * (document[:, None] == document)
+
+
+class CutBefore(Plain):
+    def normalise(self, scores: Tensor) -> Tensor:
+        document = torch.arange(scores.shape[-1]) >= 2
+        return scores.masked_fill(document[:, None] != document, -torch.inf).softmax(-1)
+
+
+class RowsOfZeros(Plain):
+    """The first token is padding: its row is set to 0."""
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        return scores.softmax(-1) * (torch.arange(scores.shape[-2]) > 0)[:, None]
+
+
+def test_weights_that_are_cut_after_the_softmax() -> None:
+    finding = one("weights_sum", seeded(CutAfterwards))
+    assert (finding.name, finding.severity) == ("mask-after-softmax", "bug")
+    assert 0.1 < finding.numbers["least"] < 0.9
+    assert found("weights_sum", seeded(CutBefore)) == []
+    assert found("weights_sum", seeded(RowsOfZeros)) == []
