@@ -18,9 +18,9 @@ from torch import nn
 
 from headwise.doctor import checks
 from headwise.doctor.calling.example import as_example
+from headwise.doctor.calling.failure import Raises
 from headwise.doctor.calling.first_call import first_call
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.trial import Raises
 from headwise.doctor.calling.way import NoOutput
 from headwise.doctor.causes import proved, settled, unnamed
 from headwise.doctor.explain import evidence, understood

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from headwise.doctor.calling.search import search
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.trial import Trial, undisturbed
 
@@ -16,5 +17,5 @@ def first_call(
     """Call a module in the first way that works; that call is its last one. Raises DoctorError if none does."""
     with undisturbed(module):
         trial = Trial(module, spec or Spec(), example)
-        way = trial.search()
+        way = search(trial)
         trial.run(way, trial.inputs(way, *trial.sizes(way)))

@@ -19,6 +19,7 @@ from headwise.doctor.calling import claims, sizes
 from headwise.doctor.calling.copying import at_rest, copied
 from headwise.doctor.calling.mask_input import Form, MaskInput
 from headwise.doctor.calling.mask_trial import MaskTrial
+from headwise.doctor.calling.search import search
 from headwise.doctor.calling.settle import lengths, settle
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, undisturbed
@@ -210,7 +211,7 @@ def discover(
     with undisturbed(module):
         plain = getattr(module, "_orig_mod", module)  # otherwise torch.compile would compile each trial
         trial = Trial(at_rest(plain), spec, example)
-        way = settle(trial, trial.search())
+        way = settle(trial, search(trial))
         length, same = lengths(trial, way)
         heads = spec.heads or sizes.heads(module)
         if heads and way.layout in ("BNM", "NBM", "NM", "1NM"):

@@ -16,7 +16,8 @@ from torch import Tensor
 from headwise.doctor.calling import claims, names, sizes
 from headwise.doctor.calling.forward_arguments import Sizes
 from headwise.doctor.calling.mask_input import Form, MaskInput
-from headwise.doctor.calling.trial import KEYS, QUERIES, Parameter, Trial
+from headwise.doctor.calling.signature import Parameter
+from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
 from headwise.doctor.calling.way import Inputs, Way, noise
 from headwise.doctor.limits import out_of_memory
 
@@ -132,7 +133,7 @@ class MaskTrial:
             kept = [self._best(p, outcomes, stated, claimed)]
         else:
             return []
-        if _is_added(self.trial.example_of(p.name)) and all(o.form == "additive" for o in kept):
+        if _is_added(self.trial.given.of(p.name)) and all(o.form == "additive" for o in kept):
             claimed = "additive"  # so its model passes it: what is said is of another form, which it takes too
         return [dataclasses.replace(o, claim=claim, claimed=claimed) for o in kept]
 
@@ -147,7 +148,7 @@ class MaskTrial:
 
     def _best(self, p: Parameter, outcomes: list[MaskInput], stated: str | None, claimed: Form | None) -> MaskInput:
         """If no form blocks: the one that leaks least, or the stated one if all leak alike."""
-        passed: Form | None = "additive" if _is_added(self.trial.example_of(p.name)) else None
+        passed: Form | None = "additive" if _is_added(self.trial.given.of(p.name)) else None
         likely: Form = self._stated(p) or passed or claimed or ("forbidden" if p.role == "padding" else "allowed")
 
         def rank(o: MaskInput) -> tuple[Any, ...]:
@@ -170,7 +171,7 @@ class MaskTrial:
         shapes = [*_KEYS, *_CELLS] if p.role == "padding" else [*_CELLS, *_KEYS]
         stated = spec.padding_shape if p.role == "padding" else spec.mask_shape
         form = self._stated(p)
-        passed = self.trial.example_of(p.name)
+        passed = self.trial.given.of(p.name)
         if isinstance(passed, Tensor) and passed.ndim > 1:
             shapes = [s for s in shapes if len(s.replace("(BH)", "B")) == passed.ndim] or shapes
         if stated:

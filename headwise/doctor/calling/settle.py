@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling import names
+from headwise.doctor.calling import guesses, names
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
 from headwise.doctor.calling.way import MAPS, Inputs, Way, noise
 
@@ -24,7 +24,7 @@ def settle(trial: Trial, way: Way) -> Way:
     elif (
         way.takes == "memory"
         and trial.spec.takes is None
-        and trial.leaves_out(dict(way.slots)["memory"])
+        and trial.given.leaves_out(dict(way.slots)["memory"])
         and not _depends_on_memory(trial, way)
     ):
         alone = dataclasses.replace(way, takes="self", slots=way.slots[:1], output_at=None, weights_at=None)
@@ -44,7 +44,7 @@ def settle(trial: Trial, way: Way) -> Way:
         return way
     # A change in one example stays in that example; a change at one token of a sequence affects other tokens.
     if moved.shape == inputs.query.shape[:2] and bool(moved[1:, :1].any()) and not bool(moved[:, 1:].any()):
-        for lengths in (way.lengths, *trial.lengths("fixed", way.takes == "self")):
+        for lengths in (way.lengths, *guesses.lengths(trial.module, trial.given, "fixed", way.takes == "self")):
             got = trial.attempt(other, 3, *lengths)
             if not isinstance(got, str):
                 return got[0]

@@ -1,0 +1,215 @@
+"""The search for a way to call a module: which argument takes which input, its width and its layout."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+from torch import nn
+
+from headwise.doctor.calling import forward_arguments as arguments
+from headwise.doctor.calling import guesses, names, sizes, token_ids
+from headwise.doctor.calling.failure import failure
+from headwise.doctor.calling.forward_arguments import Maker
+from headwise.doctor.calling.given import is_sequence
+from headwise.doctor.calling.replay import replay
+from headwise.doctor.calling.signature import Assignment, Parameter, assignments, signature
+from headwise.doctor.calling.spec import Spec
+from headwise.doctor.calling.trial import QUERIES, Trial
+from headwise.doctor.calling.way import MAPS, Way, noise
+from headwise.errors import DoctorError
+
+_ATTEMPTS = 3000  # the maximum number of calls
+_FITTED = 80  # calls for one assignment once readers are known
+
+
+def search(trial: Trial) -> Way:
+    """The first way that works. Raises DoctorError if none does."""
+    return _Search(trial).first()
+
+
+class _Search:
+    """One search, and what it has learned."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.module, self.spec = trial, trial.module, trial.spec
+        self.given, self.parameters = trial.given, trial.parameters
+        self._fitted = False  # whether an argument is first tried as what its reader takes
+        self._guessed: dict[str, list[tuple[int, int, int]]] = {}
+
+    def first(self) -> Way:
+        """The first way that works. Raises DoctorError if none does."""
+        variadic = any(p.kind is p.VAR_POSITIONAL for p in signature(self.module).parameters.values())
+        options = assignments(self.parameters, variadic, self.spec.takes)
+        if not options:
+            listed = ", ".join(p.name for p in self.parameters) or "no argument"
+            raise DoctorError(
+                f"{type(self.module).__name__}.forward takes {listed}, and none of them looks like an input. State it "
+                'with spec=, such as Spec(roles={"name": "query"})'
+            )
+        options.sort(key=lambda o: not self._as_in_example(o))
+        batch = 2 if sizes.heads(self.module) == 3 else 3
+        whole = [o for o in options if not self._left_out(o)]
+        partial = [o for o in options if self._left_out(o)]
+        others = ["NBM", "NM", "BHND", "BMN", "BMHW", "BNHD"]
+        plain = ["NBM", "BNM"] if _says_sequence_first(self.module, self.spec) else ["BNM"]
+        if _convolves(self.module):
+            plain = ["BMN", "BMHW", *plain]
+        elif self.given.rows() is not None:
+            plain = ["B1NM", *plain]
+        rows = ["BNM"] if self.given.rows() is None else ["B1NM", "BNM"]
+        # A number of keys that differs from the number of queries comes first: it tells which argument is which.
+        own, crossing = ([o for o in whole if (o.takes == "self") == alone] for alone in (True, False))
+        sided = own if {"h", "w"} <= {names.SIDES.get(names.simple(p.name)) for p in self.parameters} else []
+        ways = (
+            (plain, whole, "differ"),
+            (["BNM"], sided, "map"),
+            *((["BM"], whole, "one"), (plain if "NBM" in plain else [], whole, "one"), (rows, whole, "alike")),
+            (["BNM"], own, "stated"),
+            *((others, whole, "any"), (["BMHW,BNM"], crossing, "any"), (rows, whole, "fixed")),
+            *((rows, partial, "differ"), (rows, partial, "alike")),
+            (MAPS, own, "map"),
+        )
+        of_ids = hasattr(self.module, token_ids.WIDTH)
+        for layouts, several, lengths in ways:
+            for layout, option, with_optional in itertools.product(layouts, several, (False, True)):
+                if self.trial.calls > _ATTEMPTS:
+                    break
+                found = self._try(option, layout, batch, with_optional, lengths)
+                if found is not None and (not of_ids or self._of_each_example(found, batch)):
+                    return found
+        found = replay(self.trial) or self._by_readers(whole, batch)
+        if found is not None:
+            return found
+        raise failure(self.module, self.parameters, self.trial.failed)
+
+    def _by_readers(self, options: list[Assignment], batch: int) -> Way | None:
+        """A way in which other arguments are what the layers that read them take: ids of a table, or another width.
+
+        Each argument that fits lets the next call get farther, to the layer that reads another one.
+        """
+        own_first = sorted(options, key=lambda o: o.takes != "self")
+        known, self._fitted = -1, True
+        while len(self.trial.readers) > known:
+            known = len(self.trial.readers)
+            for layout, option in itertools.product(("BNM", "B1NM"), own_first):
+                others = {p.name for p in self.parameters if p.required} - {name for _, name in option.slots}
+                if others & set(self.trial.readers):
+                    found = self._try(option, layout, batch, False, "alike" if option.takes != "self" else "differ")
+                    if found is not None and self._of_each_example(found, batch):
+                        return found
+                    if len(self.trial.readers) > known:
+                        break
+        return None
+
+    def _of_each_example(self, way: Way, batch: int) -> bool:
+        """Whether the output of an example is as wide in a larger batch: no argument is one for all examples."""
+        if way.alone:
+            return True
+        try:
+            calls = [self.trial.inputs(way, n, *way.lengths) for n in (batch, batch + 1)]
+            return len({self.trial.run(way, inputs).output.shape[1:] for inputs in calls}) == 1
+        except Exception:
+            return False
+
+    def _as_in_example(self, option: Assignment) -> bool:
+        """Whether it takes a memory, where the example passes one."""
+        passed = any(p.role == "memory" and is_sequence(self.given.of(p.name)) for p in self.parameters)
+        return not passed or option.takes != "self"
+
+    def _left_out(self, option: Assignment) -> bool:
+        """Whether an argument that must be an input would get another value."""
+        taken = {name for _, name in option.slots}
+        inputs = ("query", "key", "value", "memory")
+        return any(p.required and p.role in inputs and p.name not in taken for p in self.parameters)
+
+    def _try(self, option: Assignment, layout: str, batch: int, with_optional: bool, which: str) -> Way | None:
+        """One assignment in one layout, with all likely widths, lengths and values of other arguments."""
+        taken = {name for _, name in option.slots} | set(self.spec.arguments)
+        given = ("positions", "mask", "padding") if with_optional else ()
+        wanted = {p.name for p in self.parameters if p.required or p.role in given or self._positions_given(p)}
+        needed = [p for p in self.parameters if p.name in wanted - taken]
+        if with_optional and all(p.required for p in needed):
+            return None
+        others = guesses.combinations([self._makers(p) for p in needed])[:80]
+        widths = self._widths(option.takes)[: None if layout in ("BNM", "B1NM") else 4]
+        lengths = guesses.lengths(self.module, self.given, which, option.takes == "self")
+        heads = sizes.heads(self.module) or 4
+        fixed = tuple((name, arguments.constant(value)) for name, value in self.spec.arguments.items())
+        hinted: set[tuple[int, int, int]] = set()
+        second: Way | None = None
+        every = itertools.product(range(len(lengths)), range(len(others)), range(len(widths)))
+        order = sorted(every, key=lambda t: t[0] + t[1] + 2 * t[2])
+        known = len(self.trial.readers)
+        for which_length, which_others, which_width in order[: _FITTED if self._fitted else 320]:
+            if self._fitted and len(self.trial.readers) > known:
+                return second  # what was learned from this call serves the next ones
+            extras = tuple((p.name, make) for p, make in zip(needed, others[which_others], strict=True))
+            todo = [widths[which_width]]
+            while todo:
+                width = todo.pop()
+                if layout in ("BHND", "BNHD") and width[0] % heads:
+                    continue
+                way = Way(option.takes, option.slots, self._positional(option), option.packed, layout, heads, width)
+                way = dataclasses.replace(way, extras=(*extras, *fixed))
+                got = self.trial.attempt(way, 1 if layout == "NM" else batch, *lengths[which_length])
+                if not isinstance(got, str) and layout in ("BHND", "BNHD") and self._is_a_map(way, batch):
+                    continue
+                if not isinstance(got, str) and layout == "NM" and self._apart(got[0]):
+                    continue
+                if not isinstance(got, str):
+                    masked = any(p.role in ("mask", "padding") for p in needed)
+                    if not masked or got[0].whole(got[1].raw):
+                        return got[0]
+                    second = second or got[0]  # a mask that does not fit may have been broadcast into the output
+                    continue
+                if self.spec.width is None:
+                    todo += [
+                        w for w in guesses.hinted_widths(got, width, batch, *lengths[which_length]) if w not in hinted
+                    ]
+                    hinted.update(todo)
+        return second
+
+    def _is_a_map(self, way: Way, batch: int) -> bool:
+        """Whether what was taken for heads is the height of an image [B, H, W, M]: projected, and any height runs."""
+        projects = any(isinstance(part, (nn.Linear, nn.Conv2d)) for part in self.module.modules())
+        wider = dataclasses.replace(way, heads=way.heads * 2, widths=tuple(2 * w for w in way.widths))  # type: ignore[arg-type]
+        return projects and not isinstance(self.trial.attempt(wider, batch, QUERIES, QUERIES), str)
+
+    def _apart(self, way: Way) -> bool:
+        """Whether no row of [length, width] reaches the output of another: rows are examples then, and no tokens."""
+        inputs = self.trial.inputs(way, *self.trial.sizes(way))
+        x = inputs.query.clone()
+        x[:, 0] = noise(x.shape[-1], seed=5, dtype=x.dtype, device=x.device)
+        before, after = (self.trial.run(way, given).output for given in (inputs, dataclasses.replace(inputs, query=x)))
+        return way.takes == "self" and not bool((after - before)[:, 1:].any())
+
+    def _positional(self, option: Assignment) -> tuple[str, ...]:
+        return (*self.trial.by_position({name for _, name in option.slots}), *option.positional)
+
+    def _widths(self, takes: str) -> list[tuple[int, int, int]]:
+        """Widths to try. What the module says of them is read once: no call that fails changes it."""
+        if takes not in self._guessed:
+            self._guessed[takes] = guesses.widths(self.module, self.spec, self.given, takes)
+        return self._guessed[takes]
+
+    def _makers(self, p: Parameter) -> list[Maker]:
+        reader = self.trial.readers.get(p.name) if self._fitted else None
+        return guesses.makers(self.module, self.given, p, reader)
+
+    def _positions_given(self, p: Parameter) -> bool:
+        """Whether the example passes positions in this argument: without them another thing is computed."""
+        return p.role == "positions" and self.given.of(p.name) is not None
+
+
+def _convolves(module: nn.Module) -> bool:
+    """Whether its projections are convolutions: then channels come before positions."""
+    parts = list(module.modules())
+    convolutions = any(isinstance(part, (nn.Conv1d, nn.Conv2d)) for part in parts)
+    return convolutions and not any(isinstance(part, nn.Linear) for part in parts)
+
+
+def _says_sequence_first(module: nn.Module, spec: Spec) -> bool:
+    if spec.batch_first is not None:
+        return not spec.batch_first
+    return any(getattr(part, "batch_first", None) is False for part in module.modules())
