@@ -65,6 +65,7 @@ def _entries() -> Iterable[Entry]:
         ("transformers #39408 #40163",),
     )
     yield Entry("window-wraps", "bug", "The window wraps around the ends of the sequence")
+    yield Entry("oldest-kept", "bug", "Of the past, the oldest tokens are kept and not the latest")
     yield Entry("masked-key-counts", "bug", "A masked key keeps a weight")
     yield Entry("padding-attended", "bug", "Tokens attend to the padding of blocks")
     yield Entry(
@@ -188,6 +189,7 @@ def _entries() -> Iterable[Entry]:
     yield Entry("unused-parameter", "bug", "A parameter never gets a gradient", 34)
     yield Entry("rope-axis", "bug", "RoPE's table runs over another axis than the positions")
     yield Entry("rope-unused", "bug", "RoPE's tables have no effect")
+    yield Entry("rope-scaling", "bug", "RoPE's fast pairs are scaled for a longer context, the slow ones are not")
     yield Entry(
         "relative-bias-shared",
         "bug",

@@ -116,6 +116,7 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "norm-axis": _names("batch-mixing causal-leak left-padding mask-ignored wrong-variant"),
     "rope-axis": _names("cache-mismatch left-padding positions-ignored wrong-variant"),
     "rope-unused": _names("positions-ignored"),
+    "rope-scaling": _names("wrong-variant"),
     "projection-zero": _LEAKS | _names("argument-order projection-reused wrong-scale unused-parameter"),
     "head-idle": _names("unused-parameter gqa-order wrong-variant"),
     "heads-not-dividing": _names("unused-parameter"),

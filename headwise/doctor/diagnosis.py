@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -24,9 +24,10 @@ from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.way import NoOutput
 from headwise.doctor.causes import proved, settled, unnamed
 from headwise.doctor.explain import evidence, understood
-from headwise.doctor.finding import Diagnosis, Finding
+from headwise.doctor.finding import ORDER, Diagnosis, Finding
 from headwise.doctor.foreign import as_module
 from headwise.doctor.limits import LONG, TookTooLong, crashes, hangs, last_line, no_memory, out_of_memory, time_limit
+from headwise.doctor.parts import attending
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.errors import DoctorError, DtypeError, shortened
 from headwise.registry import framework_of
@@ -126,9 +127,13 @@ def diagnose(
             causes.append(no_memory(error))
     except SystemExit as error:
         causes.append(crashes(f"sys.exit({error.code!r})", last_line(error) or (patient.where if patient else None)))
+    findings = settled(causes, symptoms)
+    if not_examined and isinstance(module, nn.Module):
+        alone, lines = _on_their_own(attending(module), timeout and max(timeout - (time.monotonic() - begun), 1.0))
+        findings = sorted((*findings, *alone), key=lambda x: ORDER[x.severity])
     return Diagnosis(
         subject=type(module).__name__,
-        findings=tuple(settled(causes, symptoms)),
+        findings=tuple(findings),
         understood=lines,
         unchecked=unchecked,
         seconds=time.monotonic() - begun,
@@ -136,6 +141,17 @@ def diagnose(
         not_examined=not_examined,
         evidence="" if patient is None or not_examined else evidence(patient),
     )
+
+
+def _on_their_own(parts: Mapping[str, nn.Module], timeout: float | None) -> tuple[list[Finding], tuple[str, ...]]:
+    """The findings about parts of a module, and a line about each part that could be examined."""
+    found, lines = [], []
+    for path, part in parts.items():
+        diagnosis = diagnose(part, timeout=timeout)
+        found += [dataclasses.replace(x, evidence=f"in its part {path}: {x.evidence}") for x in diagnosis.findings]
+        if not diagnosis.not_examined:
+            lines.append(f"its part {path} ({diagnosis.subject}) was examined on its own")
+    return found, tuple(lines)
 
 
 def _summed_up(patient: Patient) -> tuple[str, ...]:

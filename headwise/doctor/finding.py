@@ -93,7 +93,7 @@ class Diagnosis(Printed):
     unchecked: Mapping[str, str] = dataclasses.field(default_factory=dict)  # check -> why it was not made
     seconds: float = 0.0
     where: Where | None = None  # where the class is defined
-    not_examined: str = ""  # why the doctor could not call it: then nothing is known about it
+    not_examined: str = ""  # why the doctor could not call it: then its code was read, and its parts were examined
     evidence: str = ""  # what could be examined, in a sentence; "" if it was not examined
 
     @property

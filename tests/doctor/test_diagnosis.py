@@ -19,6 +19,7 @@ from headwise.doctor.causes import EXPLAINS, settled
 from headwise.doctor.explain import evidence, understood
 from headwise.doctor.finding import Diagnosis, Finding, Where
 from headwise.doctor.patient import Patient
+from headwise.doctor.telling.line import line
 from headwise.errors import DtypeError
 
 
@@ -158,6 +159,30 @@ def test_many_calls_that_take_long_together_do_not_hang() -> None:
     diagnosis = diagnose(Slow(), timeout=2.0)
     assert "hangs" not in {f.name for f in diagnosis.findings}
     assert "longer than 2 s" in diagnosis.unchecked["the rest"]
+
+
+class OfTables(nn.Module):
+    """Cannot be called: nobody knows its table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([TwoMistakes(), TwoMistakes()])
+
+    def forward(self, x: Tensor, table: dict[str, Tensor]) -> Tensor:
+        for layer in self.layers:
+            x = layer(x) * table["scale"]
+        return x
+
+
+def test_the_parts_of_what_cannot_be_called_are_examined() -> None:
+    diagnosis = diagnose(OfTables())
+    assert diagnosis.not_examined.startswith("OfTables.forward(x, table): no way to call it was found")
+    assert [x.name for x in diagnosis.bugs] == ["softmax-axis", "wrong-scale"]
+    assert all(x.evidence.startswith("in its part layers.0: ") for x in diagnosis.findings)
+    assert diagnosis.understood == ("its part layers.0 (TwoMistakes) was examined on its own",)
+    assert "Fix softmax-axis" in str(diagnosis)
+    listed = line(diagnosis, "mine.py:OfTables")
+    assert listed.startswith("mine.py:OfTables: 2 bugs: softmax-axis, wrong-scale; not examined: OfTables.forward")
 
 
 def test_a_module_that_ends_the_process_crashes() -> None:

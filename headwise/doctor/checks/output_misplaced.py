@@ -1,7 +1,8 @@
 """Outputs that stand at other positions than their queries: a shift, a sort or a cut into windows that is not undone.
 
-Where a query attends to a part of the keys, its output depends on these. An output that does not depend on what the
-query of its position attends to, and depends on what that query cannot see, belongs to another query.
+A residual connection adds to every token what its own query attended to: the marks say of which query each output is.
+Without one, where a query attends to a part of the keys, its output depends on these. An output that does not depend on
+what the query of its position attends to, and depends on what that query cannot see, belongs to another query.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
-from headwise.doctor.finding import Finding
+from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, Probe
-from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading import marks
+from headwise.doctor.reading.anatomy import Anatomy, look
+from headwise.doctor.reading.events import Step
 
 FINDINGS = ("output-misplaced",)
 
@@ -22,6 +26,16 @@ _CLEAR = 1e-3  # of a weight, or of the output's size
 
 
 def check(patient: Patient) -> Iterator[Finding]:
+    found = _at_a_residual(patient.see())
+    if found is not None:
+        (query, token), count, step = found
+        yield _finding(
+            f"the outputs of {count} tokens belong to other queries: what query {query} attended to is added to token "
+            f"{token}",
+            count,
+            step.where,
+        )
+        return
     if patient.interface.takes != "self" or len(patient.see().sites) != 1:
         raise NotApplicable("it is no single attention of a sequence to itself")
     length = patient.interface.length or _LENGTH
@@ -46,13 +60,50 @@ def check(patient: Patient) -> Iterator[Finding]:
         row = int(wrong.nonzero()[0])
         seen = [int(k) for k in (weights[row] > _CLEAR).nonzero()[:, 0]]
         depends = [int(k) for k in (influence[row] > _CLEAR).nonzero()[:, 0]]
-        yield Finding(
-            "output-misplaced",
-            "bug",
+        yield _finding(
             f"the outputs of {int(wrong.sum())} of {length} positions belong to other queries: query {row} attends to "
             f"{seen}, and output {row} depends on {depends}",
-            "undo what was done to the order of the tokens: a shift by -s with a shift by +s, a permutation with its "
-            "inverse",
+            int(wrong.sum()),
             sites[0].softmax.where,
-            numbers={"positions": float(wrong.sum())},
         )
+
+
+def _at_a_residual(anatomy: Anatomy) -> tuple[tuple[int, int], int, Step] | None:
+    """A sum of tokens and of what other queries attended to: one pair of query and token, how many, and the step."""
+    attended = set[int]()
+    for site in anatomy.sites:
+        if site.contraction is not None:
+            attended.add(site.contraction.product.number)
+            attended |= {site.output[0].number} if site.output is not None else set()
+    for step in anatomy.run.steps:
+        own = [term for term in step.terms if attended & set(term.seeds())]
+        others = [term for term in step.terms if not attended & set(term.seeds())]
+        if len(own) != 1 or len(others) != 1:
+            continue
+        query, token = (term.token.expand(step.source.shape).flatten() for term in (own[0], others[0]))
+        known = (query >= 0) & (token >= 0) & (marks.example_of(query) == marks.example_of(token))
+        known &= marks.input_of(query) == marks.input_of(token)
+        at = marks.position_of(query[known]), marks.position_of(token[known])
+        differ = at[0] != at[1]
+        if 4 * int(differ.sum()) >= known.numel() and not _one_step(*at):
+            first = int(differ.nonzero()[0])
+            return (int(at[0][first]), int(at[1][first])), len(at[1][differ].unique()), step
+    return None
+
+
+def _one_step(query: Tensor, token: Tensor) -> bool:
+    """Whether every token gets what the query beside it attended to: outputs may be shifted to hide the present."""
+    apart = query - token
+    return bool((apart == apart[:1]).all()) and abs(int(apart[0])) == 1
+
+
+def _finding(evidence: str, positions: int, where: Where | None) -> Finding:
+    return Finding(
+        "output-misplaced",
+        "bug",
+        evidence,
+        "undo what was done to the order of the tokens: a shift by -s with a shift by +s, a permutation with its "
+        "inverse",
+        where,
+        numbers={"positions": float(positions)},
+    )

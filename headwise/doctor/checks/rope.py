@@ -7,7 +7,6 @@ keys, the scores do not depend on the distance alone.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator
 
@@ -16,52 +15,18 @@ from torch import Tensor
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding, Severity, Where
+from headwise.doctor.fitting.rope_tables import rope_bases
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.creation import uses
+from headwise.doctor.reading.rotation import Rotation, rotation, turned
 from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site
 from headwise.doctor.reading.waves import may_be_rope
 
-FINDINGS = ("rope-pairing", "rope-asymmetric", "rope-axis", "rope-unused", "mscale-twice")
+FINDINGS = ("rope-pairing", "rope-asymmetric", "rope-axis", "rope-unused", "rope-scaling", "mscale-twice")
 
-_ROUNDING = 1e-4
-
-
-@dataclasses.dataclass(frozen=True)
-class Rotation:
-    """What happens to queries, keys or values between projection and product."""
-
-    pairing: str  # "halves", "neighbours", or "" if nothing depends on the position
-    maps: Tensor | None = None  # [L, pairs, 2, 2]
-    pairs: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def stretch(self) -> Tensor:
-        """[L, pairs]: how far each map is from a rotation (up to a common factor)."""
-        assert self.maps is not None
-        a, b, c, d = self.maps[..., 0, 0], self.maps[..., 0, 1], self.maps[..., 1, 0], self.maps[..., 1, 1]
-        size = self.maps.flatten(-2).norm(dim=-1) / 2**0.5
-        return torch.maximum((a - d).abs(), (b + c).abs()) / size
-
-    @property
-    def mirrors(self) -> bool:
-        """Whether each map is [[c, s], [s, c]]: the sign of the rotation is missing."""
-        assert self.maps is not None
-        a, b, c, d = self.maps[..., 0, 0], self.maps[..., 0, 1], self.maps[..., 1, 0], self.maps[..., 1, 1]
-        return float(torch.maximum((a - d).abs(), (b - c).abs()).max()) < 1e-2 * self.size
-
-    @property
-    def size(self) -> float:
-        """The factor by which rotated pairs are multiplied."""
-        assert self.maps is not None
-        return float(self.maps.flatten(-2).norm(dim=-1).mean()) / 2**0.5
-
-    @property
-    def angles(self) -> Tensor:
-        """[L, pairs]"""
-        assert self.maps is not None
-        return torch.atan2(self.maps[..., 1, 0] - self.maps[..., 0, 1], self.maps[..., 0, 0] + self.maps[..., 1, 1])
+_SLOWEST, _NEAR = 1e-4, 0.03  # a slower pair turns too little in a few positions to be measured; of a share
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -72,7 +37,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     for site in sites:
         if site.grid is None or site.contraction is None or site.overlaps:
             continue  # in each block a key may have an angle of its own
-        q, k, v = (_rotation(site, name) for name in ("q", "k", "v"))
+        q, k, v = (rotation(site, name) for name in ("q", "k", "v"))
         if q is None or k is None:
             wrong = list(_axis(patient, site))
             known += bool(wrong)
@@ -81,6 +46,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         known += 1
         yield from _judge(site, q, k, v)
         yield from _stretched(patient, site, q)
+        yield from _ramp(patient, site, q)
         if not q.pairing and not k.pairing and site is sites[0]:
             yield from _unused(patient, site)
     if not known:
@@ -133,9 +99,9 @@ def _judge(site: Site, q: Rotation, k: Rotation, v: Rotation | None) -> Iterator
         )
         return
     if q.maps is not None and k.maps is not None and q.maps.shape == k.maps.shape:
-        off = _turn(q.angles - k.angles)
+        off = turned(q.angles - k.angles)
         if float(off.abs().max()) > 1e-2:
-            opposite = float(_turn(q.angles + k.angles).abs().max()) < 1e-2
+            opposite = float(turned(q.angles + k.angles).abs().max()) < 1e-2
             words = (
                 "in opposite directions"
                 if opposite
@@ -157,8 +123,8 @@ def _judge(site: Site, q: Rotation, k: Rotation, v: Rotation | None) -> Iterator
             )
             return
         moved = q.angles.abs().amax(0).max()
-        steps = _turn(q.angles[1:] - q.angles[:-1])
-        if float(moved) > 1e-2 and float(_turn(steps - steps[:1]).abs().max()) > 1e-2:
+        steps = turned(q.angles[1:] - q.angles[:-1])
+        if float(moved) > 1e-2 and float(turned(steps - steps[:1]).abs().max()) > 1e-2:
             yield _asymmetric(
                 "the angles do not grow linearly with the position: scores depend on more than the distance, unless "
                 "the positions are not a sequence (those of an image are rows and columns)",
@@ -171,10 +137,10 @@ def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
     """Rotations by the number of the head, or of the example, where positions are meant."""
     for dim, word in ((1, "heads"), (0, "examples of the batch")):
         for name in "qk":
-            turned = _rotation(site, name, dim)
-            if turned is None or not turned.pairing or float(turned.stretch.max()) > 1e-2:
+            found = rotation(site, name, dim)
+            if found is None or not found.pairing or float(found.stretch.max()) > 1e-2:
                 continue
-            apart = float(_turn(turned.angles - turned.angles[:1]).abs().max())
+            apart = float(turned(found.angles - found.angles[:1]).abs().max())
             if apart > 1e-2:
                 patient.excused.add("positions-ignored")  # a symptom of it, also where it is a convention
                 yield Finding(
@@ -292,6 +258,35 @@ def _stretched(patient: Patient, site: Site, q: Rotation) -> Iterator[Finding]:
         )
 
 
+def _ramp(patient: Patient, site: Site, q: Rotation) -> Iterator[Finding]:
+    """Frequencies of which the fast are scaled down and the slow are not, where all extensions do the opposite: YaRN
+    (Peng et al. 2023), Llama 3. Linear scaling (position interpolation) scales all of them by one number.
+    """
+    if q.maps is None or len(q.maps) < 3:
+        return
+    steps = turned(q.angles[1:] - q.angles[:-1])
+    if float(turned(steps - steps[:1]).abs().max()) > 1e-2:
+        return  # not those of a sequence
+    measured = steps.mean(0).abs()
+    for base in rope_bases(patient.module):
+        usual = base ** -(torch.arange(len(measured)) / len(measured)).double()
+        share = (measured / usual)[usual > _SLOWEST]
+        fast, slow = float(share[0]), float(share[-1])
+        if fast < 0.9 and abs(slow - 1) < _NEAR and bool((share.diff() > -_NEAR).all()):
+            yield Finding(
+                "rope-scaling",
+                "bug",
+                f"the fastest pair turns by {float(measured[0]):.3g} a position, {fast:.2f} of its frequency, and "
+                "a slow pair as without any scaling: the fast pairs are scaled for a longer context, and the slow are "
+                "not",
+                "keep the frequencies of the fast pairs and divide those of the slow ones by the factor: "
+                "interpolated * ramp + original * (1 - ramp), with a ramp from 0 at the fast to 1 at the slow pairs",
+                site.product.where,
+                numbers={"fast": fast, "slow": slow},
+            )
+            return
+
+
 _SAME_ANGLES = "rotate queries and keys, not values, by the same angles: position times frequency"
 
 
@@ -301,78 +296,3 @@ def _asymmetric(evidence: str, where: Where | None, severity: Severity = "bug", 
 
 def _pairs(x: Rotation) -> str:
     return ", ".join(f"{a} with {b}" for a, b in x.pairs[:2])
-
-
-def _turn(x: Tensor) -> Tensor:
-    """Angles between -pi and pi."""
-    return torch.atan2(x.sin(), x.cos())
-
-
-def _rotation(site: Site, name: str, dim: int = 2) -> Rotation | None:
-    """The maps of the pairing that explains the measured change, one for each index of `dim` of [B, H, L, D].
-
-    None if no pairing does.
-    """
-    raw = site.raw(name)
-    if raw is None:
-        return None
-    entered = {"q": site.q, "k": site.k, "v": site.v}[name].double()
-    entered, raw = entered.transpose(dim, 2), raw.transpose(dim, 2)
-    factor = (entered * raw).sum() / (raw * raw).sum()
-    if float((entered - factor * raw).abs().max()) < _ROUNDING * float(entered.abs().max()):
-        return Rotation("")
-    width = raw.shape[-1]
-    for size in (width, *range(width - 2, 1, -2)):  # partly rotated heads: only the first or last features
-        for start in {0, width - size}:
-            rest = [i for i in range(width) if not start <= i < start + size]
-            if rest:
-                own = (entered[..., rest] * raw[..., rest]).sum() / (raw[..., rest] ** 2).sum()
-                still = entered[..., rest] - own * raw[..., rest]
-                if float(still.abs().max()) > _ROUNDING * float(entered.abs().max()):
-                    continue
-            for pairing, pairs in (
-                ("halves", [(start + i, start + i + size // 2) for i in range(size // 2)]),
-                ("neighbours", [(start + 2 * i, start + 2 * i + 1) for i in range(size // 2)]),
-            ):
-                maps = _maps(raw, entered, pairs)
-                if maps is not None:
-                    return Rotation("") if _scales(maps) else Rotation(pairing, maps, tuple(pairs))
-    return None
-
-
-def _scales(maps: Tensor) -> bool:
-    """Whether they only multiply each feature by a number, such as a temperature. A number for each feature that
-    changes with the position is none: a rotation with its sine at the wrong feature.
-    """
-    size = float(maps.abs().max())
-    across = torch.stack([maps[..., 0, 1], maps[..., 1, 0]])
-    apart = maps[..., 0, 0] - maps[..., 1, 1]
-    by_position = float((apart - apart[:1]).abs().max()) > 1e-2 * size
-    return float(across.abs().max()) < _ROUNDING * size and not by_position
-
-
-def _maps(raw: Tensor, entered: Tensor, pairs: list[tuple[int, int]]) -> Tensor | None:
-    """[L, pairs, 2, 2]: entered = map · raw for every position, the same for all examples and heads; None if there is
-    no such map.
-    """
-    b, h, length, _ = raw.shape
-    found = torch.empty(length, len(pairs), 2, 2, dtype=torch.float64)
-    size = float(entered.abs().max())
-    for i, (x, y) in enumerate(pairs):
-        given = raw[..., [x, y]].permute(2, 0, 1, 3).reshape(length, b * h, 2)
-        got = entered[..., [x, y]].permute(2, 0, 1, 3).reshape(length, b * h, 2)
-        if float(given.abs().amin(1).max()) == 0 or _along_a_line(given):
-            return None
-        solved = torch.linalg.lstsq(given, got).solution  # [L, 2, 2]: given @ solved = got
-        if float((given @ solved - got).abs().max()) > _ROUNDING * size:
-            return None
-        found[:, i] = solved.transpose(-1, -2)
-    return found
-
-
-def _along_a_line(given: Tensor) -> bool:
-    """Whether the pairs [L, N, 2] of a position are all multiples of one, as those of a learned query: then every
-    output is a rotation of them.
-    """
-    sizes = torch.linalg.svdvals(given)
-    return bool((sizes[:, -1] <= _ROUNDING * sizes[:, 0]).any())

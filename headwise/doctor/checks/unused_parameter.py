@@ -164,7 +164,8 @@ def _unused(
     else:
         evidence = f"{never}: forward does not use {outside or ('it' if len(names) == 1 else 'them')}"
     matrix = any(wanted[name].ndim >= 2 and min(wanted[name].shape[-2:]) > 1 for name in names)
-    library = type(probe.module.get_submodule(holder)).__module__.startswith("torch.")  # a norm that is left over
+    holds = probe.module.get_submodule(holder)  # in torch's own layers: the norm that is left over, say
+    library = type(holds).__module__.startswith("torch.") and not isinstance(holds, nn.ParameterDict | nn.ParameterList)
     several = not library and any(wanted[name].numel() > 1 and not name.endswith("bias") for name in names)
     instead = None if ran or is_read else _in_its_place(probe, outside or holder)
     if instead is not None:

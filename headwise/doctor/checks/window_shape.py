@@ -1,13 +1,14 @@
-"""Windows whose edges are off: those that wrap around the sequence, and chunks that see one key of the next chunk.
+"""Windows at the wrong place: they wrap around the sequence, see one key of the next chunk, or keep the oldest tokens.
 
 Which keys have a weight is read from the softmax, without a mask. Neighbours that torch.roll brings come from the other
-end of the sequence at its borders; a window without a wrap has fewer keys there.
+end of the sequence at its borders; a window without a wrap has fewer keys there. A limited memory of the past ends
+right before the tokens that read it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -18,18 +19,22 @@ from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.site import Site
 
-FINDINGS = ("window-wraps", "window-off-by-one")
+FINDINGS = ("window-wraps", "window-off-by-one", "oldest-kept")
 
 _CHUNK = re.compile(r"(^|_)(chunk|block|segment)(_?(size|len|length|width))?$", re.IGNORECASE)
 _ROUND = re.compile(r"circular|cyclic|periodic|tor(us|oid)|\bring\b|wrap", re.IGNORECASE)
 _LATER = re.compile(r"right|ahead|future|next|overlap", re.IGNORECASE)
+_PAST = re.compile(
+    r"left_?(context|chunks?|frames?)|history|(mem(ory)?|cache)_?(len|size|length)|max_cache", re.IGNORECASE
+)
+_FAR = re.compile(r"sink|global|dilat|strid|landmark|anchor|sparse", re.IGNORECASE)  # it skips tokens on purpose
 _LENGTH, _LONGEST = 16, 256
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     if patient.interface.takes != "self":
         raise NotApplicable("its queries and keys are not one sequence")
-    chunk = _chunk(patient)
+    chunk = _size(patient, _CHUNK)
     length = patient.interface.length or max(_LENGTH, 4 * chunk)
     if length > _LONGEST or not patient.see().sites:
         raise NotApplicable("it has no attention, or of a sequence that is too long to look at every pair")
@@ -38,6 +43,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     except Exception as error:
         raise NotChecked(f"it does not run with {length} tokens: {type(error).__name__}") from None
     text = text_of(patient.module)
+    if _size(patient, _PAST) and not _FAR.search(text):
+        yield from _oldest(sites, length)
     for site in sites:
         seen = site.attended(length) > 0
         if not bool(seen.diagonal().all()) or bool(seen.all()):
@@ -49,11 +56,33 @@ def check(patient: Patient) -> Iterator[Finding]:
         return
 
 
-def _chunk(patient: Patient) -> int:
-    """The size of its chunks, if an attribute tells it; else 0."""
+def _size(patient: Patient, named: re.Pattern[str]) -> int:
+    """The size that an attribute of this name tells, such as that of its chunks; else 0."""
     parts = (vars(part) for part in patient.module.modules())
-    found = (x for part in parts for name, x in part.items() if _CHUNK.search(name) and type(x) is int)
+    found = (x for part in parts for name, x in part.items() if named.search(name) and type(x) is int)
     return next(found, 0)
+
+
+def _oldest(sites: Sequence[Site], length: int) -> Iterator[Finding]:
+    """Whether the last query sees its own chunk and older tokens, and none of those between."""
+    lines = {site.softmax.where: site for site in sites}  # a loop over chunks has an attention for each
+    for where, site in lines.items():
+        seen = torch.stack([x.attended(length)[-1] > 0 for x in sites if x.softmax.where == where]).any(0)
+        unseen = (~seen).nonzero()[:, 0]
+        if not bool(seen[-1]) or not len(unseen):
+            continue
+        own = int(unseen[-1]) + 1  # the first of the keys next to the query
+        if bool(seen[:own].any()):
+            yield Finding(
+                "oldest-kept",
+                "bug",
+                f"of {length} tokens the last attends to {_runs(seen)}: what it keeps of the past is not what came "
+                "right before",
+                "keep the latest tokens: cache[:, -size:], not cache[:, :size]",
+                site.softmax.where,
+                numbers={"tokens": float(length)},
+            )
+            return
 
 
 def _wraps(site: Site, seen: Tensor) -> Iterator[Finding]:

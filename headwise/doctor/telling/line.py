@@ -15,13 +15,11 @@ def line(diagnosis: Diagnosis, name: str, ignored: Collection[str] = ()) -> str:
 
 
 def _verdict(diagnosis: Diagnosis, ignored: Collection[str]) -> str:
-    if diagnosis.not_examined:
-        return said(f"not examined: {diagnosis.not_examined}")
     names: dict[Severity, list[str]] = {"bug": [], "risk": []}
     for finding in diagnosis.findings:
         if finding.name not in ignored and finding.severity in names:
             names[finding.severity].append(finding.name)
-    told = [] if names["bug"] else [said("healthy")]
+    told = [] if names["bug"] or diagnosis.not_examined else [said("healthy")]
     for severity, found in names.items():
         if found:
             told.append(
@@ -29,4 +27,6 @@ def _verdict(diagnosis: Diagnosis, ignored: Collection[str]) -> str:
             )
     if left := dict.fromkeys(x.name for x in diagnosis.findings if x.name in ignored):
         told.append(said(f"ignored: {', '.join(left)}"))
+    if diagnosis.not_examined:
+        told.append(said(f"not examined: {diagnosis.not_examined}"))
     return "; ".join(told)

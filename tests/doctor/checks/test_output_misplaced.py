@@ -29,3 +29,35 @@ def test_a_shift_that_is_not_undone() -> None:
     assert (finding.name, finding.severity) == ("output-misplaced", "bug")
     assert found("output_misplaced", seeded(Windows)) == []
     assert found("output_misplaced", seeded(Causal)) == []
+
+
+class Stage(Attention):
+    """Two attentions with residuals, the second in windows that are shifted by 2."""
+
+    back = 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        windows = torch.arange(x.shape[1]) // 4
+        own = windows[:, None] == windows
+        x = x + self.attend(x, x, own)
+        y = x.roll(-2, 1)
+        return x + self.attend(y, y, own).roll(self.back, 1)
+
+
+class ShiftedTwiceInAStage(Stage):
+    back = -2
+
+
+class OfThePast(Stage):
+    """Every token gets what the token before it attended to, and nothing of itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.nn.functional.pad(self.attend(x, x, None)[:, :-1], (0, 0, 1, 0))
+
+
+def test_a_residual_of_other_tokens() -> None:
+    finding = one("output_misplaced", seeded(ShiftedTwiceInAStage))
+    assert (finding.name, finding.severity) == ("output-misplaced", "bug")
+    assert "query 4 attended to is added to token 0" in finding.evidence
+    assert found("output_misplaced", seeded(Stage)) == []
+    assert found("output_misplaced", seeded(OfThePast)) == []

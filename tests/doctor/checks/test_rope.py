@@ -58,6 +58,26 @@ class Rotary(Plain):
         return v
 
 
+class Longer(Rotary):
+    """For four times the context, as YaRN does: the slow pairs turn four times slower, and the fast as before."""
+
+    shares = (1.0, 0.625, 0.25, 0.25)
+
+    def query(self, q: Tensor, angle: Tensor) -> Tensor:
+        frequency = 10000.0 ** -(torch.arange(4) / 4) * torch.tensor(self.shares)
+        return half(q, torch.arange(len(angle))[:, None] * frequency)
+
+    key = query
+
+
+class OfTheFastPairs(Longer):
+    shares = (0.25, 0.625, 1.0, 1.0)
+
+
+class OfAllPairs(Longer):
+    shares = (0.25, 0.25, 0.25, 0.25)
+
+
 class InEinsum(Einsum):
     """Heads of eight, [B, N, H, D]; neighbours."""
 
@@ -467,3 +487,10 @@ class HalvesInPlace(Rotary):
 def test_features_that_are_stretched_by_their_position() -> None:
     finding = one("rope", seeded(HalvesInPlace))
     assert (finding.name, finding.severity) == ("rope-pairing", "bug")
+
+
+def test_a_longer_context_by_the_wrong_pairs() -> None:
+    finding = one("rope", seeded(OfTheFastPairs))
+    assert (finding.name, finding.severity) == ("rope-scaling", "bug")
+    assert finding.numbers == pytest.approx({"fast": 0.25, "slow": 1.0}, abs=1e-2)
+    assert found("rope", seeded(Longer)) == found("rope", seeded(OfAllPairs)) == []

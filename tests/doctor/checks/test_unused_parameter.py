@@ -269,3 +269,28 @@ class Global(Attention):
 
 def test_what_a_code_of_the_mask_turns_on_is_used() -> None:
     assert found("unused_parameter", seeded(Global)) == []
+
+
+class OfADictionary(Attention):
+    """Weights and biases in a dictionary, as functional code has them."""
+
+    of_values = "v"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.biases = nn.ParameterDict({name: nn.Parameter(torch.randn(16)) for name in "qv"})
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, v = self.q(x) + self.biases["q"], self.v(x) + self.biases[self.of_values]
+        scores = self.score(self.split(q), self.split(self.k(x)))
+        return self.out(self.merge(scores.softmax(-1) @ self.split(v)))
+
+
+class OfTheQueries(OfADictionary):
+    of_values = "q"
+
+
+def test_a_bias_that_is_taken_for_another() -> None:
+    finding = one("unused_parameter", seeded(OfTheQueries))
+    assert (finding.name, finding.severity) == ("unused-parameter", "bug")
+    assert found("unused_parameter", seeded(OfADictionary)) == []

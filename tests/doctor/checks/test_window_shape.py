@@ -76,6 +76,34 @@ class LooksAhead(OneMore):
     """Chunks of 4 frames with a look-ahead of one."""
 
 
+class Streams(Attention):
+    """Chunks of 4 frames, one after the other, with a cache of the 4 frames before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_context = 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        cache, out = x[:, :0], []
+        for chunk in x.split(4, dim=1):
+            seen = torch.cat([cache, chunk], 1)
+            out.append(self.attend(chunk, seen, None))
+            cache = self.kept(seen)
+        return torch.cat(out, 1)
+
+    def kept(self, seen: Tensor) -> Tensor:
+        return seen[:, -self.left_context :]
+
+
+class KeepsTheOldest(Streams):
+    def kept(self, seen: Tensor) -> Tensor:
+        return seen[:, : self.left_context]
+
+
+class KeepsSinks(KeepsTheOldest):
+    """The first frames are attention sinks."""
+
+
 def test_a_window_that_goes_round() -> None:
     finding = one("window_shape", seeded(GoesRound))
     assert (finding.name, finding.severity) == ("window-wraps", "bug")
@@ -89,7 +117,16 @@ def test_a_chunk_with_one_key_of_the_next() -> None:
     assert "queries 0 to 3 also to key 4" in finding.evidence
 
 
-@pytest.mark.parametrize("kind", [Neighbours, RollsAndMasks, Circular, Chunks, LooksAhead, Attention, Causal])
+def test_a_cache_of_the_oldest_frames() -> None:
+    finding = one("window_shape", seeded(KeepsTheOldest))
+    assert (finding.name, finding.severity) == ("oldest-kept", "bug")
+    assert "of 16 tokens the last attends to 0 … 3 and 12 … 15" in finding.evidence
+
+
+HEALTHY = [Neighbours, RollsAndMasks, Circular, Chunks, LooksAhead, Streams, KeepsSinks, Attention, Causal]
+
+
+@pytest.mark.parametrize("kind", HEALTHY)
 def test_a_healthy_one(kind: type[nn.Module]) -> None:
     assert found("window_shape", seeded(kind)) == []
 
