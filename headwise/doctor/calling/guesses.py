@@ -93,11 +93,14 @@ def hinted_widths(
     return [(wanted, wanted, wanted)]
 
 
-def makers(module: nn.Module, given: Given, p: Parameter, reader: nn.Module | None) -> list[Maker]:
+def makers(
+    module: nn.Module, given: Given, p: Parameter, reader: nn.Module | None, stated: Maker | None
+) -> list[Maker]:
     """Makers of one argument's value to try, that of the example among the first.
 
     Args:
         reader: the layer that reads this argument, if that is known: what it takes is tried first.
+        stated: makes a value of the shape that the documentation states for this argument, if it does.
     """
     masks = [x.name for x in given.parameters if x.role in ("mask", "padding") and x.name != p.name]
     own = names.about_memory(p.name) is None and any(names.about_memory(name) for name in masks)
@@ -109,6 +112,8 @@ def makers(module: nn.Module, given: Given, p: Parameter, reader: nn.Module | No
         found = found[:4]
     if reader is not None and p.role in ("unknown", "other", "positions", "memory"):
         found[:0] = arguments.read_by(reader)
+    if stated is not None and p.role in ("unknown", "other", "positions", "query", "key", "value", "memory"):
+        found.insert(0, stated)
     value, x = given.of(p.name), given.input()
     if value is not None and x is not None:
         shapes = arguments.Shapes(x.shape[0], x.shape[1], given.keys(x), sizes.heads(module) or 1)

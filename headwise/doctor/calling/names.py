@@ -1,6 +1,6 @@
 """What the names of arguments and attributes mean: the vocabulary with which the doctor reads the user's code.
 
-Names come first but are not trusted: what they say is checked by trial (`trial.py`).
+Names come first but are not trusted: what they say is checked by trial (`search.py`).
 """
 
 from __future__ import annotations

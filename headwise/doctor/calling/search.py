@@ -15,6 +15,7 @@ from headwise.doctor.calling.given import is_sequence
 from headwise.doctor.calling.replay import replay
 from headwise.doctor.calling.signature import Assignment, Parameter, assignments, signature
 from headwise.doctor.calling.spec import Spec
+from headwise.doctor.calling.stated_shapes import maker, stated_shapes
 from headwise.doctor.calling.trial import QUERIES, Trial
 from headwise.doctor.calling.way import MAPS, Way, noise
 from headwise.errors import DoctorError
@@ -36,6 +37,7 @@ class _Search:
         self.given, self.parameters = trial.given, trial.parameters
         self._fitted = False  # whether an argument is first tried as what its reader takes
         self._guessed: dict[str, list[tuple[int, int, int]]] = {}
+        self._stated = stated_shapes(trial.module)
 
     def first(self) -> Way:
         """The first way that works. Raises DoctorError if none does."""
@@ -47,17 +49,21 @@ class _Search:
                 f"{type(self.module).__name__}.forward takes {listed}, and none of them looks like an input. State it "
                 'with spec=, such as Spec(roles={"name": "query"})'
             )
+        options = [o for o in options if not any(self._of_pairs(name) for _, name in o.slots)] or options
         options.sort(key=lambda o: not self._as_in_example(o))
         batch = 2 if sizes.heads(self.module) == 3 else 3
         whole = [o for o in options if not self._left_out(o)]
         partial = [o for o in options if self._left_out(o)]
         others = ["NBM", "NM", "BHND", "BMN", "BMHW", "BNHD"]
         plain = ["NBM", "BNM"] if _says_sequence_first(self.module, self.spec) else ["BNM"]
+        in_rows = self.given.rows() is not None or self._beside_pairs(options[0].slots[0][1])
         if _convolves(self.module):
             plain = ["BMN", "BMHW", *plain]
-        elif self.given.rows() is not None:
+        elif in_rows:
             plain = ["B1NM", *plain]
-        rows = ["BNM"] if self.given.rows() is None else ["B1NM", "BNM"]
+        if self._in_rows(next((p.name for p in self.parameters if p.role in ("memory", "key")), "")):
+            others = ["BNM,B1NM", *others]
+        rows = ["B1NM", "BNM"] if in_rows else ["BNM"]
         # A number of keys that differs from the number of queries comes first: it tells which argument is which.
         own, crossing = ([o for o in whole if (o.takes == "self") == alone] for alone in (True, False))
         sided = own if {"h", "w"} <= {names.SIDES.get(names.simple(p.name)) for p in self.parameters} else []
@@ -121,7 +127,8 @@ class _Search:
         """Whether an argument that must be an input would get another value."""
         taken = {name for _, name in option.slots}
         inputs = ("query", "key", "value", "memory")
-        return any(p.required and p.role in inputs and p.name not in taken for p in self.parameters)
+        missing = [p for p in self.parameters if p.required and p.role in inputs and p.name not in taken]
+        return not all(self._of_pairs(p.name) for p in missing)
 
     def _try(self, option: Assignment, layout: str, batch: int, with_optional: bool, which: str) -> Way | None:
         """One assignment in one layout, with all likely widths, lengths and values of other arguments."""
@@ -131,7 +138,7 @@ class _Search:
         needed = [p for p in self.parameters if p.name in wanted - taken]
         if with_optional and all(p.required for p in needed):
             return None
-        others = guesses.combinations([self._makers(p) for p in needed])[:80]
+        others = guesses.combinations([self._makers(p, option) for p in needed])[:80]
         widths = self._widths(option.takes)[: None if layout in ("BNM", "B1NM") else 4]
         lengths = guesses.lengths(self.module, self.given, which, option.takes == "self")
         heads = sizes.heads(self.module) or 4
@@ -193,9 +200,28 @@ class _Search:
             self._guessed[takes] = guesses.widths(self.module, self.spec, self.given, takes)
         return self._guessed[takes]
 
-    def _makers(self, p: Parameter) -> list[Maker]:
+    def _makers(self, p: Parameter, option: Assignment) -> list[Maker]:
         reader = self.trial.readers.get(p.name) if self._fitted else None
-        return guesses.makers(self.module, self.given, p, reader)
+        of_inputs = {role: self._stated[name] for role, name in option.slots if name in self._stated}
+        stated = None
+        if p.name in self._stated:
+            stated = maker(self._stated[p.name], of_inputs, self.module, ids=isinstance(reader, nn.Embedding))
+        return guesses.makers(self.module, self.given, p, reader, stated)
+
+    def _of_pairs(self, name: str) -> bool:
+        """Whether an argument is stated to hold pairs of tokens, as in [B, N, N, features]."""
+        shape = self._stated[name].shape[:3] if name in self._stated else ()
+        return len(set(shape)) < len(shape)
+
+    def _in_rows(self, name: str) -> bool:
+        """Whether an argument is stated to have rows of tokens, as in [B, rows, N, M]: neither a map, nor pairs."""
+        shape = self._stated[name].shape if name in self._stated else ()
+        return len(shape) == 4 == len(set(shape)) and not {"h", "w"} <= {size.lower() for size in shape}
+
+    def _beside_pairs(self, name: str) -> bool:
+        """Whether it has rows of tokens, and another argument holds the pairs of tokens of a row."""
+        pairs = [x.shape[1:3] for other, x in self._stated.items() if self._of_pairs(other)]
+        return self._in_rows(name) and (self._stated[name].shape[2],) * 2 in pairs
 
     def _positions_given(self, p: Parameter) -> bool:
         """Whether the example passes positions in this argument: without them another thing is computed."""

@@ -1,6 +1,6 @@
 """Sizes from a module's attributes, its config and the shapes of its weights: widths, heads, lengths.
 
-Everything here is a list of guesses, the most likely first; `trial.py` finds out which are right.
+Everything here is a list of guesses, the most likely first; `search.py` finds out which are right.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ LAYOUTS = {
     "BM": "[batch, width] for the one query",
     "BHWM": "[batch, rows, columns, width]",
     "BMHW": "[batch, width, rows, columns]",
+    "BNM,B1NM": "[batch, length, width], and a memory [batch, 1, length, width]",
     "BMHW,BNM": "[batch, width, rows, columns], and a memory [batch, length, width]",
 }
 MAPS = ("BHWM", "BMHW")  # maps of tokens, row by row

@@ -20,7 +20,7 @@ from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.probe import REACHED, Probe, gap
-from headwise.doctor.probing.reached import gradients_of, matters, trainable
+from headwise.doctor.probing.reached import Reached, gradients_of, matters, trainable
 from headwise.doctor.reading.creation import left_out, mentioned, origin, owner
 
 FINDINGS = ("unused-parameter", "gradient-blocked")
@@ -63,7 +63,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield _blocked(probe, blocked, len(wanted))
     read = _read(probe, inputs) if unused else set()
     for names in unused.values():
-        yield _unused(patient, probe, names, wanted, reached.called, read)
+        yield _unused(patient, probe, names, wanted, reached, read)
     if reached.in_training is not None and not blocked:
         yield from _only_in_eval(patient, probe, inputs, reached.there.keys() - reached.in_training)
 
@@ -140,16 +140,18 @@ def _blocked(probe: Probe, changes: dict[str, float], of: int) -> Finding:
 
 
 def _unused(
-    patient: Patient, probe: Probe, names: list[str], wanted: dict[str, Tensor], called: set[str], read: set[str]
+    patient: Patient, probe: Probe, names: list[str], wanted: dict[str, Tensor], reached: Reached, read: set[str]
 ) -> Finding:
     """The finding about parameters of one submodule that never get a gradient."""
     holding, attribute = owner(probe.module, names[0])
     holder = names[0].rpartition(".")[0]
-    ran = holder in called and type(probe.module.get_submodule(holder)).__module__.startswith("torch.")
+    ran = holder in reached.called and type(probe.module.get_submodule(holder)).__module__.startswith("torch.")
     is_read = bool(read & set(names))
     optional = not ran and not is_read and mentioned(holding, attribute)
     outside = left_out(probe.module, names[0])
-    optional = optional and outside is None
+    holds = probe.module.get_submodule(holder)
+    entry = isinstance(holds, nn.ParameterDict | nn.ParameterList)  # beside others that are used, it is no option
+    optional = optional and outside is None and not (entry and any(x.startswith(f"{holder}.") for x in reached.there))
     if len(names) > _FEW:
         listed = f"the {len(names)} parameters of {outside or holder}"
     else:
@@ -164,8 +166,7 @@ def _unused(
     else:
         evidence = f"{never}: forward does not use {outside or ('it' if len(names) == 1 else 'them')}"
     matrix = any(wanted[name].ndim >= 2 and min(wanted[name].shape[-2:]) > 1 for name in names)
-    holds = probe.module.get_submodule(holder)  # in torch's own layers: the norm that is left over, say
-    library = type(holds).__module__.startswith("torch.") and not isinstance(holds, nn.ParameterDict | nn.ParameterList)
+    library = type(holds).__module__.startswith("torch.") and not entry  # a norm that is left over
     several = not library and any(wanted[name].numel() > 1 and not name.endswith("bias") for name in names)
     instead = None if ran or is_read else _in_its_place(probe, outside or holder)
     if instead is not None:

@@ -1,0 +1,83 @@
+"""Shapes that docstrings state for the arguments of forward: `pair: [B, N, N, c_z]`, `ids (batch, length)`.
+
+A name for a size means the same size wherever it stands. Sizes of features are those that the constructor got.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling.forward_arguments import Maker, Sizes, noise
+from headwise.doctor.calling.signature import signature
+
+_BATCH, _SIZE = r"(?:n_?)?[Bb](?:atch)?(?:_?s(?:i?z(?:e)?)?)?", r"[A-Za-z]\w*|\d+"
+_SHAPE = rf"[\[(]\s*({_BATCH}(?:\s*,\s*(?:{_SIZE})){{0,4}})\s*,?\s*[\])]"
+_IDS = re.compile(r"\b(ids?|indices|index|int(eger)?s?|int64|long)\b", re.IGNORECASE)
+_BOOL = re.compile(r"\bbool|\bmask\b|\btrue\b|\bfalse\b", re.IGNORECASE)
+_FREE = (4, 6, 8)  # sizes that nothing states
+
+
+@dataclasses.dataclass(frozen=True)
+class Stated:
+    """What is stated about one argument."""
+
+    shape: tuple[str, ...]  # of names and numbers, the batch first
+    said: str  # the rest of the line
+
+
+def stated_shapes(module: nn.Module) -> dict[str, Stated]:
+    """By the names of arguments, shapes of up to five sizes whose first is the batch."""
+    kind = type(module)
+    text = "\n".join(inspect.getdoc(x) or "" for x in (kind, kind.forward, kind.__init__))
+    names = list(signature(module).parameters)
+    another = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b") if names else None
+    found: dict[str, Stated] = {}
+    for name in names if another is not None else ():
+        several = rf"(?<![\w.]){re.escape(name)}\b(?:`*\s*,\s*`*\w+)*"  # item, category: [B]
+        for stated in re.finditer(rf"{several}([^\n]{{0,60}}?){_SHAPE}([^\n]*)", text):
+            if name not in found and not another.search(stated[1]):
+                shape = tuple(size.strip() for size in stated[2].split(","))
+                found[name] = Stated(shape, another.split(stated[3])[0])
+    return found
+
+
+def maker(stated: Stated, of_inputs: Mapping[str, Stated], module: nn.Module, *, ids: bool = False) -> Maker:
+    """A maker of values of a stated shape, where `of_inputs` states those of "query" and "memory".
+
+    Ids are those of tokens, masks allow everything, and other values are N(0, 1), the same for each example.
+
+    Args:
+        ids: they are ids, whatever is said of them.
+    """
+    written = inspect.signature(type(module).__init__).parameters
+    known = {name.lower(): x.default for name, x in written.items() if type(x.default) is int}
+    known |= {name.lower(): x for name, x in vars(module).items() if type(x) is int}
+    rows = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)]
+
+    def make(at: Sizes) -> Tensor:
+        lengths: dict[str, int] = {}
+        for role, length in (("memory", at.keys), ("query", at.queries)):
+            if role in of_inputs and len(of_inputs[role].shape) > 2:
+                *before, last, _ = of_inputs[role].shape[1:]
+                lengths |= {last: length, **dict.fromkeys(before, 1)}
+        sizes, free = [], iter(_FREE)
+        for name in stated.shape[1:]:
+            if name not in lengths:
+                lengths[name] = int(name) if name.isdigit() else known.get(name.lower()) or next(free)
+            sizes.append(lengths[name])
+        if rows and (ids or _IDS.search(stated.said)):
+            one = 1 + torch.arange(math.prod(sizes)).reshape(sizes) % max(min(rows) - 1, 1)
+        elif _BOOL.search(stated.said):
+            one = torch.ones(sizes, dtype=torch.bool)
+        else:
+            one = noise(at, *sizes)
+        return one.to(at.device).expand(at.batch, *sizes)
+
+    return make
