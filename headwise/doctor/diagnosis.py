@@ -129,7 +129,7 @@ def diagnose(
         causes.append(crashes(f"sys.exit({error.code!r})", last_line(error) or (patient.where if patient else None)))
     findings = settled(causes, symptoms)
     if not_examined and isinstance(module, nn.Module):
-        alone, lines = _on_their_own(attending(module), timeout and max(timeout - (time.monotonic() - begun), 1.0))
+        alone, lines = _on_their_own(attending(module), timeout and begun + timeout)
         findings = sorted((*findings, *alone), key=lambda x: ORDER[x.severity])
     return Diagnosis(
         subject=type(module).__name__,
@@ -143,11 +143,14 @@ def diagnose(
     )
 
 
-def _on_their_own(parts: Mapping[str, nn.Module], timeout: float | None) -> tuple[list[Finding], tuple[str, ...]]:
-    """The findings about parts of a module, and a line about each part that could be examined."""
+def _on_their_own(parts: Mapping[str, nn.Module], until: float | None) -> tuple[list[Finding], tuple[str, ...]]:
+    """The findings about parts of a module, and a line about each part that could be examined in time."""
     found, lines = [], []
     for path, part in parts.items():
-        diagnosis = diagnose(part, timeout=timeout)
+        left = None if until is None else until - time.monotonic()
+        if left is not None and left <= 0:
+            break
+        diagnosis = diagnose(part, timeout=left)
         found += [dataclasses.replace(x, evidence=f"in its part {path}: {x.evidence}") for x in diagnosis.findings]
         if not diagnosis.not_examined:
             lines.append(f"its part {path} ({diagnosis.subject}) was examined on its own")

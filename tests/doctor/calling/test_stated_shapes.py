@@ -1,0 +1,117 @@
+"""Shapes that docstrings state, and calls that are found by them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import headwise
+from headwise.doctor.calling.forward_arguments import Sizes
+from headwise.doctor.calling.interface import discover
+from headwise.doctor.calling.stated_shapes import maker, stated_shapes
+from tests.doctor.checks.specimens import Attention, seeded
+
+
+class InText(nn.Module):
+    """Reads a text.
+
+    x (batch, text, dim), media (batch, images, latents, dim_media), places (batch, text) bool
+    item, category: [B]
+    """
+
+    def __init__(self, dim: int = 16, dim_media: int = 12) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor, media: Tensor, places: Tensor, item: Tensor, category: Tensor, table: Tensor) -> None:
+        """x is mixed with the table [B, N, 3].
+
+        Args:
+            table (torch.Tensor): of shape `(bsz, 7, n)`, ids of words
+        """
+
+
+def test_what_is_stated() -> None:
+    found = stated_shapes(InText())
+    assert {name: x.shape for name, x in found.items()} == {
+        "x": ("batch", "text", "dim"),
+        "media": ("batch", "images", "latents", "dim_media"),
+        "places": ("batch", "text"),
+        "item": ("B",),
+        "category": ("B",),
+        "table": ("bsz", "7", "n"),
+    }
+    assert "bool" in found["places"].said
+    assert "bool" not in found["x"].said
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype"),
+    [
+        ("media", (3, 4, 6, 12), torch.float32),  # sizes that nothing states, and the default of dim_media
+        ("places", (3, 5), torch.bool),  # as many as there are queries
+        ("table", (3, 7, 4), torch.int64),
+        ("item", (3,), torch.float32),
+    ],
+)
+def test_values_of_a_stated_shape(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    module = InText()
+    module.words = nn.Embedding(10, 16)
+    found = stated_shapes(module)
+    made = maker(found[name], {"query": found["x"]}, module)(Sizes(3, 5, 7, 16, torch.float32, torch.device("cpu")))
+    assert (made.shape, made.dtype) == (shape, dtype)
+    assert torch.equal(made[0], made[1])  # the same for each example
+    if dtype == torch.int64:
+        assert made.min() >= 1
+        assert made.max() < 10
+
+
+class OfRows(Attention):
+    """m: [B, rows, N, 16], z: [B, N, N, c_z]"""
+
+    def __init__(self, c_z: int = 6) -> None:
+        super().__init__()
+        self.bias = nn.Linear(c_z, self.heads, bias=False)
+
+    def forward(self, m: Tensor, z: Tensor) -> Tensor:
+        q, k, v = (f(m).unflatten(-1, (self.heads, -1)).transpose(2, 3) for f in (self.q, self.k, self.v))
+        scores = self.score(q, k) + self.pairs(self.bias(z))[:, None]
+        return self.out((scores.softmax(-1) @ v).transpose(2, 3).flatten(3))
+
+    def pairs(self, bias: Tensor) -> Tensor:
+        return bias.permute(0, 3, 1, 2)
+
+
+class Reshaped(OfRows):
+    """m: [B, rows, N, 16], z: [B, N, N, c_z]"""
+
+    def pairs(self, bias: Tensor) -> Tensor:
+        return bias.reshape(len(bias), self.heads, *bias.shape[1:3])
+
+
+def test_rows_with_a_bias_of_pairs() -> None:
+    found = discover(seeded(OfRows))
+    assert (found.way.layout, found.takes, found.way.slots) == ("B1NM", "self", (("query", "m"),))
+    assert not headwise.diagnose(seeded(OfRows)).bugs
+    assert headwise.diagnose(seeded(Reshaped)).bugs
+
+
+class OfMedia(Attention):
+    """x: (batch, text, 16), media: (batch, images, latents, 16)"""
+
+    def forward(self, x: Tensor, media: Tensor) -> Tensor:
+        return self.attend(x, media.flatten(1, 2), None)
+
+
+class ByKeys(OfMedia):
+    """x: (batch, text, 16), media: (batch, images, latents, 16)"""
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        return scores.softmax(-2)
+
+
+def test_a_memory_of_rows() -> None:
+    found = discover(seeded(OfMedia))
+    assert (found.way.layout, found.takes) == ("BNM,B1NM", "memory")
+    assert not headwise.diagnose(seeded(OfMedia)).bugs
+    assert "softmax-axis" in {x.name for x in headwise.diagnose(seeded(ByKeys)).bugs}
