@@ -127,7 +127,7 @@ def diagnose(
             causes.append(no_memory(error))
     except SystemExit as error:
         causes.append(crashes(f"sys.exit({error.code!r})", last_line(error) or (patient.where if patient else None)))
-    findings = settled(causes, symptoms)
+    findings = list(settled(causes, symptoms))
     if not_examined and isinstance(module, nn.Module):
         alone, lines = _on_their_own(attending(module), timeout and begun + timeout)
         findings = sorted((*findings, *alone), key=lambda x: ORDER[x.severity])

@@ -37,9 +37,9 @@ def stated_shapes(module: nn.Module) -> dict[str, Stated]:
     kind = type(module)
     text = "\n".join(inspect.getdoc(x) or "" for x in (kind, kind.forward, kind.__init__))
     names = list(signature(module).parameters)
-    another = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b") if names else None
+    another = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
     found: dict[str, Stated] = {}
-    for name in names if another is not None else ():
+    for name in names:
         several = rf"(?<![\w.]){re.escape(name)}\b(?:`*\s*,\s*`*\w+)*"  # item, category: [B]
         for stated in re.finditer(rf"{several}([^\n]{{0,60}}?){_SHAPE}([^\n]*)", text):
             if name not in found and not another.search(stated[1]):
@@ -77,7 +77,7 @@ def maker(stated: Stated, of_inputs: Mapping[str, Stated], module: nn.Module, *,
         elif _BOOL.search(stated.said):
             one = torch.ones(sizes, dtype=torch.bool)
         else:
-            one = noise(at, *sizes)
+            one = noise(at, 1, *sizes)[0]
         return one.to(at.device).expand(at.batch, *sizes)
 
     return make

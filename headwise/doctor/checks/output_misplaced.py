@@ -7,6 +7,7 @@ what the query of its position attends to, and depends on what that query cannot
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -18,6 +19,7 @@ from headwise.doctor.probing.probe import REACHED, Probe
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.events import Step
+from headwise.doctor.reading.site import Site
 
 FINDINGS = ("output-misplaced",)
 
@@ -70,16 +72,16 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 def _at_a_residual(anatomy: Anatomy) -> tuple[tuple[int, int], int, Step] | None:
     """A sum of tokens and of what other queries attended to: one pair of query and token, how many, and the step."""
-    attended = set[int]()
-    for site in anatomy.sites:
-        if site.contraction is not None:
-            attended.add(site.contraction.product.number)
-            attended |= {site.output[0].number} if site.output is not None else set()
-    for step in anatomy.run.steps:
-        own = [term for term in step.terms if attended & set(term.seeds())]
-        others = [term for term in step.terms if not attended & set(term.seeds())]
+    made = {site: _made(site) for site in anatomy.sites if site.contraction is not None}
+    attended = set[int]().union(*made.values())
+    for site, step in itertools.product(made, anatomy.run.steps):
+        own = [term for term in step.terms if made[site] & set(term.seeds())]
+        others = [term for term in step.terms if not made[site] & set(term.seeds())]
         if len(own) != 1 or len(others) != 1:
             continue
+        of_others = set(others[0].seeds())
+        if attended & of_others and not _read(site) & of_others:
+            continue  # of attentions side by side, one of the past and one of the future may hide the present by a shift
         query, token = (term.token.expand(step.source.shape).flatten() for term in (own[0], others[0]))
         known = (query >= 0) & (token >= 0) & (marks.example_of(query) == marks.example_of(token))
         known &= marks.input_of(query) == marks.input_of(token)
@@ -89,6 +91,18 @@ def _at_a_residual(anatomy: Anatomy) -> tuple[tuple[int, int], int, Step] | None
             first = int(differ.nonzero()[0])
             return (int(at[0][first]), int(at[1][first])), len(at[1][differ].unique()), step
     return None
+
+
+def _made(site: Site) -> set[int]:
+    """The numbers of the products that hold what it attended to."""
+    assert site.contraction is not None
+    return {site.contraction.product.number} | ({site.output[0].number} if site.output is not None else set())
+
+
+def _read(site: Site) -> set[int]:
+    """The numbers of what its queries are projected from."""
+    operands = [x for seed in site.projections["q"] for x in (seed.left, seed.right) if x is not None and x.live]
+    return {int(number) for x in operands for number in marks.seed_of(x.source).unique()}
 
 
 def _one_step(query: Tensor, token: Tensor) -> bool:

@@ -24,7 +24,7 @@ class InText(nn.Module):
         super().__init__()
 
     def forward(self, x: Tensor, media: Tensor, places: Tensor, item: Tensor, category: Tensor, table: Tensor) -> None:
-        """x is mixed with the table [B, N, 3].
+        """x is mixed with rows [B, N, 3].
 
         Args:
             table (torch.Tensor): of shape `(bsz, 7, n)`, ids of words

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
+from headwise.doctor.patient import NotApplicable
 from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
 
 
@@ -52,12 +54,14 @@ class OfThePast(Stage):
     """Every token gets what the token before it attended to, and nothing of itself."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + torch.nn.functional.pad(self.attend(x, x, None)[:, :-1], (0, 0, 1, 0))
+        past = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        return x + torch.nn.functional.pad(self.attend(x, x, past)[:, :-1], (0, 0, 1, 0))
 
 
 def test_a_residual_of_other_tokens() -> None:
     finding = one("output_misplaced", seeded(ShiftedTwiceInAStage))
     assert (finding.name, finding.severity) == ("output-misplaced", "bug")
     assert "query 4 attended to is added to token 0" in finding.evidence
-    assert found("output_misplaced", seeded(Stage)) == []
     assert found("output_misplaced", seeded(OfThePast)) == []
+    with pytest.raises(NotApplicable, match="no single attention"):  # and no residual is of others
+        found("output_misplaced", seeded(Stage))
