@@ -115,6 +115,8 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
     for words, make in by_words:
         if name in words.split():
             return [make]
+    if re.search(r"^edge_?(index|list)$|^edges$", name):
+        return [_edges]
     if name in names.SIDES:  # of a map, or of a row of tokens
         return [lambda at: sides(at.queries)["hw".index(names.SIDES[name])]]
     if names.COORDINATES.search(name):  # of points in space, or in a plane
@@ -126,6 +128,13 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
     if name.endswith("mask"):
         return [constant(None), lambda at: torch.ones(at.tokens(), dtype=torch.bool, device=at.device)]
     return []
+
+
+def _edges(at: Sizes) -> Tensor:
+    """[2, E]: a ring and three more edges, so that most nodes have other numbers of edges that leave and reach them."""
+    start, end = torch.arange(at.queries), torch.arange(1, at.queries + 1)
+    more = torch.tensor([[0, 0, 1], [2, 3, 4]])
+    return (torch.cat([torch.stack([start, end]), more], dim=1) % at.queries).to(at.device)
 
 
 def sides(count: int) -> tuple[int, int]:
@@ -243,6 +252,7 @@ def _filled(shape: str, value: int, dtype: torch.dtype | None, heads: int) -> Ma
 
     def make(at: Sizes) -> Tensor:
         size = {"B": at.batch, "H": heads, "Q": at.queries, "K": at.keys, "1": 1}
+        size["r"], size["c"] = sides(at.queries)  # of a map
         return torch.full([size[x] for x in shape], value, dtype=dtype or at.dtype, device=at.device)
 
     return make
@@ -257,7 +267,8 @@ def permissive(name: str, role: str, heads: int, *, own: bool = False) -> list[M
     shapes = (*keys, *cells) if role == "padding" else (*keys[1:], keys[0], *cells)
     ones = [_filled(shape, 1, dtype, heads) for dtype in (torch.bool, torch.int64) for shape in shapes]
     zeros = [_filled(shape, 0, dtype, heads) for dtype in (torch.bool, None) for shape in shapes]
-    other = [_filled(shape, 1, torch.bool, heads) for shape in ("QQ", "B1QQ", "BQ", "B11Q", "HQK", "BHQK")]
+    other = [_filled(shape, 1, torch.bool, heads) for shape in ("QQ", "B1QQ", "BQ", "B11Q", "HQK", "BHQK", "Brc")]
+    other += [_filled("Brc", 1, None, heads)]
     count = len(shapes)
     return [*ones[:count], *zeros[:count], *ones[count:], *zeros[count:], *other]
 

@@ -102,7 +102,7 @@ STARTS = re.compile(r"^cu_?(seq_?)?lens?(_[qk])?$|^cumulative_(seq_?)?len(gth)?s
 # Which document each token of a row belongs to.
 DOCUMENTS = re.compile(
     r"(^|_)(seg(ment)?|doc(ument)?|pack(ing|ed)?|sequence|seq|sample|example|image|graph)_?"
-    r"(ids?|index|indices|idx|ranks?)s?$"
+    r"(ids?|index|indices|idx|ranks?)s?$|^segments$"
 )
 
 

@@ -36,8 +36,8 @@ class _Search:
         self.trial, self.module, self.spec = trial, trial.module, trial.spec
         self.given, self.parameters = trial.given, trial.parameters
         self._fitted = False  # whether an argument is first tried as what its reader takes
-        self._guessed: dict[str, list[tuple[int, int, int]]] = {}
-        self._stated = stated_shapes(trial.module)
+        self._guessed: dict[Assignment, list[tuple[int, int, int]]] = {}
+        self._stated = stated_shapes(trial.module, [p.name for p in trial.parameters])
 
     def first(self) -> Way:
         """The first way that works. Raises DoctorError if none does."""
@@ -139,7 +139,7 @@ class _Search:
         if with_optional and all(p.required for p in needed):
             return None
         others = guesses.combinations([self._makers(p, option) for p in needed])[:80]
-        widths = self._widths(option.takes)[: None if layout in ("BNM", "B1NM") else 4]
+        widths = self._widths(option)[: None if layout in ("BNM", "B1NM") else 4]
         lengths = guesses.lengths(self.module, self.given, which, option.takes == "self")
         heads = sizes.heads(self.module) or 4
         fixed = tuple((name, arguments.constant(value)) for name, value in self.spec.arguments.items())
@@ -194,11 +194,16 @@ class _Search:
     def _positional(self, option: Assignment) -> tuple[str, ...]:
         return (*self.trial.by_position({name for _, name in option.slots}), *option.positional)
 
-    def _widths(self, takes: str) -> list[tuple[int, int, int]]:
+    def _widths(self, option: Assignment) -> list[tuple[int, int, int]]:
         """Widths to try. What the module says of them is read once: no call that fails changes it."""
-        if takes not in self._guessed:
-            self._guessed[takes] = guesses.widths(self.module, self.spec, self.given, takes)
-        return self._guessed[takes]
+        if option not in self._guessed:
+            found = guesses.widths(self.module, self.spec, self.given, option.takes)
+            of = {role: self._stated[name].width(self.module) for role, name in option.slots if name in self._stated}
+            if (q := of.get("query")) is not None and self.spec.width is None:
+                k = of.get("memory") or of.get("key") or q
+                found.insert(0, (q, k, of.get("value") or k))
+            self._guessed[option] = found
+        return self._guessed[option]
 
     def _makers(self, p: Parameter, option: Assignment) -> list[Maker]:
         reader = self.trial.readers.get(p.name) if self._fitted else None

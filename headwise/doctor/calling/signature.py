@@ -12,6 +12,7 @@ from torch import nn
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.spec import Spec
+from headwise.doctor.calling.stated_shapes import stated_shapes
 from headwise.errors import DoctorError
 
 
@@ -84,6 +85,9 @@ def parameters(module: nn.Module, spec: Spec) -> list[Parameter]:
     memories = [n for n, r in roles.items() if r == "memory" and found[n].default is inspect.Parameter.empty]
     if not {"query", "key", "value", "unknown"} & set(roles.values()) and len(memories) > 1:
         roles[memories[0]] = "query"  # forward(encoded_passage, encoded_question)
+    stated = stated_shapes(module, roles)
+    counts = [n for n, r in roles.items() if r in ("other", "unknown") and n in stated and stated[n].counts]
+    roles |= dict.fromkeys(counts, "lengths")
     roles.update(spec.roles)
     return [Parameter(n, r, found[n].default, _text(found[n].annotation), found[n].kind) for n, r in roles.items()]
 

@@ -9,34 +9,50 @@ import dataclasses
 import inspect
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.calling.forward_arguments import Maker, Sizes, noise
-from headwise.doctor.calling.signature import signature
+from headwise.doctor.calling.forward_arguments import Maker, Sizes, noise, sides
 
 _BATCH, _SIZE = r"(?:n_?)?[Bb](?:atch)?(?:_?s(?:i?z(?:e)?)?)?", r"[A-Za-z]\w*|\d+"
 _SHAPE = rf"[\[(]\s*({_BATCH}(?:\s*,\s*(?:{_SIZE})){{0,4}})\s*,?\s*[\])]"
+_LENGTH = re.compile(r"[nltkqhw]|len(gth)?|time|steps?|seq\w*|\w*_len", re.IGNORECASE)
 _IDS = re.compile(r"\b(ids?|indices|index|int(eger)?s?|int64|long)\b", re.IGNORECASE)
 _BOOL = re.compile(r"\bbool|\bmask\b|\btrue\b|\bfalse\b", re.IGNORECASE)
+_COUNT = re.compile(r"\b(number|count|lengths?)\b|how many", re.IGNORECASE)
 _FREE = (4, 6, 8)  # sizes that nothing states
+_MOST = 32  # numbers of tokens for which values are drawn once, so that fewer tokens have the same values
 
 
 @dataclasses.dataclass(frozen=True)
 class Stated:
     """What is stated about one argument."""
 
+    name: str
     shape: tuple[str, ...]  # of names and numbers, the batch first
     said: str  # the rest of the line
 
+    @property
+    def counts(self) -> bool:
+        """Whether it is how many tokens each example has."""
+        named = re.match(r"(num|n)_", self.name) is not None
+        return len(self.shape) == 1 and (named or bool(_COUNT.search(self.said)))
 
-def stated_shapes(module: nn.Module) -> dict[str, Stated]:
-    """By the names of arguments, shapes of up to five sizes whose first is the batch."""
+    def width(self, module: nn.Module) -> int | None:
+        """The last size, if it is one of features whose number is known."""
+        last = self.shape[-1]
+        if len(self.shape) < 3 or _LENGTH.fullmatch(last):
+            return None
+        return int(last) if last.isdigit() else _known(module).get(last.lower())
+
+
+def stated_shapes(module: nn.Module, names: Iterable[str]) -> dict[str, Stated]:
+    """By these names of arguments, shapes of up to five sizes whose first is the batch."""
     kind = type(module)
     text = "\n".join(inspect.getdoc(x) or "" for x in (kind, kind.forward, kind.__init__))
-    names = list(signature(module).parameters)
+    names = list(names)
     another = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
     found: dict[str, Stated] = {}
     for name in names:
@@ -44,7 +60,7 @@ def stated_shapes(module: nn.Module) -> dict[str, Stated]:
         for stated in re.finditer(rf"{several}([^\n]{{0,60}}?){_SHAPE}([^\n]*)", text):
             if name not in found and not another.search(stated[1]):
                 shape = tuple(size.strip() for size in stated[2].split(","))
-                found[name] = Stated(shape, another.split(stated[3])[0])
+                found[name] = Stated(name, shape, another.split(stated[3])[0])
     return found
 
 
@@ -56,28 +72,45 @@ def maker(stated: Stated, of_inputs: Mapping[str, Stated], module: nn.Module, *,
     Args:
         ids: they are ids, whatever is said of them.
     """
-    written = inspect.signature(type(module).__init__).parameters
-    known = {name.lower(): x.default for name, x in written.items() if type(x.default) is int}
-    known |= {name.lower(): x for name, x in vars(module).items() if type(x) is int}
+    known = _known(module)
     rows = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)]
 
     def make(at: Sizes) -> Tensor:
         lengths: dict[str, int] = {}
         for role, length in (("memory", at.keys), ("query", at.queries)):
             if role in of_inputs and len(of_inputs[role].shape) > 2:
-                *before, last, _ = of_inputs[role].shape[1:]
-                lengths |= {last: length, **dict.fromkeys(before, 1)}
-        sizes, free = [], iter(_FREE)
+                lengths |= _of_input(of_inputs[role].shape[1:], length, at.width if role == "query" else None)
+        sizes, most, free = [], [], iter(_FREE)
         for name in stated.shape[1:]:
             if name not in lengths:
                 lengths[name] = int(name) if name.isdigit() else known.get(name.lower()) or next(free)
+                most.append(lengths[name])
+            else:
+                most.append(max(lengths[name], _MOST if lengths[name] in (at.queries, at.keys) else 1))
             sizes.append(lengths[name])
         if rows and (ids or _IDS.search(stated.said)):
             one = 1 + torch.arange(math.prod(sizes)).reshape(sizes) % max(min(rows) - 1, 1)
         elif _BOOL.search(stated.said):
             one = torch.ones(sizes, dtype=torch.bool)
         else:
-            one = noise(at, 1, *sizes)[0]
+            one = noise(at, 1, *most)[0][tuple(slice(size) for size in sizes)]
         return one.to(at.device).expand(at.batch, *sizes)
 
     return make
+
+
+def _of_input(shape: tuple[str, ...], length: int, width: int | None) -> dict[str, int]:
+    """The sizes of an input with so many tokens: those of a map, of rows of which there is one, or of a sequence."""
+    height, across = (next((x for x in shape if x.lower() in names), "") for names in (("h", "height"), ("w", "width")))
+    if height and across:
+        features = {} if width is None else {x: width for x in shape if x not in (height, across)}
+        return {**features, **dict(zip((height, across), sides(length), strict=True))}
+    *before, last, features_ = shape
+    return {**dict.fromkeys(before, 1), **({} if width is None else {features_: width}), last: length}
+
+
+def _known(module: nn.Module) -> dict[str, int]:
+    """Sizes by their names in lower case: attributes, and defaults of the constructor."""
+    written = inspect.signature(type(module).__init__).parameters
+    known = {name.lower(): x.default for name, x in written.items() if type(x.default) is int}
+    return known | {name.lower(): x for name, x in vars(module).items() if type(x) is int}

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.forward_arguments import sides
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.way import MAP, MAPS, tensors_in
@@ -20,12 +19,14 @@ from headwise.doctor.checks.left_padding import promised
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.masking import hide, left_padding
-from headwise.doctor.probing.padded_ids import pad_of, real_ids
+from headwise.doctor.probing.padded_ids import answers, pad_of, real_ids
 from headwise.doctor.probing.probe import Probe, quiet
 from headwise.doctor.reading.documents import documents
 from headwise.errors import shortened
 
 FINDINGS = ("empty-row-nan",)
+
+_LENGTH = 6  # ids
 _FIX = (
     "set such rows to 0: mask with torch.finfo(dtype).min and zero the row, or use "
     "softmax(...).masked_fill(~mask.any(-1, keepdim=True), 0); or make sure that every query has an allowed key"
@@ -33,7 +34,7 @@ _FIX = (
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    found = _in_example(patient) or _row_of_padding(patient)
+    found = _in_example(patient) or _row_of_padding(patient) or _padding_before_ids(patient)
     if found is not None:
         yield found
         return
@@ -123,20 +124,13 @@ def _in_example(patient: Patient) -> Finding | None:
 
 def _row_of_padding(patient: Patient) -> Finding | None:
     """NaN for rows of ids, such as the sentences of a document, of which one is padding alone."""
-    way = patient.interface.way
-    if type(patient.module) is type(patient.original) or way.layout not in MAPS:
+    if patient.interface.way.layout not in MAPS:
         return None
     pad, (rows, columns) = pad_of(patient.original), sides(MAP)
     ids = real_ids(patient.original, {pad}, MAP).unflatten(1, (rows, columns))
     padded = ids.clone()
     padded[0, -1] = pad
-    module = at_rest(patient.original).cpu()
-    try:
-        with quiet(), torch.no_grad():
-            whole, found = (next(x for _, x in tensors_in(module(**{way.slots[0][1]: x}))) for x in (ids, padded))
-    except Exception:
-        return None
-    if not bool(whole.isfinite().all()) or bool(found.isfinite().all()):
+    if not _spoils(patient, ids, padded):
         return None
     return Finding(
         "empty-row-nan",
@@ -146,6 +140,32 @@ def _row_of_padding(patient: Patient) -> Finding | None:
         _FIX,
         numbers={"rows": float(rows)},
     )
+
+
+def _padding_before_ids(patient: Patient) -> Finding | None:
+    """NaN for ids that begin with padding, which has no allowed key in causal attention."""
+    if patient.interface.way.layout in MAPS:
+        return None
+    pad = pad_of(patient.original)
+    ids = real_ids(patient.original, {pad}, patient.interface.length or _LENGTH)
+    padded = ids.clone()
+    padded[0, :2] = pad
+    if not _spoils(patient, ids, padded):
+        return None
+    meant = promised(patient)
+    return Finding(
+        "empty-row-nan",
+        "bug" if meant else "risk",
+        f"ids that begin with two of padding (id {pad}) give NaN or infinity: these have no allowed key"
+        + (f', and it is meant for such input: "{meant}"' if meant else ""),
+        _FIX,
+    )
+
+
+def _spoils(patient: Patient, ids: Tensor, padded: Tensor) -> bool:
+    """Whether all numbers are finite for the ids, and not for these with padding."""
+    found = answers(patient, ids, padded)
+    return found is not None and bool(found[0].isfinite().all()) and not bool(found[1].isfinite().all())
 
 
 def _ways(inputs: Inputs) -> Iterator[tuple[str, Tensor, dict[str, Any], dict[str, Any]]]:

@@ -81,7 +81,7 @@ def _at_a_residual(anatomy: Anatomy) -> tuple[tuple[int, int], int, Step] | None
             continue
         of_others = set(others[0].seeds())
         if attended & of_others and not _read(site) & of_others:
-            continue  # of attentions side by side, one of the past and one of the future may hide the present by a shift
+            continue  # attentions of the past and of the future, side by side, may hide the present by a shift
         query, token = (term.token.expand(step.source.shape).flatten() for term in (own[0], others[0]))
         known = (query >= 0) & (token >= 0) & (marks.example_of(query) == marks.example_of(token))
         known &= marks.input_of(query) == marks.input_of(token)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.doctor.calling import claims
 from headwise.doctor.calling.interface import Inputs
@@ -22,12 +22,14 @@ FINDINGS = ("packing-leak",)
 
 _POSITIONS = re.compile(r"^position(s|_?ids?)$|^pos_ids?$")
 _PACKED = re.compile(r"\b(packed|packing|documents?|segments?)\b", re.IGNORECASE)
+_WHOLE = re.compile(r"\b(packed|packing|documents?)\b", re.IGNORECASE)
 _FIRST, _LENGTH = 3, 7  # tokens of the first document, and of both together
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
-    roles = probe.interface.roles
+    inputs_ = {name for _, name in probe.interface.way.slots}
+    roles = [name for name in probe.interface.roles if name not in inputs_]
     taken = [*roles, *_keywords(patient)]
     names = [name for name in taken if DOCUMENTS.search(simple(name)) or STARTS.match(name.lower())]
     if not names:
@@ -40,6 +42,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         for options in _ways(names, batch):
             if isinstance(probe.attempt(inputs, given=options), Exception):
                 continue
+            if not _WHOLE.search(_prose(patient)) and _looked_up(probe, inputs, options):
+                raise NotApplicable("its segments are ids of a table, such as those of two sentences")
             for also in ({}, *_open(probe, inputs)):  # code with a mask of its own may forget the documents
                 try:
                     influence = probe.influence(inputs, given={**options, **also})
@@ -53,6 +57,17 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield from _of_another_row(probe, inputs, options, batch)
             return
     raise NotChecked(f"the values that {', '.join(names)} expect are not known")
+
+
+def _looked_up(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> bool:
+    """Whether one of these values is given to an nn.Embedding as it is."""
+    read: list[Tensor] = []
+    tables = [x for x in probe.module.modules() if isinstance(x, nn.Embedding)]
+    hooks = [x.register_forward_pre_hook(lambda _, given: read.append(given[0])) for x in tables]
+    probe.attempt(inputs, given=options)
+    for hook in hooks:
+        hook.remove()
+    return any(x.shape == y.shape and torch.equal(x, y) for x in read for y in options.values())
 
 
 def _keywords(patient: Patient) -> list[str]:

@@ -23,6 +23,7 @@ from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.masking import given
+from headwise.doctor.probing.padded_ids import answers, pad_of, real_ids
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, quiet, sentence
 from headwise.errors import DoctorError
 
@@ -30,7 +31,7 @@ FINDINGS = ("state-kept", "train-eval-differ")
 
 Call = tuple[Inputs, dict[str, Any]]
 _TRAINED = "the same input, which was one in train mode,"
-_LONGEST = 600  # tokens of a call
+_LENGTH, _LONGEST = 6, 600  # tokens of a call
 _PARTS = 60  # modules with more parts are not examined part by part
 _RESETS = re.compile(r"^(reset|clear|flush|empty|init)_?\w*(cache|state|memory|buffer|kv|mem)|^reset$", re.IGNORECASE)
 
@@ -41,7 +42,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     before = probe.answers(inputs)
     if gap(before, probe.output(inputs)) > 0:
         return  # the same input twice: checks/determinism.py
-    found = _layer(patient, inputs) or _later_call(patient, probe, inputs)
+    found = _layer(patient, inputs) or _later_call(patient, probe, inputs) or _other_padding(patient)
     if found is not None:
         yield found
     else:
@@ -62,21 +63,43 @@ def _later_call(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | Non
         change = float("inf") if isinstance(out, Exception) else gap(expected, out)
         if change <= ROUNDING:
             continue
-        if isinstance(out, Exception):
-            so = f"raises {sentence(out)}"
-        else:
-            so = f"differs by {change:.2g} of the output's size from the same call alone"
-        resets = _resets(probe.module)
-        return Finding(
-            "state-kept",
-            "risk" if resets else "bug",
-            f"after a call, one with {what} {so}: the module keeps something of its first call"
-            + (f"; {resets} may be meant to be called between them" if resets else ""),
-            "keep nothing that depends on the inputs, or keep it by everything that it depends on: length, batch "
-            "size, contents of the mask, dtype and device",
-            numbers={} if isinstance(out, Exception) else {"change": change},
-        )
+        return _kept(probe.module, what, out if isinstance(out, Exception) else change)
     return None
+
+
+def _other_padding(patient: Patient) -> Finding | None:
+    """The same for ids: the first have padding at their end."""
+    if type(patient.module) is type(patient.original):
+        return None
+    pad = pad_of(patient.original)
+    ids = real_ids(patient.original, {pad}, patient.interface.length or _LENGTH)
+    padded = ids.clone()
+    padded[0, -2:] = pad
+    after, alone = answers(patient, padded, ids), answers(patient, ids)
+    if after is None or alone is None:
+        return None
+    change = gap(alone[0], after[1])
+    return (
+        _kept(patient.original, "ids without padding, after some with padding,", change) if change > ROUNDING else None
+    )
+
+
+def _kept(module: nn.Module, what: str, change: float | Exception) -> Finding:
+    """The finding about a later call with `what`: how far it is from the same call alone, or what it raises."""
+    if isinstance(change, Exception):
+        so = f"raises {sentence(change)}"
+    else:
+        so = f"differs by {change:.2g} of the output's size from the same call alone"
+    resets = _resets(module)
+    return Finding(
+        "state-kept",
+        "risk" if resets else "bug",
+        f"after a call, one with {what} {so}: the module keeps something of its first call"
+        + (f"; {resets} may be meant to be called between them" if resets else ""),
+        "keep nothing that depends on the inputs, or keep it by everything that it depends on: length, batch "
+        "size, contents of the mask, dtype and device",
+        numbers={} if isinstance(change, Exception) else {"change": change},
+    )
 
 
 def _layer(patient: Patient, inputs: Inputs) -> Finding | None:

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 import headwise
 from headwise.doctor.calling.forward_arguments import Sizes
 from headwise.doctor.calling.interface import discover
-from headwise.doctor.calling.stated_shapes import maker, stated_shapes
+from headwise.doctor.calling.signature import parameters, signature
+from headwise.doctor.calling.spec import Spec
+from headwise.doctor.calling.stated_shapes import Stated, maker, stated_shapes
 from tests.doctor.checks.specimens import Attention, seeded
 
 
@@ -31,8 +33,12 @@ class InText(nn.Module):
         """
 
 
+def of(module: nn.Module) -> dict[str, Stated]:
+    return stated_shapes(module, signature(module).parameters)
+
+
 def test_what_is_stated() -> None:
-    found = stated_shapes(InText())
+    found = of(InText())
     assert {name: x.shape for name, x in found.items()} == {
         "x": ("batch", "text", "dim"),
         "media": ("batch", "images", "latents", "dim_media"),
@@ -57,13 +63,52 @@ def test_what_is_stated() -> None:
 def test_values_of_a_stated_shape(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     module = InText()
     module.words = nn.Embedding(10, 16)
-    found = stated_shapes(module)
+    found = of(module)
     made = maker(found[name], {"query": found["x"]}, module)(Sizes(3, 5, 7, 16, torch.float32, torch.device("cpu")))
     assert (made.shape, made.dtype) == (shape, dtype)
     assert torch.equal(made[0], made[1])  # the same for each example
     if dtype == torch.int64:
         assert made.min() >= 1
         assert made.max() < 10
+
+
+class OfRegions(nn.Module):
+    """words: [B, T, q_dim], regions: [B, R, 7], num_regions: [B], limit: [B] how many are read"""
+
+    def forward(self, words: Tensor, regions: Tensor, num_regions: Tensor, limit: Tensor, num_steps: int) -> None: ...
+
+
+def test_counts_and_widths() -> None:
+    module = OfRegions()
+    roles = {p.name: p.role for p in parameters(module, Spec())}
+    assert (roles["num_regions"], roles["limit"], roles["num_steps"]) == ("lengths", "lengths", "other")
+    found = of(module)
+    assert (found["words"].width(module), found["regions"].width(module)) == (None, 7)
+    module.q_dim = 12
+    assert found["words"].width(module) == 12
+
+
+class OfAMap(nn.Module):
+    """src: [B, C, H, W], pos: [B, C, H, W], mask: [B, H, W] bool"""
+
+    def forward(self, src: Tensor, pos: Tensor, mask: Tensor) -> None: ...
+
+
+def test_values_beside_a_map() -> None:
+    module = OfAMap()
+    found = of(module)
+    at = Sizes(2, 24, 24, 16, torch.float32, torch.device("cpu"))  # tokens of 4 rows and 6 columns
+    made = [maker(found[name], {"query": found["src"]}, module)(at) for name in ("pos", "mask")]
+    assert [x.shape for x in made] == [(2, 16, 4, 6), (2, 4, 6)]
+
+
+def test_fewer_tokens_have_the_same_values() -> None:
+    module = OfRows()
+    found = of(module)
+    make = maker(found["z"], {"query": found["m"]}, module)
+    few, many = (make(Sizes(2, n, n, 16, torch.float32, torch.device("cpu"))) for n in (3, 5))
+    assert few.shape == (2, 3, 3, 6)
+    assert torch.equal(few, many[:, :3, :3])
 
 
 class OfRows(Attention):

@@ -112,3 +112,38 @@ class Model(nn.Module):
 def test_a_softmax_of_a_part() -> None:
     assert one("edges", seeded(Model, OverReceivers)).name == "softmax-axis"
     assert found("edges", seeded(Model, Graph)) == []
+
+
+class Messages(nn.Module):
+    """x: [N, 16] nodes; messages flow from edge_index[0] to edge_index[1]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.start, self.end = nn.Linear(16, 16), nn.Linear(16, 1), nn.Linear(16, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        source, target = edge_index
+        h = self.lin(x)
+        scores = nn.functional.leaky_relu(self.start(h)[source] + self.end(h)[target], 0.2)
+        weights = self.softmax(scores, self.group(source, target), len(x))
+        return torch.zeros_like(h).index_add(0, target, weights * h[source])
+
+    def softmax(self, scores: Tensor, group: Tensor, groups: int) -> Tensor:
+        sums = torch.zeros(groups, 1).index_add(0, group, scores.exp())
+        return scores.exp() / sums[group]
+
+    def group(self, source: Tensor, target: Tensor) -> Tensor:
+        return target
+
+
+class OverStarts(Messages):
+    """x: [N, 16] nodes; messages flow from edge_index[0] to edge_index[1]."""
+
+    def group(self, source: Tensor, target: Tensor) -> Tensor:
+        return source
+
+
+def test_edges_are_made_where_none_are_given() -> None:
+    finding = one("edges", seeded(OverStarts))
+    assert (finding.name, finding.severity) == ("softmax-axis", "bug")
+    assert found("edges", seeded(Messages)) == []

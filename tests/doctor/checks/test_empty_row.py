@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise
-from headwise.doctor.patient import NotChecked
+from headwise.doctor.patient import NotApplicable, NotChecked
 from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
 
 
@@ -185,3 +185,38 @@ def test_a_sentence_of_padding_alone() -> None:
     assert "ids of 4 rows of which the last is padding (id 0) alone" in finding.evidence
     with pytest.raises(NotChecked):
         found("empty_row", seeded(SentencesOfAFiniteFill))
+
+
+class History(Causal):
+    """items: [B, N] ids, padded on the left with 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 16, padding_idx=0)
+
+    def forward(self, items: Tensor) -> Tensor:
+        x, n = self.table(items), items.shape[1]
+        real = (items != 0)[:, None, None]
+        allowed = torch.ones(n, n, dtype=torch.bool).tril() & real
+        q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(x))
+        scores = self.score(q, k).masked_fill(~allowed, self.far)
+        return self.out(self.merge(scores.softmax(-1) @ v))[:, -1]
+
+    far = -1e9
+
+
+class HistoryOfNaN(History):
+    """items: [B, N] ids, padded on the left with 0."""
+
+    far = -torch.inf
+
+    def merge(self, x: Tensor) -> Tensor:
+        return super().merge(x).cumsum(1)  # what follows reads the rows of padding too
+
+
+def test_ids_that_begin_with_padding() -> None:
+    finding = one("empty_row", seeded(HistoryOfNaN))
+    assert (finding.name, finding.severity) == ("empty-row-nan", "bug")
+    assert "ids that begin with two of padding (id 0) give NaN" in finding.evidence
+    with pytest.raises(NotApplicable):
+        found("empty_row", seeded(History))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.patient import NotChecked
+from headwise.doctor.patient import NotApplicable, NotChecked
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 
 
@@ -257,3 +257,45 @@ class VarlenOffByOne(Varlen):
 def test_starts_that_are_required() -> None:
     assert one("packing", seeded(VarlenOffByOne)).name == "packing-leak"
     assert found("packing", seeded(Varlen)) == []
+
+
+class OfSegments(nn.Module):
+    """Packed rows: x [B, N, 16], segments [B, N] which segment a token belongs to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x: Tensor, segments: Tensor) -> Tensor:
+        blocked = segments[:, :, None] != segments[:, None]
+        return self.attention(x, x, x, attn_mask=self.repeated(blocked), need_weights=False)[0]
+
+    def repeated(self, blocked: Tensor) -> Tensor:
+        return blocked.repeat_interleave(4, 0)
+
+
+class HeadsOfOtherRows(OfSegments):
+    def repeated(self, blocked: Tensor) -> Tensor:
+        return blocked.repeat(4, 1, 1)
+
+
+class TwoSentences(Attention):
+    """segments [B, N]: the first sentence or the second, which see one another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sentence = nn.Embedding(4, 16)
+
+    def forward(self, x: Tensor, segments: Tensor) -> Tensor:
+        x = x + self.sentence(segments)
+        return self.attend(x, x, None)
+
+
+def test_heads_that_get_the_documents_of_another_row() -> None:
+    assert one("packing", seeded(HeadsOfOtherRows)).name == "packing-leak"
+    assert found("packing", seeded(OfSegments)) == []
+
+
+def test_segments_of_a_table_are_no_documents() -> None:
+    with pytest.raises(NotApplicable, match="ids of a table"):
+        found("packing", seeded(TwoSentences))

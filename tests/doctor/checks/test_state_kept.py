@@ -284,3 +284,34 @@ def test_what_only_a_long_call_leaves_behind() -> None:
     assert (finding.name, finding.severity) == ("state-kept", "bug")
     assert "when the first had 33" in finding.evidence
     assert found("state_kept", seeded(RescalesForOneCall)) == []
+
+
+class OfIds(Attention):
+    """ids: [B, N], 0 = padding"""
+
+    kept: Tensor | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 16, padding_idx=0)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.table(ids)
+        return self.attend(x, x, self.mask(ids))
+
+    def mask(self, ids: Tensor) -> Tensor:
+        return (ids != 0)[:, None, None]
+
+
+class KeepsTheMaskOfItsFirstIds(OfIds):
+    def mask(self, ids: Tensor) -> Tensor:
+        if self.kept is None or self.kept.shape[-1] != ids.shape[1] or len(self.kept) != len(ids):
+            self.kept = super().mask(ids)
+        return self.kept
+
+
+def test_padding_of_earlier_ids() -> None:
+    finding = one("state_kept", seeded(KeepsTheMaskOfItsFirstIds))
+    assert (finding.name, finding.severity) == ("state-kept", "bug")
+    assert "one with ids without padding, after some with padding, differs" in finding.evidence
+    assert found("state_kept", seeded(OfIds)) == []

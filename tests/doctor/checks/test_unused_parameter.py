@@ -294,3 +294,21 @@ def test_a_bias_that_is_taken_for_another() -> None:
     finding = one("unused_parameter", seeded(OfTheQueries))
     assert (finding.name, finding.severity) == ("unused-parameter", "bug")
     assert found("unused_parameter", seeded(OfADictionary)) == []
+
+
+class Titles(nn.Module):
+    """media: [B, titles, words, 16]; words become titles, and titles attend to one another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score, self.attention = nn.Linear(16, 1), Attention()
+
+    def forward(self, x: Tensor, media: Tensor) -> Tensor:
+        titles = (self.score(media).softmax(2) * media).sum(2)
+        user = self.attention.attend(titles, titles, None).mean(1)
+        return x * user[:, None]
+
+
+def test_a_single_row_of_tokens_shows_nothing_of_a_softmax_over_rows() -> None:
+    with pytest.raises(NotChecked, match="single row"):
+        found("unused_parameter", seeded(Titles))
