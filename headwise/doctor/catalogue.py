@@ -222,6 +222,7 @@ def _entries() -> Iterable[Entry]:
     yield Entry("memory-ignored", "bug", "A memory is passed but has no effect")
     yield Entry("reshape-scrambles", "bug", "A view or reshape stands in the place of a transpose")
     yield Entry("tokens-unread", "bug", "Tokens behind some position are not read", None, ("transformers #36477",))
+    yield Entry("axis-unread", "bug", "All attentions of a map are along the same axis")
     yield Entry("result-discarded", "bug", "A result is computed and thrown away", None, ("flamingo-pytorch #10",))
     yield Entry("residual-dropped", "bug", "A residual is not added, or not passed on")
     yield Entry("projection-zero", "bug", "A projection is 0 for every input")

@@ -8,7 +8,7 @@ from torch import nn
 
 from headwise.doctor.source import source_of
 
-_ATTENDS = re.compile(r"softmax|scaled_dot_product_attention|MultiheadAttention\(")
+_ATTENDS = re.compile(r"softmax|scaled_dot_product_attention|MultiheadAttention\(", re.IGNORECASE)
 
 
 def attending(module: nn.Module) -> dict[str, nn.Module]:

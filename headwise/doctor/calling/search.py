@@ -101,9 +101,10 @@ class _Search:
             for layout, option in itertools.product(("BNM", "B1NM"), own_first):
                 others = {p.name for p in self.parameters if p.required} - {name for _, name in option.slots}
                 if others & set(self.trial.readers):
-                    found = self._try(option, layout, batch, False, "alike" if option.takes != "self" else "differ")
-                    if found is not None and self._of_each_example(found, batch):
-                        return found
+                    for lengths in ("alike" if option.takes != "self" else "differ", "fixed"):
+                        found = self._try(option, layout, batch, False, lengths)
+                        if found is not None and self._of_each_example(found, batch):
+                            return found
                     if len(self.trial.readers) > known:
                         break
         return None
@@ -140,6 +141,8 @@ class _Search:
             return None
         others = guesses.combinations([self._makers(p, option) for p in needed])[:80]
         widths = self._widths(option)[: None if layout in ("BNM", "B1NM") else 4]
+        if layout in MAPS and option.takes == "self" and self.spec.width is None:  # of an image
+            widths = [*((n, n, n) for n in sizes.channels(self.module)), *widths]
         lengths = guesses.lengths(self.module, self.given, which, option.takes == "self")
         heads = sizes.heads(self.module) or 4
         fixed = tuple((name, arguments.constant(value)) for name, value in self.spec.arguments.items())

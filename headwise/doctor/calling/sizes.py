@@ -95,10 +95,10 @@ def lengths(module: nn.Module) -> list[int]:
     found = stated_lengths(module)
     with_class: list[int] = []  # a map of tokens and a class token
     for place in places(module):
-        window = names.attribute(
-            place, ["window_size", "window", "grid_size", "input_resolution"], lambda x: x is not None
-        )
-        if window is not None:
+        for name in ("input_resolution", "window_size", "window", "grid_size"):
+            window = names.attribute(place, [name], lambda x: x is not None)
+            if window is None:
+                continue
             sides = window[1] if isinstance(window[1], (tuple, list)) else (window[1], window[1])
             if all(_is_size(side) for side in sides):
                 area = math.prod(sides)  # or the number may be that of all tokens
@@ -115,7 +115,7 @@ def image_sides(module: nn.Module) -> list[int]:
     """Sides of the square images that a module may require: as stated, and of as many patches as a table has positions,
     with a class token or without.
     """
-    found = find(module, ["image_size", "img_size"])
+    found = find(module, ["image_size", "img_size"]) + _by_default(module, ["image_size", "img_size"])
     rows = [x.shape[-2] for x in (*module.buffers(), *module.parameters()) if not is_lazy(x) and x.ndim in (2, 3)]
     for layer in module.modules():
         if (
@@ -126,6 +126,11 @@ def image_sides(module: nn.Module) -> list[int]:
             roots = [math.isqrt(n) for each in rows for n in (each, each - 1) if n > 1 and math.isqrt(n) ** 2 == n]
             found += [layer.stride[0] * root for root in roots]
     return list(dict.fromkeys(found))
+
+
+def channels(module: nn.Module) -> list[int]:
+    """Channels of an image that the constructor takes by default: a model that cuts patches itself keeps no number."""
+    return _by_default(module, ["channels", "in_channels", "in_chans", "num_channels", "n_channels", "c_in"])[:2]
 
 
 def relative_sides(module: nn.Module) -> list[int]:

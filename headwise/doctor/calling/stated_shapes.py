@@ -19,7 +19,7 @@ from headwise.doctor.calling.forward_arguments import Maker, Sizes, noise, sides
 _BATCH, _SIZE = r"(?:n_?)?[Bb](?:atch)?(?:_?s(?:i?z(?:e)?)?)?", r"[A-Za-z]\w*|\d+"
 _SHAPE = rf"[\[(]\s*({_BATCH}(?:\s*,\s*(?:{_SIZE})){{0,4}})\s*,?\s*[\])]"
 _LENGTH = re.compile(r"[nltkqhw]|len(gth)?|time|steps?|seq\w*|\w*_len", re.IGNORECASE)
-_IDS = re.compile(r"\b(ids?|indices|index|int(eger)?s?|int64|long)\b", re.IGNORECASE)
+_IDS = re.compile(r"\b(ids?|indices|index|int(eger)?s?|int64|long)\b|\b0 (is|=|for) pad", re.IGNORECASE)
 _BOOL = re.compile(r"\bbool|\bmask\b|\btrue\b|\bfalse\b", re.IGNORECASE)
 _COUNT = re.compile(r"\b(number|count|lengths?)\b|how many", re.IGNORECASE)
 _FREE = (4, 6, 8)  # sizes that nothing states
@@ -78,7 +78,9 @@ def maker(stated: Stated, of_inputs: Mapping[str, Stated], module: nn.Module, *,
     def make(at: Sizes) -> Tensor:
         lengths: dict[str, int] = {}
         for role, length in (("memory", at.keys), ("query", at.queries)):
-            if role in of_inputs and len(of_inputs[role].shape) > 2:
+            if role in of_inputs and len(of_inputs[role].shape) == 2 and rows:  # of ids
+                lengths[of_inputs[role].shape[1]] = length
+            elif role in of_inputs and len(of_inputs[role].shape) > 2:
                 lengths |= _of_input(of_inputs[role].shape[1:], length, at.width if role == "query" else None)
         sizes, most, free = [], [], iter(_FREE)
         for name in stated.shape[1:]:

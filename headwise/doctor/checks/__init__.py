@@ -40,8 +40,9 @@ softmax_split scores_misaligned weights_misaligned weights_sum residual dropout_
 """)
 PROBED = _load("""
 output_shape determinism state_kept train_eval paths_differ input_modified noncontiguous
-batch_mixing reshape_scrambles token_split tokens_unread output_misplaced sizes
-mask_claims edges memory_ignored mask_ignored mask_integers masked_weight mask_broadcast pad_tokens ids_mask mask_fill
+batch_mixing reshape_scrambles token_split tokens_unread axis_unread output_misplaced sizes
+mask_claims edges memory_ignored mask_ignored mask_integers masked_weight length_mask mask_broadcast
+pad_tokens ids_mask mask_fill
 causal_leak empty_row masked_nan
 half example_half unused_parameter idle_part gradient_blocked state_dict
 cache cache_gradient left_padding packing cross_mask

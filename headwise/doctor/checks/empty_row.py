@@ -124,7 +124,7 @@ def _in_example(patient: Patient) -> Finding | None:
 
 def _row_of_padding(patient: Patient) -> Finding | None:
     """NaN for rows of ids, such as the sentences of a document, of which one is padding alone."""
-    if patient.interface.way.layout not in MAPS:
+    if patient.interface.way.layout not in MAPS or type(patient.module) is type(patient.original):
         return None
     pad, (rows, columns) = pad_of(patient.original), sides(MAP)
     ids = real_ids(patient.original, {pad}, MAP).unflatten(1, (rows, columns))
@@ -144,7 +144,7 @@ def _row_of_padding(patient: Patient) -> Finding | None:
 
 def _padding_before_ids(patient: Patient) -> Finding | None:
     """NaN for ids that begin with padding, which has no allowed key in causal attention."""
-    if patient.interface.way.layout in MAPS:
+    if patient.interface.way.layout in MAPS or type(patient.module) is type(patient.original):
         return None
     pad = pad_of(patient.original)
     ids = real_ids(patient.original, {pad}, patient.interface.length or _LENGTH)

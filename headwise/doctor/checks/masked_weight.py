@@ -56,7 +56,7 @@ def _counts(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> It
     if not probe.crosses and hidden.shape[1] > without.shape[1]:
         hidden = hidden[:, :-1]  # the row of the hidden token itself
     change = gap(without, hidden)
-    if change > ROUNDING:
+    if ROUNDING < change < float("inf"):  # else its width is that of the keys
         yield _finding(
             f"the output with the last key masked by `{mask.parameter}` differs from that without this key by "
             f"{change:.2g} of its size: what it says is hidden, but it keeps a weight",

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from headwise.doctor.calling.claims import text_of
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.probe import Probe, sentence
 
 FINDINGS = ("output-shape",)
 
+_POINTER = re.compile(r"point(s|ers?|ing)?\b|log_prob|affinit|adjacenc", re.IGNORECASE)
+
 
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     widths: set[int] = set()
     of_keys: set[float] = set()  # output numbers for each key
+    points = _POINTER.search(text_of(patient.module)) is not None
     rows_of: dict[int, int] = {}  # queries -> rows
     for batch, length in ((3, 5), (2, 7)):
         inputs = probe.inputs(batch, length)
@@ -34,7 +39,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             )
             return
         widths.add(out.shape[-1])
-        of_keys.add(inputs.key is not None and out.shape[-1] / inputs.key_length)
+        of_keys.add((inputs.key is not None or points) and out.shape[-1] / inputs.key_length)
         if batch == 3 and not out.isfinite().all():
             broken = int((~out.isfinite()).sum())
             yield _finding(

@@ -58,8 +58,10 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _unmeasured(patient: Patient) -> bool:
-    """Whether there are sums of several products whose factor is not known."""
+    """Whether there are sums of several products whose factor is not known, of more than one key."""
     anatomy = patient.anatomy
     if anatomy is None or anatomy.again is None or not anatomy.sites:
         return False
-    return all(measure(a, b) is None for a, b in zip(anatomy.sites, anatomy.again, strict=True) if a.grid and b.grid)
+    return not anatomy.run.single and all(
+        measure(a, b) is None for a, b in zip(anatomy.sites, anatomy.again, strict=True) if a.grid and b.grid
+    )

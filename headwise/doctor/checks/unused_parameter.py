@@ -7,7 +7,6 @@ the same amount), nor is what a gate of 0 keeps from the output.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -62,19 +61,13 @@ def check(patient: Patient) -> Iterator[Finding]:
             unused.setdefault(part or name, []).append(name)
     if blocked:
         yield _blocked(probe, blocked, len(wanted))
-    if unused and patient.interface.way.layout in ("B1NM", "BNM,B1NM") and _of_one_key(patient):
+    if unused and patient.interface.way.layout in ("B1NM", "BNM,B1NM") and patient.see().run.single:
         raise NotChecked("it was called with a single row of tokens, and a softmax over rows has nothing to choose")
     read = _read(probe, inputs) if unused else set()
     for names in unused.values():
         yield _unused(patient, probe, names, wanted, reached, read)
     if reached.in_training is not None and not blocked:
         yield from _only_in_eval(patient, probe, inputs, reached.there.keys() - reached.in_training)
-
-
-def _of_one_key(patient: Patient) -> bool:
-    """Whether a softmax is over a single number."""
-    softmaxes = patient.anatomy.run.softmaxes if patient.anatomy is not None else []
-    return any(math.prod(x.scores.shape[d] for d in x.dims) == 1 for x in softmaxes)
 
 
 def _chooses(name: str, parts: set[str]) -> bool:

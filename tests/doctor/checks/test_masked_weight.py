@@ -55,7 +55,14 @@ def test_padding_that_keeps_a_weight(kind: type[nn.Module]) -> None:
     assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
 
 
-@pytest.mark.parametrize("kind", [Padded, Pool])
+class Pointers(Padded):
+    """padding_mask: [B, N], True = a real token. Gives a number for each token, and so a narrower output for fewer."""
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        return self.fill(self.score(self.split(self.q(x)), self.split(self.k(x))), allowed).softmax(-1).mean(1)
+
+
+@pytest.mark.parametrize("kind", [Padded, Pool, Pointers])
 def test_padding_that_is_hidden(kind: type[nn.Module]) -> None:
     assert found("masked_weight", seeded(kind)) == []
 

@@ -79,3 +79,19 @@ def test_one_number_for_each_key_is_a_note() -> None:
         assert (finding.name, finding.severity) == ("output-shape", "note")
         assert f"returns {number} for each key" in finding.evidence
     assert one("output_shape", seeded(AsWideAsLong)).severity == "bug"
+
+
+class PointsAtItself(Attention):
+    """Sorts: every token points to another one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.score(self.split(self.q(x)), self.split(self.k(x))).mean(1).log_softmax(-1)
+
+
+class ReturnsItsScores(PointsAtItself):
+    """Every token attends to the others."""
+
+
+def test_a_pointer_among_its_own_tokens_is_a_note() -> None:
+    assert one("output_shape", seeded(PointsAtItself)).severity == "note"
+    assert one("output_shape", seeded(ReturnsItsScores)).severity == "bug"

@@ -33,6 +33,13 @@ class Latent(nn.Module):
         return self.out(scores.softmax(-1) @ self.v(x))
 
 
+class OfOneToken(Latent):
+    """One key has the weight 1, whatever its score is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + super().forward(x.mean(1, keepdim=True))
+
+
 def test_a_soft_cap() -> None:
     finding = one("settings_unused", seeded(lambda: Capped(applied=False)))
     assert (finding.name, finding.severity) == ("softcap-ignored", "bug")
@@ -43,3 +50,4 @@ def test_a_scale() -> None:
     finding = one("settings_unused", seeded(lambda: Latent(applied=False)))
     assert (finding.name, finding.severity) == ("wrong-scale", "bug")
     assert found("settings_unused", seeded(Latent)) == []
+    assert found("settings_unused", seeded(OfOneToken)) == []
