@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling.forward_arguments import Maker, Sizes, noise, sides
 
-_BATCH, _SIZE = r"(?:n_?)?[Bb](?:atch)?(?:_?s(?:i?z(?:e)?)?)?", r"[A-Za-z]\w*|\d+"
-_SHAPE = rf"[\[(]\s*({_BATCH}(?:\s*,\s*(?:{_SIZE})){{0,4}})\s*,?\s*[\])]"
+_BATCH, _SIZE = r"\*|(?:n_?)?[Bb](?:atch)?(?:_?s(?:i?z(?:e)?)?)?", r"[A-Za-z]\w*|\d+"
+_SHAPE = rf"[\[(]\s*((?:{_BATCH})(?:\s*,\s*(?:{_SIZE})){{0,4}})\s*,?\s*[\])]"
 _LENGTH = re.compile(r"[nltkqhw]|len(gth)?|time|steps?|seq\w*|\w*_len", re.IGNORECASE)
 _IDS = re.compile(r"\b(ids?|indices|index|int(eger)?s?|int64|long)\b|\b0 (is|=|for) pad", re.IGNORECASE)
 _BOOL = re.compile(r"\bbool|\bmask\b|\btrue\b|\bfalse\b", re.IGNORECASE)

@@ -168,7 +168,7 @@ class Way:
                     x.ndim == 1,
                     looks,
                     laid.shape[1] != at.queries,
-                    laid.shape[-1] != at.width and x.ndim != 3,
+                    laid.shape[1] == at.queries and laid.shape[-1] != at.width and x.ndim != 3,
                     order,
                     path,
                 )

@@ -49,13 +49,15 @@ def check(patient: Patient) -> Iterator[Finding]:
                 {"not finite": broken},
             )
     if any(rows != queries for queries, rows in rows_of.items()):
-        meant = len(set(rows_of.values())) == 1  # it pools, or learned latents read the input
+        more = {rows - queries for queries, rows in rows_of.items()}
+        # It pools, or learned latents read the input; or a class token, or tokens that it generates, stand beside them.
+        meant = len(set(rows_of.values())) == 1 or (len(more) == 1 < len(rows_of) and min(more) > 0)
         told = "; ".join(f"{rows} for {queries} queries" for queries, rows in rows_of.items())
         yield Finding(
             "output-shape",
             "note" if meant else "bug",
             f"the number of output rows differs from the number of queries: {told}",
-            "nothing, if it is meant to pool its input; else return one row per query",
+            "nothing, if it is meant to pool its input, or to add tokens; else return one row per query",
             numbers={"queries": float(max(rows_of)), "rows": float(rows_of[max(rows_of)])},
         )
     if len(widths) > 1 and len(of_keys) == 1 and max(of_keys) >= 1 and max(of_keys).is_integer():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise
-from headwise.doctor.patient import NotApplicable, NotChecked
+from headwise.doctor.patient import NotChecked
 from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
 
 
@@ -218,5 +218,5 @@ def test_ids_that_begin_with_padding() -> None:
     finding = one("empty_row", seeded(HistoryOfNaN))
     assert (finding.name, finding.severity) == ("empty-row-nan", "bug")
     assert "ids that begin with two of padding (id 0) give NaN" in finding.evidence
-    with pytest.raises(NotApplicable):
+    with pytest.raises(NotChecked, match="one row for every query"):
         found("empty_row", seeded(History))

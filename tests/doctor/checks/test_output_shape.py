@@ -88,10 +88,23 @@ class PointsAtItself(Attention):
         return self.score(self.split(self.q(x)), self.split(self.k(x))).mean(1).log_softmax(-1)
 
 
-class ReturnsItsScores(PointsAtItself):
+class ReturnsItsScores(Attention):
     """Every token attends to the others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.score(self.split(self.q(x)), self.split(self.k(x))).mean(1)
+
+
+class WithAClassToken(Attention):
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([x[:, :1] * 0, x], 1)
+        return self.attend(x, x, None)
 
 
 def test_a_pointer_among_its_own_tokens_is_a_note() -> None:
     assert one("output_shape", seeded(PointsAtItself)).severity == "note"
     assert one("output_shape", seeded(ReturnsItsScores)).severity == "bug"
+
+
+def test_a_token_more_is_a_note() -> None:
+    assert one("output_shape", seeded(WithAClassToken)).severity == "note"
