@@ -128,9 +128,11 @@ def diagnose(
     except SystemExit as error:
         causes.append(crashes(f"sys.exit({error.code!r})", last_line(error) or (patient.where if patient else None)))
     findings = list(settled(causes, symptoms))
-    if not_examined and isinstance(module, nn.Module):
-        alone, lines = _on_their_own(attending(module), timeout and begun + timeout)
-        findings = sorted((*findings, *alone), key=lambda x: ORDER[x.severity])
+    if isinstance(module, nn.Module) and (not_examined or _unread(patient)):
+        alone, told = _on_their_own(attending(module), timeout and begun + timeout)
+        known = {x.name for x in findings}
+        findings = sorted((*findings, *(x for x in alone if x.name not in known)), key=lambda x: ORDER[x.severity])
+        lines += told
     return Diagnosis(
         subject=type(module).__name__,
         findings=tuple(findings),
@@ -141,6 +143,12 @@ def diagnose(
         not_examined=not_examined,
         evidence="" if patient is None or not_examined else evidence(patient),
     )
+
+
+def _unread(patient: Patient | None) -> bool:
+    """Whether it has attentions, and in none of them queries and keys are known: a model of patches, for example."""
+    anatomy = None if patient is None else patient.__dict__.get("anatomy")
+    return anatomy is not None and bool(anatomy.sites) and all(site.grid is None for site in anatomy.sites)
 
 
 def _on_their_own(parts: Mapping[str, nn.Module], until: float | None) -> tuple[list[Finding], tuple[str, ...]]:

@@ -185,6 +185,26 @@ def test_the_parts_of_what_cannot_be_called_are_examined() -> None:
     assert listed.startswith("mine.py:OfTables: 2 bugs: softmax-axis, wrong-scale; not examined: OfTables.forward")
 
 
+class OfPatches(nn.Module):
+    """Four tokens become one: no query comes from a single token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Linear(32, 16)
+        self.attention = TwoMistakes()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.pad(x, (0, 0, 0, -x.shape[1] % 2))
+        return self.attention(self.patches(x.unflatten(1, (-1, 2)).flatten(2)))
+
+
+def test_the_parts_of_what_cannot_be_read_are_examined() -> None:
+    diagnosis = diagnose(OfPatches())
+    assert not diagnosis.not_examined
+    assert {"softmax-axis", "wrong-scale"} <= {x.name for x in diagnosis.bugs}
+    assert diagnosis.understood[-1] == "its part attention (TwoMistakes) was examined on its own"
+
+
 def test_a_module_that_ends_the_process_crashes() -> None:
     (bug,) = diagnose(Leaves()).bugs
     assert bug.name == "crashes"

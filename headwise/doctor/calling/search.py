@@ -95,16 +95,19 @@ class _Search:
         Each argument that fits lets the next call get farther, to the layer that reads another one.
         """
         own_first = sorted(options, key=lambda o: o.takes != "self")
-        known, self._fitted = -1, True
-        while len(self.trial.readers) > known:
-            known = len(self.trial.readers)
-            for layout, option in itertools.product(("BNM", "B1NM"), own_first):
-                others = {p.name for p in self.parameters if p.required} - {name for _, name in option.slots}
-                if others & set(self.trial.readers):
-                    for lengths in ("alike" if option.takes != "self" else "differ", "fixed"):
-                        found = self._try(option, layout, batch, False, lengths)
-                        if found is not None and self._of_each_example(found, batch):
-                            return found
+        self._fitted = True
+        for fixed in (False, True):
+            known = -1
+            while len(self.trial.readers) > known:
+                known = len(self.trial.readers)
+                for layout, option in itertools.product(("BNM", "B1NM"), own_first):
+                    others = {p.name for p in self.parameters if p.required} - {name for _, name in option.slots}
+                    if not others & set(self.trial.readers) or self.trial.calls > 2 * _ATTEMPTS:
+                        continue
+                    lengths = "fixed" if fixed else "alike" if option.takes != "self" else "differ"
+                    found = self._try(option, layout, batch, False, lengths)
+                    if found is not None and self._of_each_example(found, batch):
+                        return found
                     if len(self.trial.readers) > known:
                         break
         return None

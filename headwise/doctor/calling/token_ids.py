@@ -115,11 +115,14 @@ def _smallest(module: nn.Module) -> int:
 
 
 def _ids(x: Tensor, number: int, below: int) -> Tensor:
-    """Ids [B, N] of embeddings [B, N, M] that are no positions, other ones for each input.
+    """Ids [B, N] of embeddings [B, N, M] that are no positions, other ones for each input and each row of tokens.
 
     They are the same for each example, and begin alike for each length: what a module reads from them (which of them
     are padding) is then no difference between two calls.
     """
     one = x[:, None] if x.ndim == 2 else x
-    places = torch.arange(one.shape[-2], device=x.device).expand(one.shape[:-1]).reshape(x.shape[:-1])
+    places = torch.arange(one.shape[-2], device=x.device)
+    if x.ndim == 4:
+        places = places + 2 * torch.arange(x.shape[1], device=x.device)[:, None]
+    places = places.expand(one.shape[:-1]).reshape(x.shape[:-1])
     return (7 * places + 3 + number) % max(below, 2)

@@ -13,7 +13,7 @@ import torch
 
 from headwise.doctor.calling.claims import text_of
 from headwise.doctor.calling.forward_arguments import sides
-from headwise.doctor.calling.way import MAPS
+from headwise.doctor.calling.way import MAP, MAPS
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.probe import REACHED, Probe
@@ -29,7 +29,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     text = "\n".join(text_of(part) for part in patient.module.modules()).lower()
     said = next((x for x in _BOTH if all(re.search(rf"(\b|_){word}", text) for word in x)), None)
     probe = Probe(patient)
-    inputs = probe.inputs(1)
+    inputs = probe.inputs(1, MAP)
     height, width = sides(inputs.query.shape[1])
     if said is None or min(height, width) < 2:
         raise NotApplicable("nothing says that it attends along both axes")

@@ -95,7 +95,7 @@ class Site:
     @functools.cached_property
     def grid(self) -> Grid | None:
         """The position of every (b, h, q, k) in the product; None if the layout is not that of attention."""
-        if not self.layout.right:
+        if not self.layout.right or self.product.value.ndim < 2:
             return None
         return read_grid(self.product, self.sources, self.query, self.key, queries_left=self.queries_left)
 

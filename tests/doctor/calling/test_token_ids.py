@@ -79,3 +79,21 @@ def test_the_targets_of_a_loss_are_no_input() -> None:
     assert [x.name for x in found.bugs] == ["causal-leak"]
     assert found.understood[0].startswith("forward(idx)")
     assert headwise.diagnose(WithTargets()).bugs == ()
+
+
+class Titles(nn.Module):
+    """history: [B, titles, words] ids; a title is the sum of its words, and titles attend to one another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 16)
+        self.qkv, self.o = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, history: Tensor) -> Tensor:
+        titles = self.words(history.flatten(0, 1)).sum(1).view(*history.shape[:2], 16)
+        q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in self.qkv(titles).chunk(3, -1))
+        return self.o(((q @ k.mT / 2).softmax(-1) @ v).transpose(1, 2).flatten(2)).mean(1)
+
+
+def test_rows_of_ids_differ() -> None:
+    assert headwise.diagnose(Titles()).bugs == ()  # alike, they would all have the same value whatever their weights
