@@ -65,7 +65,7 @@ def _entries() -> Iterable[Entry]:
         ("transformers #39408 #40163",),
     )
     yield Entry("window-wraps", "bug", "The window wraps around the ends of the sequence")
-    yield Entry("oldest-kept", "bug", "Of the past, the oldest tokens are kept and not the latest")
+    yield Entry("oldest-kept", "bug", "The oldest tokens of the past are kept, not the latest")
     yield Entry("masked-key-counts", "bug", "A masked key keeps a weight")
     yield Entry("padding-attended", "bug", "Tokens attend to the padding of blocks")
     yield Entry(

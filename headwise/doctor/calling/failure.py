@@ -25,7 +25,7 @@ class Raises(DoctorError):  # noqa: N818 (what it raises, in words)
 class Failed:
     """A trial that failed."""
 
-    how: str  # it was called
+    how: str  # how it was called
     said: str
     reached: int = 0  # how many parts of the module had run
     error: Exception | None = None

@@ -61,8 +61,7 @@ def makers(
         starts = [_starts(dtype) for dtype in (torch.int32, torch.int64)]
         return [*starts, constant(None)] if role != "lengths" else [constant(None), *starts]
     if role == "lengths":
-        every = lambda at: torch.full((at.batch,), at.keys, device=at.device)  # noqa: E731
-        return [constant(None), every, lambda at: (every(at) // 2).clamp(min=1)]  # a mask may hide what is real
+        return [constant(None), *(_lengths(share) for share in (1.0, 0.5))]  # an inverted mask hides all real tokens
     if role == "cache":
         return [constant(None), lambda at: {}, lambda at: [], lambda at: ()]
     if role == "positions":
@@ -131,8 +130,13 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
     return []
 
 
+def _lengths(share: float) -> Maker:
+    """[B]: this share of the keys is real in every example."""
+    return lambda at: torch.full((at.batch,), max(1, int(share * at.keys)), device=at.device)
+
+
 def _edges(at: Sizes) -> Tensor:
-    """[2, E]: a ring and three more edges, so that most nodes have other numbers of edges that leave and reach them."""
+    """[2, E]: a ring and three more edges. Most nodes send more edges than they receive, or fewer."""
     start, end = torch.arange(at.queries), torch.arange(1, at.queries + 1)
     more = torch.tensor([[0, 0, 1], [2, 3, 4]])
     return (torch.cat([torch.stack([start, end]), more], dim=1) % at.queries).to(at.device)

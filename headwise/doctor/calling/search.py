@@ -61,8 +61,8 @@ class _Search:
             plain = ["BMN", "BMHW", *plain]
         elif in_rows:
             plain = ["B1NM", *plain]
-        if self._in_rows(next((p.name for p in self.parameters if p.role in ("memory", "key")), "")):
-            others = ["BNM,B1NM", *others]
+        memory = next((p.name for p in self.parameters if p.role in ("memory", "key")), "")
+        two = ["BNM,B1NM", "BMHW,BNM"] if self._in_rows(memory) else ["BMHW,BNM"]
         rows = ["B1NM", "BNM"] if in_rows else ["BNM"]
         # A number of keys that differs from the number of queries comes first: it tells which argument is which.
         own, crossing = ([o for o in whole if (o.takes == "self") == alone] for alone in (True, False))
@@ -72,7 +72,7 @@ class _Search:
             (["BNM"], sided, "map"),
             *((["BM"], whole, "one"), (plain if "NBM" in plain else [], whole, "one"), (rows, whole, "alike")),
             (["BNM"], own, "stated"),
-            *((others, whole, "any"), (["BMHW,BNM"], crossing, "any"), (rows, whole, "fixed")),
+            *((others, whole, "any"), (two, crossing, "any"), (rows, whole, "fixed")),
             *((rows, partial, "differ"), (rows, partial, "alike")),
             (MAPS, own, "map"),
         )

@@ -22,7 +22,7 @@ _LENGTH = re.compile(r"[nltkqhw]|len(gth)?|time|steps?|seq\w*|\w*_len", re.IGNOR
 _IDS = re.compile(r"\b(ids?|indices|index|int(eger)?s?|int64|long)\b|\b0 (is|=|for) pad", re.IGNORECASE)
 _BOOL = re.compile(r"\bbool|\bmask\b|\btrue\b|\bfalse\b", re.IGNORECASE)
 _COUNT = re.compile(r"\b(number|count|lengths?)\b|how many", re.IGNORECASE)
-_FREE = (4, 6, 8)  # sizes that nothing states
+_FREE = (4, 6, 8, 10)  # sizes that nothing states
 _MOST = 32  # numbers of tokens for which values are drawn once, so that fewer tokens have the same values
 
 
@@ -96,13 +96,13 @@ def maker(stated: Stated, of_inputs: Mapping[str, Stated], module: nn.Module, *,
             one = torch.ones(sizes, dtype=torch.bool)
         else:
             one = noise(at, 1, *most)[0][tuple(slice(size) for size in sizes)]
-        return one.to(at.device).expand(at.batch, *sizes)
+        return one.to(at.device).repeat(at.batch, *(1 for _ in sizes))
 
     return make
 
 
 def _of_input(shape: tuple[str, ...], length: int, width: int | None) -> dict[str, int]:
-    """The sizes of an input with so many tokens: those of a map, of rows of which there is one, or of a sequence."""
+    """The sizes of an input with so many tokens: of a map, of a single row of tokens, or of a sequence."""
     height, across = (next((x for x in shape if x.lower() in names), "") for names in (("h", "height"), ("w", "width")))
     if height and across:
         features = {} if width is None else {x: width for x in shape if x not in (height, across)}

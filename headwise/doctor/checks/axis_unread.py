@@ -25,7 +25,7 @@ _BOTH = (("row", "col"), ("height", "width"), ("vertical", "horizontal"), ("axia
 
 def check(patient: Patient) -> Iterator[Finding]:
     if patient.interface.way.layout not in MAPS or len(patient.see().sites) < 2:
-        raise NotApplicable("it has no two attentions of a map")
+        raise NotApplicable("it does not attend to a map twice")
     text = "\n".join(text_of(part) for part in patient.module.modules()).lower()
     said = next((x for x in _BOTH if all(re.search(rf"(\b|_){word}", text) for word in x)), None)
     probe = Probe(patient)

@@ -19,7 +19,7 @@ from headwise.doctor.checks.left_padding import promised
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.masking import hide, left_padding
-from headwise.doctor.probing.padded_ids import answers, pad_of, real_ids
+from headwise.doctor.probing.padded_ids import answers, pad_of, padded_from, real_ids
 from headwise.doctor.probing.probe import Probe, quiet
 from headwise.doctor.reading.documents import documents
 from headwise.errors import shortened
@@ -144,19 +144,14 @@ def _row_of_padding(patient: Patient) -> Finding | None:
 
 def _padding_before_ids(patient: Patient) -> Finding | None:
     """NaN for ids that begin with padding, which has no allowed key in causal attention."""
-    if patient.interface.way.layout in MAPS or type(patient.module) is type(patient.original):
-        return None
-    pad = pad_of(patient.original)
-    ids = real_ids(patient.original, {pad}, patient.interface.length or _LENGTH)
-    padded = ids.clone()
-    padded[0, :2] = pad
-    if not _spoils(patient, ids, padded):
+    made = None if patient.interface.way.layout in MAPS else padded_from(patient, slice(0, 2), _LENGTH)
+    if made is None or not _spoils(patient, *made[:2]):
         return None
     meant = promised(patient)
     return Finding(
         "empty-row-nan",
         "bug" if meant else "risk",
-        f"ids that begin with two of padding (id {pad}) give NaN or infinity: these have no allowed key"
+        f"ids that begin with two tokens of padding (id {made[2]}) give NaN or infinity: these have no allowed key"
         + (f', and it is meant for such input: "{meant}"' if meant else ""),
         _FIX,
     )

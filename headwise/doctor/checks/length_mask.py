@@ -25,7 +25,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     names = [name for name, role in probe.interface.roles.items() if role == "lengths"]
     if len(names) != 1 or probe.interface.takes != "self" or not probe.interface.batched:
-        raise NotApplicable("it takes no lengths of one sequence")
+        raise NotApplicable("it takes no lengths")
     if any(mask.parameter == names[0] and mask.works for mask in probe.interface.masks):
         raise NotApplicable("its lengths hide the padding")
     inputs = probe.interface.inputs(2, _LENGTH, _LENGTH)

@@ -87,7 +87,7 @@ def _at_a_residual(anatomy: Anatomy) -> tuple[tuple[int, int], int, Step] | None
         known &= marks.input_of(query) == marks.input_of(token)
         at = marks.position_of(query[known]), marks.position_of(token[known])
         differ = at[0] != at[1]
-        if 4 * int(differ.sum()) >= known.numel() and not _one_step(*at):
+        if bool(differ.any()) and 4 * int(differ.sum()) >= known.numel() and not _one_step(*at):
             first = int(differ.nonzero()[0])
             return (int(at[0][first]), int(at[1][first])), len(at[1][differ].unique()), step
     return None

@@ -22,14 +22,14 @@ FINDINGS = ("packing-leak",)
 
 _POSITIONS = re.compile(r"^position(s|_?ids?)$|^pos_ids?$")
 _PACKED = re.compile(r"\b(packed|packing|documents?|segments?)\b", re.IGNORECASE)
-_WHOLE = re.compile(r"\b(packed|packing|documents?)\b", re.IGNORECASE)
+_OF_DOCUMENTS = re.compile(r"\b(packed|packing|documents?)\b", re.IGNORECASE)
 _FIRST, _LENGTH = 3, 7  # tokens of the first document, and of both together
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
-    inputs_ = {name for _, name in probe.interface.way.slots}
-    roles = [name for name in probe.interface.roles if name not in inputs_]
+    slots = {name for _, name in probe.interface.way.slots}
+    roles = [name for name in probe.interface.roles if name not in slots]
     taken = [*roles, *_keywords(patient)]
     names = [name for name in taken if DOCUMENTS.search(simple(name)) or STARTS.match(name.lower())]
     if not names:
@@ -42,7 +42,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         for options in _ways(names, batch):
             if isinstance(probe.attempt(inputs, given=options), Exception):
                 continue
-            if not _WHOLE.search(_prose(patient)) and _looked_up(probe, inputs, options):
+            if not _OF_DOCUMENTS.search(_prose(patient)) and _looked_up(probe, inputs, options):
                 raise NotApplicable("its segments are ids of a table, such as those of two sentences")
             for also in ({}, *_open(probe, inputs)):  # code with a mask of its own may forget the documents
                 try:

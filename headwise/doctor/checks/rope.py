@@ -276,9 +276,8 @@ def _ramp(patient: Patient, site: Site, q: Rotation) -> Iterator[Finding]:
             yield Finding(
                 "rope-scaling",
                 "bug",
-                f"the fastest pair turns by {float(measured[0]):.3g} a position, {fast:.2f} of its frequency, and "
-                "a slow pair as without any scaling: the fast pairs are scaled for a longer context, and the slow are "
-                "not",
+                f"the fastest pair turns by {float(measured[0]):.3g} a position, {fast:.2f} of what is usual, and slow "
+                "pairs turn as usual: the fast pairs are scaled for a longer context, and the slow ones are not",
                 "keep the frequencies of the fast pairs and divide those of the slow ones by the factor: "
                 "interpolated * ramp + original * (1 - ramp), with a ramp from 0 at the fast to 1 at the slow pairs",
                 site.product.where,

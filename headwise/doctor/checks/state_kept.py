@@ -23,7 +23,7 @@ from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.masking import given
-from headwise.doctor.probing.padded_ids import answers, pad_of, real_ids
+from headwise.doctor.probing.padded_ids import answers, padded_from
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, quiet, sentence
 from headwise.errors import DoctorError
 
@@ -69,19 +69,15 @@ def _later_call(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | Non
 
 def _other_padding(patient: Patient) -> Finding | None:
     """The same for ids: the first have padding at their end."""
-    if type(patient.module) is type(patient.original):
+    made = padded_from(patient, slice(-2, None), _LENGTH)
+    if made is None:
         return None
-    pad = pad_of(patient.original)
-    ids = real_ids(patient.original, {pad}, patient.interface.length or _LENGTH)
-    padded = ids.clone()
-    padded[0, -2:] = pad
+    ids, padded, _ = made
     after, alone = answers(patient, padded, ids), answers(patient, ids)
     if after is None or alone is None:
         return None
     change = gap(alone[0], after[1])
-    return (
-        _kept(patient.original, "ids without padding, after some with padding,", change) if change > ROUNDING else None
-    )
+    return _kept(patient.original, "other padding", change) if change > ROUNDING else None
 
 
 def _kept(module: nn.Module, what: str, change: float | Exception) -> Finding:

@@ -62,7 +62,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if blocked:
         yield _blocked(probe, blocked, len(wanted))
     if unused and patient.interface.way.layout in ("B1NM", "BNM,B1NM") and patient.see().run.single:
-        raise NotChecked("it was called with a single row of tokens, and a softmax over rows has nothing to choose")
+        raise NotChecked("it was called with a single row of tokens, so a softmax over rows is always 1")
     read = _read(probe, inputs) if unused else set()
     for names in unused.values():
         yield _unused(patient, probe, names, wanted, reached, read)

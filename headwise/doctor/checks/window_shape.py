@@ -76,8 +76,8 @@ def _oldest(sites: Sequence[Site], length: int) -> Iterator[Finding]:
             yield Finding(
                 "oldest-kept",
                 "bug",
-                f"of {length} tokens the last attends to {_runs(seen)}: what it keeps of the past is not what came "
-                "right before",
+                f"of {length} tokens the last attends to {_runs(seen)}: it keeps old tokens, and not those right "
+                "before its chunk",
                 "keep the latest tokens: cache[:, -size:], not cache[:, :size]",
                 site.softmax.where,
                 numbers={"tokens": float(length)},

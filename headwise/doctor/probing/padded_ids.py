@@ -43,11 +43,24 @@ def pad_of(module: nn.Module) -> int:
     return next(iter([*held, *tables]), 0)
 
 
+def padded_from(patient: Patient, place: slice, length: int) -> tuple[Tensor, Tensor, int] | None:
+    """Ids [2, N] without padding, the same with padding in this place of the first row, and the id of padding; None if
+    the module takes no ids.
+    """
+    if type(patient.module) is type(patient.original):  # else it takes embeddings in the place of ids
+        return None
+    pad = pad_of(patient.original)
+    ids = real_ids(patient.original, {pad}, patient.interface.length or length)
+    padded = ids.clone()
+    padded[0, place] = pad
+    return ids, padded, pad
+
+
 def answers(patient: Patient, *calls: Tensor) -> list[Tensor] | None:
     """What a copy of the module as it was given returns for ids, one call after the other; None if it takes no ids, or
     if a call raises, such as one that needs another argument.
     """
-    if type(patient.module) is type(patient.original):  # else it takes embeddings in the place of ids
+    if type(patient.module) is type(patient.original):
         return None
     module = at_rest(patient.original).cpu()
     names = [name for _, name in patient.interface.way.slots if not name[0].isdigit() and "." not in name]

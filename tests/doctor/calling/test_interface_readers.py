@@ -272,3 +272,69 @@ def test_the_outputs_of_all_layers() -> None:
 def test_a_key_that_changes_nothing_is_no_memory() -> None:
     assert discover(KeyOrNot()).takes == "self"
     assert discover(KeyOrNot(crosses=True)).takes == "memory"
+
+
+class CutsItsPatches(nn.Module):
+    """img: an image, whose patches are cut without a convolution."""
+
+    def __init__(self, image_size: int = 8, channels: int = 3) -> None:
+        super().__init__()
+        self.embed, self.attention = nn.Linear(4 * channels, 16), Attention()
+        self.places = nn.Parameter(torch.randn((image_size // 2) ** 2, 16))
+
+    def forward(self, img: Tensor) -> Tensor:
+        b, c, h, w = img.shape
+        x = img.reshape(b, c, h // 2, 2, w // 2, 2).permute(0, 2, 4, 3, 5, 1).reshape(b, h * w // 4, -1)
+        x = self.embed(x) + self.places
+        return self.attention.attend(x, x, None).mean(1)
+
+
+def test_an_image_by_the_defaults_of_the_constructor() -> None:
+    found = discover(CutsItsPatches())
+    assert (found.way.layout, found.width, found.length) == ("BMHW", 3, 64)
+
+
+class OfAResolution(Projected):
+    """Windows of 4 x 4 in a map that is given as one row of tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window_size, self.input_resolution = 4, (8, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, w = self.input_resolution
+        windows = x.view(len(x), h // 4, 4, w // 4, 4, 24).transpose(2, 3).reshape(-1, 16, 24)
+        out = self.attend(windows, windows, windows)
+        return out.view(len(x), h // 4, w // 4, 4, 4, 24).transpose(2, 3).reshape(x.shape)
+
+
+def test_a_resolution_beside_a_window() -> None:
+    assert discover(OfAResolution()).length == 96
+
+
+class MaskedMap(Projected):
+    """z: [B, N, N, 24], mask: [B, N, N], 1 for pairs that exist"""
+
+    def forward(self, z: Tensor, mask: Tensor) -> Tensor:
+        rows = z.flatten(0, 1)
+        far = (mask.flatten(0, 1)[:, None] - 1.0) * 1e9
+        return self.attend(rows + 0 * far[:, 0, :, None], rows, rows).view(z.shape)
+
+
+def test_a_mask_of_a_map() -> None:
+    found = discover(MaskedMap())
+    assert (found.way.layout, found.takes) == ("BHWM", "self")
+
+
+class Pools(Projected):
+    """Returns one vector for the sequence, and the weights of every head."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        weights = torch.softmax(x @ self.q.weight[:4].T, 1).mT
+        return (weights @ x).flatten(1), weights
+
+
+def test_a_pooled_output_beside_its_weights() -> None:
+    found = discover(Pools())
+    inputs = found.inputs()
+    assert torch.equal(found.run(inputs).output[:, 0], Pools.forward(found.module, inputs.query)[0])

@@ -102,6 +102,21 @@ def test_values_beside_a_map() -> None:
     assert [x.shape for x in made] == [(2, 16, 4, 6), (2, 4, 6)]
 
 
+class WithAStar(nn.Module):
+    """m: [*, N, 16] as AlphaFold writes it, far: [B, p, q, r, s]"""
+
+    def forward(self, m: Tensor, far: Tensor) -> None: ...
+
+
+def test_a_star_is_a_batch_and_sizes_may_all_be_free() -> None:
+    module = WithAStar()
+    found = of(module)
+    assert found["m"].shape == ("*", "N", "16")
+    made = maker(found["far"], {"query": found["m"]}, module)(Sizes(2, 5, 5, 16, torch.float32, torch.device("cpu")))
+    assert made.shape == (2, 4, 6, 8, 10)
+    assert made.is_contiguous()
+
+
 def test_fewer_tokens_have_the_same_values() -> None:
     module = OfRows()
     found = of(module)

@@ -217,6 +217,6 @@ class HistoryOfNaN(History):
 def test_ids_that_begin_with_padding() -> None:
     finding = one("empty_row", seeded(HistoryOfNaN))
     assert (finding.name, finding.severity) == ("empty-row-nan", "bug")
-    assert "ids that begin with two of padding (id 0) give NaN" in finding.evidence
+    assert "ids that begin with two tokens of padding (id 0) give NaN" in finding.evidence
     with pytest.raises(NotChecked, match="one row for every query"):
         found("empty_row", seeded(History))

@@ -140,6 +140,10 @@ class PoolsAfterwards(Pools):
         return scores.softmax(1) if mask is None else scores.softmax(1) * mask[..., None]
 
 
+def test_scores_of_one_learned_query_can_be_examined() -> None:
+    assert headwise.diagnose(Pool()).bugs == ()
+
+
 def test_a_pool_that_masks_its_weights() -> None:
     finding = one("masked_weight", seeded(PoolsAfterwards))
     assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
