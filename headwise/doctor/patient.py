@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from headwise.doctor.calling import token_ids
+from headwise.doctor.calling import kept_sides, token_ids
 from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.example import Example
 from headwise.doctor.calling.interface import Interface, discover
@@ -82,6 +82,8 @@ class Patient:
         try:
             return discover(self.module, spec=self.spec, example=self.example)
         except DoctorError as error:
+            if kept_sides.passed(self.module) is not None:
+                return discover(self.module, spec=self.spec, example=self.example)
             module = token_ids.on_embeddings(self.module)
             if module is None:
                 raise
@@ -175,16 +177,19 @@ class Patient:
 
     def fresh(self) -> Patient:
         """A copy that may be changed (`.module.half()`, `.module.train()`); it keeps what is known about the calls."""
+        known = self.interface  # first: it may change the class of the module
         twin = Patient(self.module, spec=self.spec, example=self.example, make=self.make)
-        twin.__dict__["interface"] = self.interface.on(twin.module)
+        twin.__dict__["interface"] = known.on(twin.module)
         return twin
 
     def as_given(self) -> Patient:
         """A copy of the module as it was given, without traces of the doctor's own calls."""
         twin = Patient(self.original, spec=self.spec, example=self.example, make=self.make)
-        known = self.interface  # before the class is compared: it may make a module of token ids take embeddings
-        if type(self.module) is not type(self.original):
+        known = self.interface  # first, as in `fresh`
+        if token_ids.takes_ids(self.module):
             token_ids.on_embeddings(twin.module)
+        elif type(self.module) is not type(self.original):
+            kept_sides.passed(twin.module)
         twin.__dict__["interface"] = known.on(twin.module)
         return twin
 

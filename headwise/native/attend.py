@@ -37,8 +37,10 @@ ANSWERS = {
 # What is found beside the output, of the largest weights only one.
 BESIDE = frozenset({"highest", "log_sum", "entropy", "distance", "at_keys", "received", "top_weights", "top_keys"})
 
-for each in (instruction_set, missing):  # torch.compile does not look inside
-    torch.compiler.assume_constant_result(each)
+# torch.compile does not look inside. torch.compiler.assume_constant_result is this too, but imports the compiler first,
+# which takes seconds.
+for each in (instruction_set, missing):
+    each._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 # hw_attention: every field has 8 bytes.
 _TENSOR = "Q4q"

@@ -8,14 +8,29 @@ of one token [B], or of rows of tokens [B, R, N], become embeddings likewise.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 WIDTH = "_width_of_the_embeddings_for_ids"  # attribute of a class that takes embeddings in the place of ids
+
+_padding: contextvars.ContextVar[tuple[int, slice] | None] = contextvars.ContextVar("_padding", default=None)
+
+
+@contextlib.contextmanager
+def padded(pad: int, place: slice) -> Iterator[None]:
+    """Within it the ids that stand for the embeddings of the first example are `pad` in this place."""
+    token = _padding.set((pad, place))
+    try:
+        yield
+    finally:
+        _padding.reset(token)
 
 
 def on_embeddings(module: nn.Module) -> nn.Module | None:
@@ -86,6 +101,11 @@ def on_embeddings(module: nn.Module) -> nn.Module | None:
     return module
 
 
+def takes_ids(module: nn.Module) -> bool:
+    """Whether it takes embeddings in the place of ids."""
+    return hasattr(module, WIDTH)
+
+
 def with_embeddings(example: tuple[tuple[Any, ...], dict[str, Any]], width: int) -> tuple[Any, dict[str, Any]]:
     """An example with noise [B, N, M] in the place of its ids: the first argument that is [B, N] of integers."""
     args, kwargs = list(example[0]), dict(example[1])
@@ -125,4 +145,9 @@ def _ids(x: Tensor, number: int, below: int) -> Tensor:
     if x.ndim == 4:
         places = places + 2 * torch.arange(x.shape[1], device=x.device)[:, None]
     places = places.expand(one.shape[:-1]).reshape(x.shape[:-1])
-    return (7 * places + 3 + number) % max(below, 2)
+    ids = (7 * places + 3 + number) % max(below, 2)
+    if (padding := _padding.get()) is not None:
+        pad, place = padding
+        ids[0] = (ids[0] == pad) + ids[0]  # no other token is padding
+        ids[0, ..., place] = pad
+    return ids

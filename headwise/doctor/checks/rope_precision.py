@@ -12,21 +12,43 @@ from headwise.doctor.reading.anatomy import look
 
 FINDINGS = ("rope-half-precision",)
 
+HALF = (torch.bfloat16, torch.float16)
+
+
+def _rounded_to(angles: torch.Tensor) -> torch.dtype | None:
+    """The half precision that holds all these angles exactly; None if there is none, or if they are too few to tell."""
+    fractions = angles[angles != angles.round()].unique()
+    if len(fractions) < 8:
+        return None
+    return next((x for x in HALF if torch.equal(fractions.to(x).to(fractions.dtype), fractions)), None)
+
 
 def check(patient: Patient) -> Iterator[Finding]:
-    if not patient.see().run.functions and "cos" not in patient.source and "polar" not in patient.source:
+    exact = patient.see().run
+    if not exact.functions and "cos" not in patient.source and "polar" not in patient.source:
         raise NotApplicable("it computes no cos or sin in its forward")
+    for (name, dtype, where), angle in zip(exact.functions, exact.angles, strict=False):
+        if (half := _rounded_to(angle)) is not None and dtype not in HALF:
+            yield Finding(
+                "rope-half-precision",
+                "bug",
+                f"in a module of {_plain(angle.dtype)} all angles of {name} are numbers of {_plain(half)}: they were "
+                "computed in it, so that far positions share their angle",
+                "multiply positions and frequencies in float32; cast cos and sin afterwards",
+                where,
+            )
+            return
     try:
         run = look(patient, dtype=torch.bfloat16).run
     except Exception as error:
         raise NotChecked(f"it does not run in bfloat16: {type(error).__name__}") from error
-    lowered = any(x.dtype in (torch.bfloat16, torch.float16) for x in patient.original.parameters())
+    lowered = any(x.dtype in HALF for x in patient.original.parameters())
     for name, dtype, where in run.functions:
-        if dtype in (torch.bfloat16, torch.float16):
+        if dtype in HALF:
             yield Finding(
                 "rope-half-precision",
                 "bug" if lowered else "risk",
-                f"in a bfloat16 module {name} gets angles in {str(dtype).removeprefix('torch.')}: it has 8 bits, so "
+                f"in a bfloat16 module {name} gets angles in {_plain(dtype)}: it has 8 bits, so "
                 "above 256 neighbouring positions have the same angle",
                 "keep the frequencies in float32 and compute the angles in float32; cast cos and sin afterwards",
                 where,
@@ -34,7 +56,6 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
     if any(x.is_floating_point() for x in patient.module.buffers()):
         return  # a table of frequencies, which .to(bfloat16) lowers whatever forward does
-    exact = patient.see().run
     for (name, _, where), angle, right in zip(run.functions, run.angles, exact.angles, strict=False):
         if angle.shape != right.shape:
             return
@@ -51,3 +72,7 @@ def check(patient: Patient) -> Iterator[Finding]:
                 numbers={"off": float(off)},
             )
             return
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import re
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headwise.doctor.calling import token_ids
 from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.masking import hiding
+from headwise.doctor.probing.padded_ids import pad_of
 from headwise.doctor.probing.probe import Probe
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.site import Site
@@ -65,14 +69,14 @@ def _compared(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterat
     """The returned weights against those that the values were multiplied with, if they were traced."""
     if patient.anatomy is None or not patient.anatomy.sites:
         return
-    keys = [{}, *hiding(probe.inputs(), 1)]
     unmasked = None
-    for mask in keys:
-        traced = _traced(patient, {**options, **mask})
+    for how, mask, within in _hiding(patient, probe):
+        with within:
+            traced = _traced(patient, {**options, **mask})
         if traced is None:
             continue
         used, returned, looped = traced
-        unmasked = unmasked if mask else used
+        unmasked = unmasked if how else used
         told = _of_the_last(used, returned) if looped else ""
         if not told:
             if any(_known(used, x) for x in returned):
@@ -82,23 +86,34 @@ def _compared(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterat
             yield Finding(
                 "weights-wrong",
                 "bug",
-                ("with key 1 hidden, " if mask else "") + told,
+                how + told,
                 "return the weights that are multiplied with the values, [B, H, Q, K]",
                 patient.anatomy.sites[0].softmax.where,
             )
             return
 
 
+def _hiding(patient: Patient, probe: Probe) -> Iterator[tuple[str, dict[str, Any], AbstractContextManager[None]]]:
+    """In words, as arguments and as a context: nothing hidden, key 1 hidden by a mask, and by ids that are padding."""
+    yield "", {}, contextlib.nullcontext()
+    for mask in hiding(probe.inputs(), 1):
+        yield "with key 1 hidden, ", mask, contextlib.nullcontext()
+    if token_ids.takes_ids(patient.module):  # it may make its mask of them
+        yield "with padding at the end, ", {}, token_ids.padded(pad_of(patient.original), slice(-2, None))
+
+
 def _of_its_own(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterator[Finding]:
     """Returned weights of a second softmax of the same queries and keys, which no values are multiplied with."""
-    for mask in ({}, *hiding(probe.inputs(), 1)):
+    for how, mask, within in _hiding(patient, probe):
         try:
-            found = look(patient, **options, **mask)
+            with within:
+                found = look(patient, **options, **mask)
         except Exception:
             continue
         returned = [x.detach() for _, x in tensors_in(found.run.result.raw)]
-        used = [x for x in found.sites if x.contraction is not None]
-        beside = [x for x in found.sites if x.contraction is None]
+        sites = [x for x in found.sites if x.grid is not None]
+        used = [x for x in sites if x.contraction is not None and _same(x.weights, x.weights_at_values)]
+        beside = [x for x in sites if x not in used]
         for site, other in itertools.product(used, beside):
             weights, shown = site.softmax.weights, other.softmax.weights
             same = weights.shape == shown.shape and site.projections["q"] == other.projections["q"]
@@ -113,9 +128,8 @@ def _of_its_own(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iter
                 yield Finding(
                     "weights-wrong",
                     "bug",
-                    ("with key 1 hidden, " if mask else "") + f"the returned weights {list(shown.shape)} are computed "
-                    f"by a softmax of their own, and differ by up to {apart:.2g} from those that are multiplied with "
-                    "the values",
+                    f"{how}the returned weights {list(shown.shape)} are computed by a softmax of their own, and differ "
+                    f"by up to {apart:.2g} from those that are multiplied with the values",
                     "return the weights that are multiplied with the values, [B, H, Q, K]",
                     other.softmax.where,
                     numbers={"apart": apart},

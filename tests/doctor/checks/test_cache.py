@@ -354,3 +354,39 @@ def test_a_cache_of_the_memory() -> None:
     assert (finding.name, finding.severity) == ("cache-mismatch", "bug")
     assert "from position 3 on" in finding.evidence
     assert found("cache", seeded(Decoder)) == []
+
+
+class TwoLayers(nn.Module):
+    """Token ids; each layer has a cache of its own, and no argument and no text says that the future is hidden."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layers = nn.Embedding(30, 16), nn.ModuleList([Steps(), Steps()])
+
+    def forward(self, input_ids: Tensor, past: Any = None) -> Any:
+        x, kept = self.table(input_ids), []
+        for i, layer in enumerate(self.layers):
+            out, cache = layer(x, None if past is None else past[i])
+            x, kept = x + out, [*kept, cache]
+        return x, kept
+
+
+class TwoLayersAtZero(TwoLayers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([StandsAtZero(), StandsAtZero()])
+
+
+class TwoLayersThatSeeAll(TwoLayers):
+    def __init__(self) -> None:
+        super().__init__()
+        for layer in self.layers:
+            layer.step = functional.scaled_dot_product_attention  # type: ignore[assignment]
+
+
+def test_a_model_that_shows_by_what_it_does_that_it_is_causal() -> None:
+    finding = one("cache", seeded(TwoLayersAtZero))
+    assert (finding.name, finding.severity) == ("cache-mismatch", "bug")
+    assert found("cache", seeded(TwoLayers)) == []
+    with pytest.raises(NotChecked, match="its tokens see later ones"):
+        found("cache", seeded(TwoLayersThatSeeAll))

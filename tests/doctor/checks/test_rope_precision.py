@@ -87,3 +87,19 @@ def test_frequencies_that_are_rounded() -> None:
     assert "the frequencies were rounded to 8 bits" in finding.evidence
     lowered = one("rope_precision", seeded(RoundedFrequencies).bfloat16())
     assert lowered.severity == "bug"
+
+
+class AnglesInBfloat16(Rotary):
+    """In a module of any dtype."""
+
+    def query(self, q: Tensor, angle: Tensor) -> Tensor:
+        frequencies = (100.0 ** -(torch.arange(4) / 4)).bfloat16()
+        return half(q, (torch.arange(q.shape[2]).bfloat16()[:, None] * frequencies).to(q.dtype))
+
+    key = query
+
+
+def test_angles_that_are_in_half_precision_whatever_the_module_is_in() -> None:
+    finding = one("rope_precision", seeded(AnglesInBfloat16))
+    assert (finding.name, finding.severity) == ("rope-half-precision", "bug")
+    assert "are numbers of bfloat16" in finding.evidence

@@ -244,3 +244,32 @@ def test_weights_that_are_computed_again() -> None:
     assert "a softmax of their own" in finding.evidence
     assert finding.numbers["apart"] > 0.1
     assert found("weights_returned", seeded(ComputesThemAgain)) == []
+
+
+class OfIds(nn.Module):
+    """Padding is the id 0, and is hidden."""
+
+    late = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.attention = nn.Embedding(30, 16, padding_idx=0), Attention()
+
+    def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
+        x, hidden = self.table(input_ids), (input_ids == 0)[:, None, None]
+        q, k, v = (self.attention.split(w(x)) for w in (self.attention.q, self.attention.k, self.attention.v))
+        scores = self.attention.score(q, k)
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        shown = weights if self.late else scores.softmax(-1)
+        return self.attention.out(self.attention.merge(weights @ v)), shown
+
+
+class OfIdsBeforeTheMask(OfIds):
+    late = False
+
+
+def test_weights_of_a_model_that_makes_its_mask_of_ids() -> None:
+    finding = one("weights_returned", seeded(OfIdsBeforeTheMask))
+    assert (finding.name, finding.severity) == ("weights-wrong", "bug")
+    assert "with padding at the end" in finding.evidence
+    assert found("weights_returned", seeded(OfIds)) == []
