@@ -21,6 +21,7 @@ from headwise.doctor.calling.example import as_example
 from headwise.doctor.calling.failure import Raises
 from headwise.doctor.calling.first_call import first_call
 from headwise.doctor.calling.spec import Spec
+from headwise.doctor.calling.stated_shapes import other_memories
 from headwise.doctor.calling.way import NoOutput
 from headwise.doctor.causes import proved, settled, unnamed
 from headwise.doctor.explain import evidence, understood
@@ -146,10 +147,12 @@ def diagnose(
 
 
 def _unread(patient: Patient | None) -> bool:
-    """Whether it has attentions, and in none of them queries and keys are known: a model of patches, for example."""
+    """Whether it has attentions, and in one of them queries and keys are not known: a model of patches, or of sentences
+    of words.
+    """
     anatomy = None if patient is None else patient.__dict__.get("anatomy")
     try:
-        return anatomy is not None and bool(anatomy.sites) and all(site.grid is None for site in anatomy.sites)
+        return anatomy is not None and bool(anatomy.sites) and any(site.grid is None for site in anatomy.sites)
     except Exception:  # of a trace that cannot be read, as in the checks
         return True
 
@@ -232,12 +235,18 @@ def _made(check: Callable[[Patient], Iterable[Finding]], patient: Patient) -> tu
 
 
 def _called_otherwise(patient: Patient, named: set[str]) -> list[Finding]:
-    """Bugs that appear only in the module's other way of being called: with a memory, or without one."""
-    found = []
-    for takes in patient.interface.also:
-        spec = dataclasses.replace(patient.spec, takes=takes)  # type: ignore[arg-type]
+    """Bugs that appear only in the module's other ways of being called: with a memory, or without one, or with another
+    sequence.
+    """
+    found: list[Finding] = []
+    ways = [
+        ("with a memory" if takes != "self" else "with one input", dataclasses.replace(patient.spec, takes=takes))  # type: ignore[arg-type]
+        for takes in patient.interface.also
+    ]
+    ways += [(f"with {name}", spec) for name, spec in other_memories(patient.interface, patient.spec)]
+    for called, spec in ways:
         other = Patient(patient.original, spec=spec, example=patient.example)
-        called = "with a memory" if takes != "self" else "with one input"
+        named = named | {x.name for x in found}
         for check in (*checks.READ.values(), checks.PROBED["mask_ignored"]):
             found += [
                 dataclasses.replace(x, evidence=f"called {called}: {x.evidence}")

@@ -167,7 +167,7 @@ def _of_projections(module: nn.Module, letters: str) -> list[int]:
 def widths(module: nn.Module) -> list[int]:
     """Guesses of the width of the queries (and of all other inputs, if nothing else is stated)."""
     own = find(module, names.WIDTHS)
-    guesses = own[:3] + find(module, names.VARIABLES) + _by_default(module, names.VARIABLES)
+    guesses = find(module, names.VARIABLES) + _by_default(module, names.VARIABLES) + own[:3]
     guesses += _of_projections(module, "q query queries wq q_a to_q qkv to_qkv in c_attn toqueries")
     guesses += [layer.out_features for layer in module.modules() if isinstance(layer, nn.LazyLinear)][::-1]
     layers = [n for n in (in_features(layer) for layer in module.modules()) if n is not None]

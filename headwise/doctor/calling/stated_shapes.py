@@ -9,12 +9,17 @@ import dataclasses
 import inspect
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.forward_arguments import Maker, Sizes, noise, sides
+
+if TYPE_CHECKING:
+    from headwise.doctor.calling.interface import Interface
+    from headwise.doctor.calling.spec import Spec
 
 _BATCH, _SIZE = r"\*|(?:n_?)?[Bb](?:atch)?(?:_?s(?:i?z(?:e)?)?)?", r"[A-Za-z]\w*|\d+"
 _SHAPE = rf"[\[(]\s*((?:{_BATCH})(?:\s*,\s*(?:{_SIZE})){{0,4}})\s*,?\s*[\])]"
@@ -62,6 +67,28 @@ def stated_shapes(module: nn.Module, names: Iterable[str]) -> dict[str, Stated]:
                 shape = tuple(size.strip() for size in stated[2].split(","))
                 found[name] = Stated(name, shape, another.split(stated[3])[0])
     return found
+
+
+def other_memories(interface: Interface, spec: Spec) -> Iterator[tuple[str, Spec]]:
+    """The arguments that a call may leave out and that are stated to be sequences [B, N, M], and how to call it with
+    each of them as the memory: what is the memory else is then the same in every call.
+    """
+    way = interface.way
+    taken = {name for _, name in way.slots} | {name for name, _ in way.extras}
+    free = {n for n, role in interface.roles.items() if role in ("unknown", "other", "memory")} - taken
+    known = dict(way.slots).get("memory")
+    if way.takes not in ("self", "memory") or (known is not None and "." in known):
+        return
+    for name, shape in stated_shapes(interface.module, sorted(free)).items():
+        if len(shape.shape) == 3 and shape.width(interface.module):
+            arguments = {} if known is None else {known: interface.inputs(3).key}
+            roles = {name: "memory", **({} if known is None else {known: "other"})}
+            yield (
+                name,
+                dataclasses.replace(
+                    spec, takes="memory", roles={**spec.roles, **roles}, arguments={**spec.arguments, **arguments}
+                ),
+            )
 
 
 def maker(stated: Stated, of_inputs: Mapping[str, Stated], module: nn.Module, *, ids: bool = False) -> Maker:

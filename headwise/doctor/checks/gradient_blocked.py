@@ -1,16 +1,19 @@
 """Whether gradients reach the inputs and match the output.
 
 An input that changes the output must get a gradient. Then, in float64, the gradient along random directions of the
-inputs and of the parameters is compared with the change of the output along them: this shows a detach() in between.
+inputs and of the parameters is compared with the change of the output along them: this shows a detach() in between. The
+mean and the deviation of each series over time, which forecasting models take off, are detached on purpose.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding, Severity
@@ -108,6 +111,8 @@ def _along(patient: Patient, probe: Probe, inputs: Inputs, names: list[str]) -> 
         severity: Severity = "risk" if estimated else "bug"
         if _own_backward(out):
             severity = patient.severity("gradient-wrong: a custom backward", severity)
+        if _only_by_statistics(probe, inputs, weight, [tensors[i] for i in members], measured):
+            continue
         yield Finding(
             "gradient-wrong",
             severity,
@@ -117,6 +122,27 @@ def _along(patient: Patient, probe: Probe, inputs: Inputs, names: list[str]) -> 
             numbers={"measured": measured, "gradient": said},
         )
         return
+
+
+class _WithStatistics(TorchFunctionMode):
+    """Does not detach numbers [B, 1, M], one for all tokens: the mean or the deviation of a series."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.detach and args[0].ndim == 3 and args[0].shape[1] == 1 < args[0].shape[2]:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def _only_by_statistics(probe: Probe, inputs: Inputs, weight: Tensor, tensors: list[Tensor], measured: float) -> bool:
+    """Whether the gradient is right once statistics over time are not detached."""
+    wanted = {id(x) for x in tensors}
+    leaves = inputs.each(lambda x: x.clone().requires_grad_())
+    pairs = list(zip(inputs.tensors().values(), leaves.tensors().values(), strict=True))
+    with quiet(), torch.enable_grad(), _WithStatistics():
+        out = probe.interface.run(leaves.each(Tensor.clone), grad=True).output
+        found = gradients(out, [y for x, y in pairs if id(x) in wanted] or tensors)
+    _, said, size, _ = _derivatives(probe, inputs, weight, list(zip(tensors, found, strict=True)))
+    return abs(measured - said) <= _WRONG * size
 
 
 def _own_backward(out: Tensor) -> bool:

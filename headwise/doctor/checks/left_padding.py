@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from headwise.doctor.calling import claims
+from headwise.doctor.calling.forward_arguments import Sizes
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap
@@ -79,16 +80,26 @@ def promised(patient: Patient) -> str:
 
 
 def _padded(probe: Probe, side: str) -> Tensor | Exception:
-    """The outputs of the real tokens, with masked padding on one side."""
+    """The outputs of the real tokens, with masked padding on one side, also in what else forward requires for each
+    token: actions, or positions, which the caller counts.
+    """
     real = slice(0, _REAL) if side == "right" else slice(_PADDING, None)
 
-    def pad(x: Tensor) -> Tensor:
-        wide = torch.full((x.shape[0], _REAL + _PADDING, x.shape[2]), 0.5, dtype=x.dtype, device=x.device)
+    def pad(x: Tensor, fill: float = 0.5) -> Tensor:
+        wide = x.new_full((x.shape[0], _REAL + _PADDING, *x.shape[2:]), fill)
         wide[:, real] = x
         return wide
 
-    inputs = probe.interface.inputs(2, _REAL, _REAL).each(pad)
+    inputs = probe.interface.inputs(2, _REAL, _REAL)
+    x = inputs.query
+    at = Sizes(2, _REAL, _REAL, x.shape[2], x.dtype, x.device, probe.interface.batch_first)
+    values = {name: make(at) for name, make in probe.interface.way.extras}
+    others = {
+        name: pad(value, 0)
+        for name, value in values.items()
+        if isinstance(value, Tensor) and value.shape[:2] == (2, _REAL) and probe.interface.roles.get(name) != "mask"
+    }
     padding = torch.zeros(2, _REAL + _PADDING, dtype=torch.bool)
     padding[:, real] = True
-    out = probe.attempt(inputs, padding=padding)
+    out = probe.attempt(inputs.each(pad), padding=padding, given=others)
     return out if isinstance(out, Exception) else out[:, real]

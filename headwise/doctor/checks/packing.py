@@ -18,11 +18,12 @@ from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import given
 from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap
 
-FINDINGS = ("packing-leak",)
+FINDINGS = ("packing-leak", "empty-row-nan")
 
 _POSITIONS = re.compile(r"^position(s|_?ids?)$|^pos_ids?$")
 _PACKED = re.compile(r"\b(packed|packing|documents?|segments?)\b", re.IGNORECASE)
 _OF_DOCUMENTS = re.compile(r"\b(packed|packing|documents?)\b", re.IGNORECASE)
+_ZERO = re.compile(r"\b0\b[^.]*\bpad|\bpad[^.]*\b(is|are|=) 0\b", re.IGNORECASE)
 _FIRST, _LENGTH = 3, 7  # tokens of the first document, and of both together
 
 
@@ -55,6 +56,8 @@ def check(patient: Patient) -> Iterator[Finding]:
                     yield _finding(", ".join(options), beside, across)
                     return
             yield from _of_another_row(probe, inputs, options, batch)
+            if _ZERO.search(_prose(patient)):
+                yield from _with_padding(probe, inputs, options)
             return
     raise NotChecked(f"the values that {', '.join(names)} expect are not known")
 
@@ -104,6 +107,26 @@ def _finding(arguments: str, beside: str, across: Tensor) -> Finding:
         "allow a pair only if both ids are equal: mask = ids[:, None, :, None] == ids[:, None, None, :]",
         numbers={"pairs": reached, "of": across.numel(), "change": largest},
     )
+
+
+def _with_padding(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> Iterator[Finding]:
+    """Whether the id 0, of padding at the end of the row, leaves the outputs of the documents finite."""
+    ids = {name: x for name, x in options.items() if x.shape[-1] == _LENGTH}
+    padded = {name: torch.cat([x[..., :-2], torch.zeros_like(x[..., :2])], -1) for name, x in ids.items()}
+    whole, out = (probe.attempt(inputs, given={**options, **x}) for x in ({}, padded))
+    if not ids or not isinstance(whole, Tensor) or not isinstance(out, Tensor) or not bool(whole.isfinite().all()):
+        return
+    lost = int((~out[:, :-2].isfinite()).any(-1).sum())
+    if lost:
+        yield Finding(
+            "empty-row-nan",
+            "bug",
+            f"with padding at the end of a row ({', '.join(padded)} = 0), the outputs of {lost} of "
+            f"{out[:, :-2].shape[:2].numel()} real tokens are NaN: the rows of padding have no key, and a later layer "
+            "multiplies their NaN by the weight 0",
+            "fill with the least finite number instead of -inf, or let the tokens of padding see one another",
+            numbers={"lost": lost},
+        )
 
 
 def _of_another_row(probe: Probe, inputs: Inputs, options: dict[str, Any], batch: int) -> Iterator[Finding]:

@@ -2,7 +2,8 @@
 
 `x = self.norm(x)` overwrites what the residual is to be: the stream of residuals ends there. With all projections of a
 part set to 0 only its residual is left: that must be the part's input, as it is in the other parts of the same block.
-A block whose parts all normalise the sum (post-norm) is consistent.
+A block whose parts all normalise the sum (post-norm) is consistent. A block that is given alone and has several norms
+must add its input too, unless its output is normalised.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     groups = [_parts(block) for block in probe.module.modules()]
     groups = [parts for parts in groups if len(parts) > 1]
     if not groups:
-        raise NotApplicable("it has no block of several parts with norms")
+        yield from _alone(patient, probe)
+        return
     calls = _calls(probe, [part for parts in groups for part in parts.values()])
     for parts in groups:
         left = {name: _left(part, calls[part]) for name, part in parts.items() if part in calls}
@@ -44,6 +46,35 @@ def check(patient: Patient) -> Iterator[Finding]:
                 patient.where,
             )
             return
+
+
+def _alone(patient: Patient, probe: Probe) -> Iterator[Finding]:
+    """The same of one block: its only attention, and two norms at least."""
+    norms = sum("norm" in type(x).__name__.lower() for x in probe.module.modules())
+    if norms < 2 or patient.anatomy is None or len(patient.anatomy.sites) != 1:
+        raise NotApplicable("it has no block of several parts with norms")
+    inputs = probe.inputs()
+    probe.rowwise(inputs)
+    with quiet(), torch.no_grad():  # with the weights of its norms as they are: those of 0 are noise in a probe
+        spread = patient.fresh().interface.run(inputs).output.double().std(-1)
+    if float(spread.std()) < 1e-3 * float(spread.mean()):
+        raise NotApplicable("its output is normalised")
+    with torch.no_grad():
+        for layer in (x for x in probe.module.modules() if isinstance(x, _LAYERS)):
+            for parameter in layer.parameters():
+                parameter.zero_()
+    once, twice = probe.attempt(inputs), probe.attempt(inputs.each(lambda x: 2 * x))
+    if not isinstance(once, Tensor) or not isinstance(twice, Tensor) or once.shape != inputs.query.shape:
+        return
+    if gap(once, twice) < ROUNDING < gap(inputs.query, once) and bool(once.any()):
+        yield Finding(
+            "residual-dropped",
+            "bug",
+            "with its projections set to 0, the block gives its normalised input, though its output is not normalised: "
+            "the residual was overwritten by the norm",
+            "keep the input: residual = x, then residual + attention(norm(x))",
+            patient.where,
+        )
 
 
 def _parts(block: nn.Module) -> dict[str, nn.Module]:

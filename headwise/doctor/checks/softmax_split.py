@@ -8,6 +8,7 @@ solved for, and compared with these shares. The factor of the scores must be tha
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -22,12 +23,17 @@ from headwise.doctor.reading.site import Site
 FINDINGS = ("softmax-split", "wrong-scale")
 
 _SAME = 1e-3  # shares that differ by less are the same
+_BLOCK = re.compile(r"(block|bucket|chunk|tile)(_?(size|len\w*|k|kv|n))?$", re.IGNORECASE)
+_LARGE = 64  # keys of a block, of which two and some are still traced quickly
 _LONGER = 11  # tokens, for more blocks of several keys
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     anatomy = _read(patient)
     groups = [*_groups(anatomy.sites), *_groups(anatomy.blocks)]
+    if not groups and (block := _block(patient)) is not None:
+        anatomy = look(patient, length=2 * block + 3)
+        groups = [*_groups(anatomy.sites), *_groups(anatomy.blocks)]
     if not groups:
         raise NotApplicable("every softmax is over all keys")
     read = 0
@@ -60,6 +66,19 @@ def _read(patient: Patient) -> Anatomy:
     if not found.blocks:
         raise NotChecked(patient.anatomy_problem)
     return found
+
+
+def _block(patient: Patient) -> int | None:
+    """The number of keys in a block, by an attribute, if the tokens of an ordinary call are fewer."""
+    interface = patient.interface
+    if interface.length is not None or interface.takes == "memory":
+        return None
+    found = [
+        value
+        for name, value in vars(patient.module).items()
+        if isinstance(value, int) and _BLOCK.search(name) and interface.way.lengths[0] <= value <= _LARGE
+    ]
+    return min(found, default=None)
 
 
 def _groups(sites: Sequence[Site]) -> Iterator[list[Site]]:

@@ -7,6 +7,7 @@ fixed ratio, whatever was biased or masked, and whether the queries, the keys or
 from __future__ import annotations
 
 import inspect
+import linecache
 import math
 import re
 from collections.abc import Iterator
@@ -181,6 +182,8 @@ def _severity(patient: Patient, site: Site, factor: float, known: str | None) ->
         re.IGNORECASE,
     ):
         return "note", known or ""
+    if _is_meant(site):
+        return "note", known or ""
     if (
         _is_stated(patient, factor)
         or _is_told(patient, factor * site.q.shape[-1] ** 0.5)
@@ -297,8 +300,9 @@ def _is_stated(patient: Patient, factor: float) -> bool:
             if name in arguments and isinstance(value, (int, float)) and _close(factor, value):
                 return True
     config = getattr(patient.module, "config", None)
+    defaults = inspect.signature(type(patient.module).__init__).parameters
     for name in ("query_pre_attn_scalar", "attention_multiplier", "attn_scale", "attention_scale", "softmax_scale"):
-        value = getattr(config, name, None)
+        value = getattr(config, name, defaults[name].default if name in defaults else None)
         if (
             isinstance(value, (int, float))
             and value > 0
@@ -306,6 +310,23 @@ def _is_stated(patient: Patient, factor: float) -> bool:
         ):
             return True
     return False
+
+
+_MEANT = re.compile(
+    r"instead of|rather than|not (tied|related|the head)|on purpose|deliberate|full (width|dim)|(width|dim)\w* of all"
+    r"|all head",
+    re.IGNORECASE,
+)
+
+
+def _is_meant(site: Site) -> bool:
+    """Whether a comment above the product, or beside it, says that the scale is meant to be another one."""
+    where = site.product.where
+    if where is None:
+        return False
+    above = [linecache.getline(where.file, where.line - n) for n in range(4)]
+    said = " ".join(comment for line in above for comment in re.findall(r"#(.*)", line))
+    return "scale" in said.lower() and bool(_MEANT.search(said))
 
 
 def _is_told(patient: Patient, ratio: float) -> bool:

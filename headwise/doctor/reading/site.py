@@ -45,7 +45,7 @@ class Site:
     @functools.cached_property
     def contraction(self) -> Contraction | None:
         """The product of weights and values; None if there is none."""
-        later = (x for x in self.trace.seeds if x.order > self.softmax.order and x.kind == "product")
+        later = (x for x in self.trace.seeds if x.order > self.product.order and x.kind == "product")
         met = (read_contraction(self.product, x) for x in later)
         return next((x for x in met if x is not None), None)
 
