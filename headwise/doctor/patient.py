@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from headwise.doctor.calling import kept_sides, token_ids
-from headwise.doctor.calling.copying import at_rest
+from headwise.doctor.calling.copying import at_rest, copied
 from headwise.doctor.calling.example import Example
 from headwise.doctor.calling.interface import Interface, discover
 from headwise.doctor.calling.spec import Spec
@@ -79,22 +79,30 @@ class Patient:
 
         A module that takes token ids takes embeddings from then on.
         """
+        if token_ids.are_named(self.module) and (found := self._of_ids()) is not None:
+            return found
         try:
             return discover(self.module, spec=self.spec, example=self.example)
-        except DoctorError as error:
+        except DoctorError:
             if kept_sides.passed(self.module) is not None:
                 return discover(self.module, spec=self.spec, example=self.example)
-            module = token_ids.on_embeddings(self.module)
-            if module is None:
-                raise
-            example = self.example and token_ids.with_embeddings(self.example, token_ids.width_of(module))
-            try:
-                found = discover(module, spec=self.spec, example=example)
-            except DoctorError:
-                raise error from None
-            self.example = example
-            found.run(found.inputs())  # from now on its table is known
-            return found
+            if not token_ids.are_named(self.module) and (found := self._of_ids()) is not None:
+                return found
+            raise
+
+    def _of_ids(self) -> Interface | None:
+        """The interface with embeddings in the place of token ids; None if it cannot be called so."""
+        module = token_ids.on_embeddings(copied(self.module))
+        if module is None:
+            return None
+        example = self.example and token_ids.with_embeddings(self.example, token_ids.width_of(module))
+        try:
+            found = discover(module, spec=self.spec, example=example)
+        except DoctorError:
+            return None
+        self.module, self.example = module, example
+        found.run(found.inputs())  # from now on its table is known
+        return found
 
     @functools.cached_property
     def anatomy(self) -> Anatomy | None:

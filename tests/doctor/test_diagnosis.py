@@ -353,3 +353,32 @@ def test_healthy_is_not_said_of_what_was_not_checked() -> None:
     assert str(found).endswith("Healthy: no bug, no risk.")
     found = Diagnosis("A", (), ("f(x)",), {"rope": "it takes no positions", "cache": "it raises"})
     assert str(found).endswith("No bug and no risk was found, but 2 checks could not be made.")
+
+
+class WithImages(nn.Module):
+    """x: (b, n, dim) queries; context: (b, m, dim) text; image_context: (b, l, dim) an image, which may be left out"""
+
+    over = -1
+
+    def __init__(self, dim: int = 32) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.k_image, self.v_image = (nn.Linear(dim, dim) for _ in range(5))
+
+    def forward(self, x: Tensor, context: Tensor, image_context: Tensor | None = None) -> Tensor:
+        q = self.q(x) / x.shape[-1] ** 0.5
+        out = (q @ self.k(context).mT).softmax(-1) @ self.v(context)
+        if image_context is not None:
+            out = out + (q @ self.k_image(image_context).mT).softmax(self.over) @ self.v_image(image_context)
+        return out
+
+
+class WithImagesOverTheQueries(WithImages):
+    over = 1
+
+
+def test_a_second_memory_that_a_call_may_leave_out() -> None:
+    torch.manual_seed(0)
+    found = headwise.diagnose(WithImagesOverTheQueries()).findings
+    assert [(x.name, x.severity) for x in found if x.severity == "bug"] == [("softmax-axis", "bug")]
+    assert "called with image_context" in found[0].evidence
+    assert not [x for x in headwise.diagnose(WithImages()).findings if x.severity == "bug"]

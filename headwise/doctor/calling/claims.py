@@ -96,6 +96,8 @@ def by_keras(name: str, module: nn.Module) -> tuple[str, Form | None]:
 def polarity(sentence: str) -> Form | None:
     """The polarity that a sentence such as "1 for tokens that are not masked" states."""
     votes: list[Form] = []
+    if re.search(r"<\s*0\b", sentence) and re.search(r">\s*0\b", sentence):
+        return "additive"  # Longformer's: below 0 is hidden, 0 is visible, above 0 is another kind of token
     sentence = re.sub(r"\s*\([a-z]+\)", "", sentence)  # "where the query (row) may see the key"
     sentence = re.sub(r"\b([01])\.0+\b", r"\1", sentence)  # its point ends no clause
     sentence = re.sub(r"\b(on|at) (and|or) (?=below|above|under|over)", "", sentence)  # the diagonal

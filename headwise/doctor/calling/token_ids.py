@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import functools
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,6 +100,13 @@ def on_embeddings(module: nn.Module) -> nn.Module | None:
     names = {"forward": forward, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     module.__class__ = type(cls.__name__, (cls,), {**names, WIDTH: width_of(module)})
     return module
+
+
+def are_named(module: nn.Module) -> bool:
+    """Whether the first argument of forward is named like ids, and the module has a table for them."""
+    first = next(iter(inspect.signature(module.forward).parameters), "")
+    tables = any(isinstance(part, nn.Embedding) for part in module.modules())
+    return tables and re.fullmatch(r"(\w+_)?ids?|idx|\w+_idx", first) is not None
 
 
 def takes_ids(module: nn.Module) -> bool:

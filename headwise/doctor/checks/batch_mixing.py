@@ -6,23 +6,30 @@ in a batch, and at every place in it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from torch import Tensor
 
 from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.calling.way import MAPS
 from headwise.doctor.finding import Finding
-from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import hiding
 from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap, moved, rows
+from headwise.doctor.reading.documents import documents
 
 FINDINGS = ("batch-mixing", "mask-head-order")
+
+_BATCH_LATER = re.compile(r"[\[(]\s*\w+\s*,\s*\w+\s*,\s*(batch\w*|bsz|B)\s*,\s*\w+\s*[\])]")
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     if not probe.interface.batched:
         raise NotApplicable("it takes no batch, one example at a time")
+    if probe.interface.way.layout in MAPS and _BATCH_LATER.search("\n".join(documents(patient.module))):
+        raise NotChecked("its text says that the batch is not the first axis of a map")
     inputs = probe.inputs()
     before = probe.answers(inputs)
     others = [0, 2]

@@ -415,6 +415,8 @@ def _source(owner: Any) -> str:
 def _judged(where: Where | None, source: str, name: str, size: int, left: int, right: int) -> Iterator[Finding]:
     sees = f"sees {left} earlier and {right} later positions" if right else f"sees itself and {left} earlier positions"
     claim = _claim(source, name)
+    if right < 0 and left == size and _STRICT.search(source):
+        return
     if right and left != right:
         if {left, right} == {size // 2, size - size // 2 - 1}:
             return  # of an even size
@@ -445,6 +447,7 @@ def _judged(where: Where | None, source: str, name: str, size: int, left: int, r
     )
 
 
+_STRICT = re.compile(r"\b(exclud\w+|strict\w*|(not|never) itself)\b", re.IGNORECASE)  # of the position itself
 # How text describes a window: "size" counts the position itself, "neighbours" does not. WINDOW stands for its name.
 _COUNTS_ITSELF = (
     r"(includ\w*|counting|with) (the )?(itself|self|current|own|query)",

@@ -35,12 +35,13 @@ def check(patient: Patient) -> Iterator[Finding]:
         queries = probe.inputs().query.shape[1]
         problems = ((more, probe.attempt(probe.interface.inputs(3, None, queries + more))) for more in (2, 16))
         more, problem = next((x for x in problems if isinstance(x[1], Exception)), (2, None))
-        said = sentence(problem) if isinstance(problem, Exception) else "nothing"
+        if not isinstance(problem, Exception):
+            return
         yield _finding(
             patient.severity("sizes-fixed: more keys than queries", "bug")
             if probe.interface.takes == "memory"
             else patient.severity("sizes-fixed: queries, keys and values", "risk"),
-            f"with {more} more keys than queries it raises {said}",
+            f"with {more} more keys than queries it raises {sentence(problem)}",
             "take the length of keys and values from the keys, not from the queries",
             {},
         )

@@ -299,6 +299,12 @@ def _is_stated(patient: Patient, factor: float) -> bool:
             value = getattr(part, name, None)
             if name in arguments and isinstance(value, (int, float)) and _close(factor, value):
                 return True
+    if _close(factor, 1.0) and any(
+        vars(part).get(name) is False
+        for part in patient.module.modules()
+        for name in ("scaling", "use_scale", "scaled")
+    ):
+        return True  # a switch, which is off
     config = getattr(patient.module, "config", None)
     defaults = inspect.signature(type(patient.module).__init__).parameters
     for name in ("query_pre_attn_scalar", "attention_multiplier", "attn_scale", "attention_scale", "softmax_scale"):

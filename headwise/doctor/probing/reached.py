@@ -146,13 +146,19 @@ def _calls(probe: Probe, inputs: Inputs) -> Iterator[tuple[bool, dict[str, Any]]
 
 
 def _coded(probe: Probe, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
-    """Masks of keys with the other numbers that the code compares them with, such as 2 for global attention."""
+    """Masks of keys with the other numbers that the code compares them with, such as 2 for global attention, or any
+    above 0.
+    """
     for mask in probe.interface.masks:
         for code in set(re.findall(rf"\b{re.escape(mask.parameter)}\s*==\s*([2-9])\b", text_of(probe.module))):
             if mask.what == "keys":
                 value = torch.ones(len(inputs.query), inputs.key_length, dtype=torch.int64)
                 value[:, ::2] = int(code)
                 yield {mask.parameter: value}
+        if mask.what == "keys" and re.search(rf"\b{re.escape(mask.parameter)}\s*>\s*0\b", text_of(probe.module)):
+            value = torch.zeros(len(inputs.query), inputs.key_length)
+            value[:, ::2] = 1.0
+            yield {mask.parameter: value}
 
 
 def _floats(raw: Any) -> Iterator[Tensor]:

@@ -106,3 +106,20 @@ def test_two_sequences_of_ids() -> None:
 
 def test_an_embedding_of_something_else() -> None:
     assert Patient(seeded(RelativeBias)).interface.takes == "self"
+
+
+def test_an_argument_that_is_named_like_ids_is_never_given_numbers() -> None:
+    given: list[torch.dtype] = []
+
+    class Ids(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.attention = nn.Embedding(300, 16), nn.MultiheadAttention(16, 2, batch_first=True)
+
+        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+            given.append(input_ids.dtype)
+            x = self.table(input_ids)
+            return self.attention(x, x, x)[0]
+
+    assert Patient(Ids()).interface.width == 16
+    assert set(given) == {torch.int64}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from headwise.doctor.patient import NotChecked
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 
 
@@ -76,3 +78,20 @@ def test_positions_of_the_batch() -> None:
     assert (finding.name, finding.severity) == ("batch-mixing", "bug")
     assert "three outputs" in finding.evidence
     assert found("batch_mixing", seeded(PositionsOfTheTokens)) == []
+
+
+class TiedRows(nn.Module):
+    """x: (rows, cols, batch, dim). One map for all rows."""
+
+    def __init__(self, dim: int = 16) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = torch.einsum("rind,rjnd->nij", self.q(x), self.k(x)) / (x.shape[0] * x.shape[-1]) ** 0.5
+        return torch.einsum("nij,rjnd->rind", scores.softmax(-1), self.v(x))
+
+
+def test_maps_whose_batch_is_said_to_be_another_axis() -> None:
+    with pytest.raises(NotChecked, match="not the first axis"):
+        found("batch_mixing", seeded(TiedRows))

@@ -514,3 +514,19 @@ class OnlyEarlierOrNothing(OnlyEarlier):
 
 def test_a_key_of_nothing_is_a_key_of_the_first_query() -> None:
     assert found("built_in_mask", seeded(OnlyEarlierOrNothing)) == []
+
+
+class StrictWindow(Filled):
+    """The token itself is excluded."""
+
+    def __init__(self, width: int = 32, heads: int = 4, window: int = 3) -> None:
+        super().__init__(width, heads)
+        self.window = window
+
+    def allowed(self, q: int, k: int) -> Tensor:
+        gap = torch.arange(q)[:, None] - torch.arange(k)
+        return (gap >= 1) & (gap <= self.window) | (gap == 0) & (torch.arange(q) == 0)[:, None]
+
+
+def test_a_window_without_the_position_itself() -> None:
+    assert "window-off-by-one" not in {x.name for x in found("built_in_mask", seeded(StrictWindow))}

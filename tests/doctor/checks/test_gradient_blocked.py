@@ -99,3 +99,23 @@ def test_gradients_that_are_not_finite() -> None:
 def test_healthy_ones() -> None:
     for kind in (Attention, Cross, Stable):
         assert found("gradient_blocked", seeded(kind)) == []
+
+
+class Series(Attention):
+    """The mean and the deviation of each series are taken off, and put back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.mean(1, keepdim=True).detach()
+        deviation = (x - mean).std(1, keepdim=True).detach() + 1e-5
+        x = (x - mean) / deviation
+        return self.attend(x, x, None) * deviation + mean
+
+
+class DetachesTheSeries(Series):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + x.square().detach() * x
+
+
+def test_statistics_over_time_are_detached_on_purpose() -> None:
+    assert found("gradient_blocked", seeded(Series)) == []
+    assert one("gradient_blocked", seeded(DetachesTheSeries)).name == "gradient-wrong"

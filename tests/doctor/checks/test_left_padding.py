@@ -71,3 +71,21 @@ def test_it_is_a_bug_where_the_module_is_meant_for_it() -> None:
         assert one("left_padding", seeded(kind)).severity == "bug"
     assert "padded on the left" in one("left_padding", seeded(SpeaksOfIt)).evidence
     assert one("left_padding", seeded(DoesNotSupportIt)).severity == "risk"
+
+
+class WithActions(CountsPadding):
+    """Sequences are padded on the left. Each step has an action and a number, which the caller passes."""
+
+    def forward(self, x: Tensor, actions: Tensor, timesteps: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        x = x + actions + (0.1 * timesteps)[..., None].sin()
+        return self.attend(x, x, self.both(None, padding_mask))
+
+
+class CountsThemItself(WithActions):
+    def forward(self, x: Tensor, actions: Tensor, timesteps: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        return super().forward(x, actions, torch.arange(x.shape[1]).expand(x.shape[:2]), padding_mask)
+
+
+def test_what_the_caller_passes_for_each_token_moves_with_it() -> None:
+    assert found("left_padding", seeded(WithActions)) == []
+    assert one("left_padding", seeded(CountsThemItself)).severity == "bug"

@@ -299,3 +299,30 @@ def test_heads_that_get_the_documents_of_another_row() -> None:
 def test_segments_of_a_table_are_no_documents() -> None:
     with pytest.raises(NotApplicable, match="ids of a table"):
         found("packing", seeded(TwoSentences))
+
+
+class TwoLayers(nn.Module):
+    """document_ids: [B, N], 1, 2, ...; 0 is padding at the end of a row, which no token sees."""
+
+    lowest = -torch.inf
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Attention(), Attention()])
+
+    def forward(self, x: Tensor, document_ids: Tensor) -> Tensor:
+        allowed = (document_ids[:, :, None] == document_ids[:, None]) & (document_ids != 0)[:, None]
+        for layer in self.layers:
+            layer.fill = lambda scores, allowed: scores.masked_fill(~allowed, self.lowest)  # type: ignore[assignment]
+            x = x + layer.attend(x, x, allowed[:, None])
+        return x
+
+
+class TwoFiniteLayers(TwoLayers):
+    lowest = -1e9
+
+
+def test_padding_whose_rows_have_no_key() -> None:
+    finding = one("packing", seeded(TwoLayers))
+    assert (finding.name, finding.severity, finding.numbers["lost"]) == ("empty-row-nan", "bug", 10)
+    assert found("packing", seeded(TwoFiniteLayers)) == []

@@ -69,3 +69,40 @@ def test_blocks_that_are_consistent(attention: type[Part], mlp: type[Part]) -> N
 def test_what_has_no_parts() -> None:
     with pytest.raises(NotApplicable):
         found(NAME, seeded(Attention))
+
+
+class Alone(nn.Module):
+    """A pre-norm block in one class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.mlp = Attention(), nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+        self.norm1, self.norm2 = nn.LayerNorm(16), nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class AloneOverwrites(Alone):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm1(x)
+        x = x + self.attention(x)
+        return x + self.mlp(self.norm2(x))
+
+
+class AloneAfter(Alone):
+    """Post-norm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm1(x + self.attention(x))
+        return self.norm2(x + self.mlp(x))
+
+
+def test_a_block_in_one_class() -> None:
+    finding = one(NAME, seeded(AloneOverwrites))
+    assert (finding.name, finding.severity) == ("residual-dropped", "bug")
+    assert "the block gives its normalised input" in finding.evidence
+    assert found(NAME, seeded(Alone)) == []
+    with pytest.raises(NotApplicable, match="its output is normalised"):
+        found(NAME, seeded(AloneAfter))

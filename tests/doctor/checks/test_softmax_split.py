@@ -165,3 +165,40 @@ def test_healthy_ones() -> None:
     for kind in (Attention, Causal, TwoKinds):
         with pytest.raises(NotChecked, match="over all keys"):
             found("softmax_split", seeded(kind))
+
+
+class Running(Plain):
+    """Blocks of keys with a running maximum. Few tokens are a single block."""
+
+    block_size = 8
+
+    def __init__(self, width: int = 32, heads: int = 4) -> None:
+        super().__init__(width, heads)
+        self.k_block = self.block_size
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
+        highest = q.new_full((*q.shape[:-1], 1), -1e30)
+        out, total = torch.zeros_like(q), torch.zeros_like(highest)
+        for keys, values in zip(k.split(self.block_size, 2), v.split(self.block_size, 2), strict=True):
+            scores = self.score(q, keys)
+            now = torch.maximum(highest, scores.amax(-1, keepdim=True))
+            weights, fade = (scores - now).exp(), (highest - now).exp()
+            out = out * fade + weights @ values  # before the sum is taken
+            total = self.faded(total, fade) + weights.sum(-1, keepdim=True)
+            highest = now
+        return self.out(self.merge(out / total))
+
+    def faded(self, total: Tensor, fade: Tensor) -> Tensor:
+        return total * fade
+
+
+class KeepsTheOldSum(Running):
+    def faded(self, total: Tensor, fade: Tensor) -> Tensor:
+        return total
+
+
+def test_blocks_that_are_larger_than_an_ordinary_call() -> None:
+    finding = one("softmax_split", seeded(KeepsTheOldSum, 32, 4))
+    assert (finding.name, finding.severity, finding.numbers["parts"]) == ("softmax-split", "bug", 3)
+    assert found("softmax_split", seeded(Running, 32, 4)) == []

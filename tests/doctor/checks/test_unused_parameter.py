@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor import diagnose
 from headwise.doctor.patient import NotChecked
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 
@@ -312,3 +313,29 @@ class Titles(nn.Module):
 def test_a_single_row_of_tokens_shows_nothing_of_a_softmax_over_rows() -> None:
     with pytest.raises(NotChecked, match="single row"):
         found("unused_parameter", seeded(Titles))
+
+
+class Longformer(Attention):
+    """
+    attention_mask: [B, N]
+        <0: padding
+         0: local attention
+        >0: global attention, with projections of its own
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.global_q = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        if attention_mask is None:
+            attention_mask = torch.zeros(x.shape[:2])
+        hidden, is_global = attention_mask < 0, attention_mask > 0
+        q = torch.where(is_global[..., None], self.global_q(x), self.q(x)) if is_global.any() else self.q(x)
+        scores = self.fill(self.score(self.split(q), self.split(self.k(x))), ~hidden[:, None, None])
+        return self.out(self.merge(scores.softmax(-1) @ self.split(self.v(x))))
+
+
+def test_a_mask_of_three_kinds_of_tokens() -> None:
+    assert found("unused_parameter", seeded(Longformer)) == []
+    assert not [x for x in diagnose(seeded(Longformer)).findings if x.severity == "bug"]

@@ -432,3 +432,34 @@ class Bilinear(nn.Module):
 
 def test_a_bilinear_form_need_not_be_scaled() -> None:
     assert one("wrong_scale", seeded(Bilinear)).severity == "risk"
+
+
+class AsInThePaper(Plain):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        # the paper scales by the full width, for all head counts
+        return q @ k.transpose(-2, -1) / self.width**0.5
+
+
+class ByAScalar(Plain):
+    def __init__(self, width: int = 32, heads: int = 4, query_pre_attn_scalar: int = 3) -> None:
+        super().__init__(width, heads)
+        self.factor = query_pre_attn_scalar**-0.5
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.transpose(-2, -1) * self.factor
+
+
+class SwitchedOff(Plain):
+    scaled = False
+
+    def __init__(self, width: int = 32, heads: int = 4, scaling: bool = False) -> None:
+        super().__init__(width, heads)
+        self.scaling = scaling
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.transpose(-2, -1) / (q.shape[-1] ** 0.5 if self.scaling else 1.0)
+
+
+@pytest.mark.parametrize("kind", [AsInThePaper, ByAScalar, SwitchedOff])
+def test_a_factor_that_a_comment_an_argument_or_a_switch_means(kind: type[nn.Module]) -> None:
+    assert not [x for x in found("wrong_scale", seeded(kind, 32, 4)) if x.severity != "note"]
