@@ -80,6 +80,8 @@ def of_mask(
     form = polarity(annotation) if annotation else None
     if form is not None:
         return annotation, form
+    if name == "attention_mask" and "input_ids" in others:  # what a tokenizer returns
+        return "attention_mask beside input_ids", "allowed"
     return _by_name(name)
 
 

@@ -134,8 +134,9 @@ def channels(module: nn.Module) -> list[int]:
 
 
 def relative_sides(module: nn.Module) -> list[int]:
-    """Sides of maps of which tables of relative positions have the 2 * side - 1 rows."""
+    """Sides of maps of which tables of relative positions have the 2 * side - 1 rows, or their square."""
     tables = [x.shape[0] for name, x in module.named_parameters() if "rel" in name and not is_lazy(x) and x.ndim == 2]
+    tables += [math.isqrt(rows) for rows in tables if math.isqrt(rows) ** 2 == rows]
     return list(dict.fromkeys((rows + 1) // 2 for rows in tables if rows % 2 == 1 and rows > 2))
 
 

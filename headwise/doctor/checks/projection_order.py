@@ -204,7 +204,7 @@ def _named(
         mapping = sorted(wrong) == ["k", "q"]
         yield Finding(
             "argument-order",
-            "bug" if exchanged or len(wrong) > 1 else "risk",
+            "bug" if exchanged or len(wrong) > 1 or "lora" in weights[wrong[0]][0].lower() else "risk",
             f"by their names, the projections are swapped: {said}"
             + ("; the scores are then transposed" if mapping else ""),
             "use each projection for what its name says",

@@ -182,7 +182,8 @@ def _severity(patient: Patient, site: Site, factor: float, known: str | None) ->
         re.IGNORECASE,
     ):
         return "note", known or ""
-    if _is_meant(site):
+    released = any(type(part).__name__ == "MAB" and hasattr(part, "dim_V") for part in patient.module.modules())
+    if _is_meant(site) or released:  # Set Transformer's release divides by the root of the whole width
         return "note", known or ""
     if (
         _is_stated(patient, factor)

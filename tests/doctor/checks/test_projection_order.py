@@ -302,3 +302,20 @@ class AbsorbedLatent(nn.Module):
 
 def test_a_latent_before_the_rotated_keys_has_no_wrong_order() -> None:
     assert not [finding for finding in found("projection_order", seeded(AbsorbedLatent)) if finding.name == "qkv-order"]
+
+
+class LowRankInAnothersPlace(Attention):
+    """LoRA: what is learned for the values is added to the keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lora_A_v, self.lora_B_v = nn.Linear(16, 2, bias=False), nn.Linear(2, 16, bias=False)
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        k = self.k(memory) + self.lora_B_v(self.lora_A_v(memory))
+        scores = self.fill(self.score(self.split(self.q(x)), self.split(k)), allowed)
+        return self.out(self.merge(scores.softmax(-1) @ self.split(self.v(memory))))
+
+
+def test_a_low_rank_update_of_another_projection() -> None:
+    assert "bug" in {x.severity for x in found("projection_order", seeded(LowRankInAnothersPlace))}
