@@ -167,8 +167,19 @@ class TestWhatIsRead:
         assert long.target == whole[:4]
         assert vocabulary.end not in long.target
         assert short.target[-1] == vocabulary.end or len(short.target) == 4
-        (said,) = [each for each in task.remarks(data) if "tokens" in each]
-        assert "read in part: more than 4 tokens, the rest was cut (row" in said
+        of_source, of_target = task.remarks(data)
+        assert "read in part: more than 4 tokens, the rest was cut (row" in of_source
+        assert "read in part: a target of more than 3 tokens, the rest was cut (row" in of_target
+        scored = task.evaluate(data).left_out  # by the whole reference
+        assert scored == (of_source,)
+
+    def test_a_target_that_fits_with_its_end_is_learned_whole(self) -> None:
+        data = Translate.read({"source": ["ant", "bee"], "target": ["ant bee cat", "ant"]}, make_options())
+        task = Translate.learn(data, make_options())
+        longest = len(task.encode(data)[0].target) - 1  # [EOS] is learned, [BOS] is not
+        for most, said in ((longest, []), (longest - 1, ["(row 0)"])):
+            task.options = make_options(max_target_length=most)
+            assert [each[-7:] for each in task.remarks(data)] == said
 
     def test_vocabularies_of_their_own(self) -> None:
         task = trained(shared_vocabulary=False)
@@ -309,6 +320,12 @@ class TestReply:
         whole = task.source_vocabulary.encode(["A: Hi.\nB: Hello."])[0]
         assert task.encode(data)[1].source == [whole[0], *whole[-4:]]
         assert "the beginning was cut" in task.remarks(data)[0]
+
+    def test_a_long_turn_is_reported_with_its_dialogue(self) -> None:
+        options = make_options(Reply, dialogue="turns", max_target_length=8)
+        data = Reply.read({"turns": ["A: Hi.\nB: Hi.\nA: Hi.", f"A: Hi.\nB: Hi.\nA: {'x y z ' * 9}"]}, options)
+        said = Reply.learn(data, options).remarks(data)
+        assert said == ("1 row read in part: a target of more than 8 tokens, the rest was cut (row 1)",)
 
     def test_perplexity_is_that_of_the_replies(self) -> None:
         task = Reply.fit({"message": ["ant bee"] * 6, "reply": ["bee", "bee", "cat"] * 2}, **TINY)
