@@ -289,6 +289,19 @@ def editing(editor: Editor) -> Iterator[None]:
         _editors.reset(token)
 
 
+@contextlib.contextmanager
+def no_attention() -> Iterator[None]:
+    """Inside this context nothing that torch computes is taken for attention: a loss is a softmax and a product too."""
+    token = _running.set(True)
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
 def running() -> bool:
-    """Whether a kernel of `attention` is at work: what torch computes now is part of a call that listeners hear of."""
+    """Whether a kernel of `attention` is at work: what torch computes now is part of a call that listeners hear of.
+
+    Also inside `no_attention`.
+    """
     return _running.get()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
+from headwise.functional import no_attention
 from headwise.kernels.once import once_differentiable
 from headwise.native.attend import watching
 
@@ -47,7 +48,8 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, *, labe
     if not in_pieces or watching(hidden, weight):
         return summed_cross_entropy(linear(hidden, weight), labels, label_smoothing=label_smoothing)
     asked = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    total: Tensor = _LinearCrossEntropy.apply(hidden, weight, labels, label_smoothing, dtype, asked)
+    with no_attention():
+        total: Tensor = _LinearCrossEntropy.apply(hidden, weight, labels, label_smoothing, dtype, asked)
     return total
 
 

@@ -20,9 +20,10 @@ from headwise.server.limits import Limits
 from headwise.server.observing import Observed
 from headwise.server.packing import Packing
 from headwise.server.protocols import PROTOCOLS
+from headwise.server.protocols.routes import Route
 from headwise.server.routes import pages, tasks
 from headwise.server.routes.openapi import describe
-from headwise.server.routes.refusal import refusal
+from headwise.server.routes.refusal import Refusals, refusal
 from headwise.server.settings import Settings
 from headwise.server.watching import Watching
 
@@ -46,10 +47,14 @@ def create(
     engine = Observed(engine, settings.timeout, stopping)
     app = FastAPI(title="headwise", version=headwise.__version__, openapi_url=None, redirect_slashes=False)
     protocols: dict[str, str] = {}  # title -> path
+    replies: dict[str, Callable[[BaseException], Response]] = {}
     for protocol in PROTOCOLS.values():
         if (router := protocol.router(engine)) is not None:
             app.include_router(router, tags=[protocol.title])
             protocols[protocol.title] = router.prefix
+            if issubclass(router.route_class, Route):
+                replies[router.prefix] = router.route_class.reply
+    refuse = Refusals(replies)
 
     def get(path: str, **described: Any) -> Callable[[Endpoint], Endpoint]:
         """Add a route for GET and HEAD, which stands in the OpenAPI description if it has a summary."""
@@ -98,8 +103,8 @@ def create(
     # The last middleware added is the outermost.
     app.add_middleware(tasks.TaskRoutes, engine=engine, others=app.routes)
     app.add_middleware(Packing)
-    app.add_middleware(Limits, most=settings.max_body, patience=settings.timeout)
-    app.add_middleware(Auth, token=settings.token, local=is_local(settings.host))
+    app.add_middleware(Limits, most=settings.max_body, patience=settings.timeout, refuse=refuse)
+    app.add_middleware(Auth, token=settings.token, local=is_local(settings.host), refuse=refuse)
     app.add_middleware(Watching, metrics=metrics, stopping=stopping)
     return app
 

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headwise.errors import ArgumentError, FileError, RequestRefused
 from headwise.server.protocols import PROTOCOLS
-from headwise.server.routes.refusal import refusal
+from headwise.server.routes.refusal import Refusals
 
 # Open to everyone: health probes, and the page, which holds no data and asks its reader for the token.
 OPEN = frozenset({"/livez", "/readyz", "/docs"})
@@ -31,21 +31,22 @@ class Auth:
     Args:
         token: None = no token is required.
         local: whether the server listens on the loopback address only; then the host must be a name of this machine.
+        refuse: the responses to refused requests; None = those of plain routes.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str | None, local: bool) -> None:
-        self._app, self._token, self._local = app, token, local
+    def __init__(self, app: ASGIApp, *, token: str | None, local: bool, refuse: Refusals | None = None) -> None:
+        self._app, self._token, self._local, self._refuse = app, token, local, refuse or Refusals()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
             why = self._foreign(headers)
             if why is not None:
-                await refusal(RequestRefused("unauthorized", why), FORBIDDEN)(scope, receive, send)
+                await self._refuse(scope, RequestRefused("unauthorized", why), FORBIDDEN)(scope, receive, send)
                 return
             if not is_open(scope["path"]) and not is_token(self._token, headers.get("authorization")):
                 error = RequestRefused("unauthorized", "expected the server's token: Authorization: Bearer TOKEN")
-                await refusal(error)(scope, receive, send)
+                await self._refuse(scope, error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

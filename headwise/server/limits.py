@@ -11,7 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headwise.errors import RequestRefused
-from headwise.server.routes.refusal import refusal
+from headwise.server.routes.refusal import Refusals
 
 GONE = 499  # in the log: the client disconnected before its answer
 TOO_SLOW = 408
@@ -26,10 +26,11 @@ class Limits:
     Args:
         most: the largest body, in bytes.
         patience: seconds in which the body must arrive.
+        refuse: the responses to refused requests; None = those of plain routes.
     """
 
-    def __init__(self, app: ASGIApp, *, most: int, patience: float) -> None:
-        self._app, self._most, self._patience = app, most, patience
+    def __init__(self, app: ASGIApp, *, most: int, patience: float, refuse: Refusals | None = None) -> None:
+        self._app, self._most, self._patience, self._refuse = app, most, patience, refuse or Refusals()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -40,12 +41,12 @@ class Limits:
                 body = await self._body(Headers(scope=scope), receive)
             body = self._unpacked(scope, body)
         except RequestRefused as error:
-            await refusal(error)(scope, receive, send)
+            await self._refuse(scope, error)(scope, receive, send)
         except TimeoutError:
             late = RequestRefused("timeout", f"the body did not arrive within {self._patience:g} s")
-            await refusal(late, TOO_SLOW)(scope, receive, send)
+            await self._refuse(scope, late, TOO_SLOW)(scope, receive, send)
         except _UnknownCoding as error:
-            await refusal(RequestRefused("bad_input", str(error)), UNKNOWN_CODING)(scope, receive, send)
+            await self._refuse(scope, RequestRefused("bad_input", str(error)), UNKNOWN_CODING)(scope, receive, send)
         except _Gone:
             scope["gone"] = True
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,12 @@ class Reply(TextToText[ReplyOptions]):
             return Pairs(["\n".join(turns) for turns in dialogues], [])
         places = [(turns, i) for turns in dialogues for i in range(1, len(turns))]
         return Pairs(["\n".join(turns[:i]) for turns, i in places], [[turns[i]] for turns, i in places])
+
+    @classmethod
+    def rows_of(cls, data: Data, options: ReplyOptions) -> Sequence[int]:
+        if options.dialogue is None:
+            return super().rows_of(data, options)
+        return [row for row, text in enumerate(data.columns["dialogue"]) for _ in _turns(text)[1:]]
 
     def columns(self) -> Columns:
         found = super().columns()

@@ -24,7 +24,7 @@ from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.records import Seen
 from headwise.tasks.columns import Column, Columns, Row, text_of
 from headwise.tasks.options.text_to_text import TextToTextOptions
-from headwise.tasks.rows.tables import Data, check_filled
+from headwise.tasks.rows.tables import Data, check_filled, cut_notes
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
@@ -90,6 +90,11 @@ class TextToText(Task[TextOptions]):
     @abstractmethod
     def pairs(cls, data: Data, options: TextOptions, *, targets: bool = True) -> Pairs:
         """The texts in the rows that `read` gave."""
+
+    @classmethod
+    def rows_of(cls, data: Data, options: TextOptions) -> Sequence[int]:
+        """The place of the row that each pair is from. By default a row is a pair."""
+        return range(len(data))
 
     @abstractmethod
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
@@ -239,11 +244,20 @@ class TextToText(Task[TextOptions]):
         examples = self._encoded(pairs)
         written = [self.target_vocabulary.decode(each.ids) for each in self.write(examples)]
         values, baselines = self.score(pairs, written, examples)
-        return Scores(values, len(written), baselines, left_out=(*data.left_out, *self.remarks(data)))
+        in_part = cut_notes(self.cut(data), data.numbers, data.unit)  # references are read whole
+        return Scores(values, len(written), baselines, left_out=(*data.left_out, *in_part))
 
     def cut(self, inputs: Any) -> dict[int, str]:
         sources = self.source_vocabulary.encode(self._inputs(inputs).sources)
         return cut(map(len, sources), self.options.max_source_length, part=self._unread)
+
+    def remarks(self, data: Data) -> tuple[str, ...]:
+        """Those of sources, and on rows of whose target only the first `max_target_length` tokens are learned."""
+        targets = self.target_vocabulary.encode([each[0] for each in self.pairs(data, self.options).references])
+        long = cut((len(ids) - 1 for ids in targets), self.options.max_target_length, what="a target of ")  # no [BOS]
+        rows = self.rows_of(data, self.options)
+        found = {rows[pair]: said for pair, said in long.items()}
+        return (*super().remarks(data), *cut_notes(found, data.numbers, data.unit))
 
     @property
     def _unread(self) -> str:

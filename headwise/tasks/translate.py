@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,18 @@ from headwise.tasks.rows.tables import Data, read_table
 from headwise.tasks.scoring.text_scores import bleu, chrf
 from headwise.tasks.text_to_text import Example, Pairs, TextToText, Values
 
+SIDES = ("source", "target")
+_NAMES = {"source": ("source", "src"), "target": ("target", "tgt", "trg")}
+_CODE = re.compile(r"[a-z]{2}")  # of a language
+_WORD = re.compile(r"[\w-]+")
+
 
 class Translate(TextToText[TranslateOptions]):
     """An encoder-decoder from scratch, with a shared vocabulary for both languages or one for each.
 
     Pairs are rows with one column per language. They may also be two aligned text files, named together:
     "train.en,train.de", gzipped or not. A TSV with two columns needs no header, and no names if the first column is the
-    source.
+    source; a first line of "source", "src", "target", "tgt" or two language codes ("en", "de") is a header.
 
     >>> task = Translate.fit("pairs.tsv", source="en", target="de")
     >>> task.predict(["Two dogs play."])
@@ -37,7 +44,11 @@ class Translate(TextToText[TranslateOptions]):
             return read_aligned(source)
         names = columns_of(source, options)
         columns = {side: name for side, name in names.items() if targets or side == "source"}
-        return read_table(source, columns, texts=tuple(columns))
+        data = read_table(source, columns, texts=tuple(columns))
+        if not targets or isinstance(source, Data) or options.source is not None or options.target is not None:
+            return data
+        note = _note(names, data)
+        return data if note is None else replace(data, left_out=(note, *data.left_out))
 
     @classmethod
     def pairs(cls, data: Data, options: TranslateOptions, *, targets: bool = True) -> Pairs:
@@ -58,18 +69,59 @@ class Translate(TextToText[TranslateOptions]):
 
 def columns_of(source: Any, options: TranslateOptions) -> dict[str, str]:
     """The task's columns "source" and "target" -> their names in the data."""
-    names = {"source": options.source, "target": options.target}
-    if None in names.values():
-        found = {"source": "1", "target": "2"} if _is_nameless(source) else {"source": "source", "target": "target"}
-        names = {side: name or found[side] for side, name in names.items()}
-    return {side: str(name) for side, name in names.items()}
+    asked = {"source": options.source, "target": options.target}
+    given = [str(name) for name in asked.values() if name is not None]
+    if len(given) == 2:
+        return {side: str(name) for side, name in asked.items()}
+    two = _two_columns(source)
+    found = dict(zip(SIDES, SIDES, strict=True))
+    if two is not None and not given:
+        found = _named(two) or (found if _may_not_be_a_pair(source, two) else {"source": "1", "target": "2"})
+    elif two is not None:  # the other of the two, so that an error is of the column that was asked for
+        two = two if given[0] in two or not given[0].isdecimal() else ("1", "2")
+        first, second = two
+        found = {"source": second if first == given[0] else first, "target": first if second == given[0] else second}
+    return {side: found[side] if name is None else str(name) for side, name in asked.items()}
 
 
-def _is_nameless(source: Any) -> bool:
-    """Whether this is a TSV of two columns that are not called source and target."""
+def _two_columns(source: Any) -> tuple[str, ...] | None:
+    """What the columns of a TSV with two are called if it has a header, or those of a table."""
     if isinstance(source, Table):
-        return list(source.columns) == ["1", "2"] and not source.headed
-    if not isinstance(source, str) or not source.lower().removesuffix(".gz").endswith(".tsv"):
-        return False
-    names = layout_of(Path(source), ()).names
-    return len(names) == 2 and not {"source", "target"} & set(names)
+        names = tuple(source.columns)
+    elif isinstance(source, str) and source.lower().removesuffix(".gz").endswith(".tsv"):
+        names = layout_of(Path(source), ()).names
+    else:
+        return None
+    return names if len(names) == 2 else None
+
+
+def _named(two: tuple[str, ...]) -> dict[str, str] | None:
+    """The columns by a first line that is a header: src and tgt, or the codes of two languages, the source's first."""
+    sides = {side: name for name in two for side, names in _NAMES.items() if name.lower() in names}
+    if sides.keys() == set(SIDES):
+        return sides
+    is_of_codes = two[0] != two[1] and all(_CODE.fullmatch(name) for name in two)
+    return dict(zip(SIDES, two, strict=True)) if is_of_codes else None
+
+
+def _may_not_be_a_pair(source: Any, two: tuple[str, ...]) -> bool:
+    """Whether a first line that is no header of two known names is not the first pair either."""
+    return bool(set(SIDES) & set(two)) or (isinstance(source, Table) and two != ("1", "2"))
+
+
+def _note(names: dict[str, str], data: Data) -> str | None:
+    """What the first line of a file was taken for, where nobody said it and it may be wrong."""
+    found = tuple(names.values())
+    if found == ("1", "2"):
+        first = [data.columns[side][0] for side in SIDES]
+        if data.numbers[0] == 1 and all(_WORD.fullmatch(cell) for cell in first):
+            return (
+                f"the first line is read as a pair, {first[0]!r} and {first[1]!r}. If it is a header, give these names "
+                "as source and target"
+            )
+    elif found != SIDES:
+        return (
+            f"the first line is read as a header: {names['source']!r} is the source, {names['target']!r} the target. "
+            "If it is a pair, give source=1 and target=2"
+        )
+    return None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
+from torch.utils.flop_counter import FlopCounterMode
 
+from headwise.capture import monitor
 from headwise.errors import ArgumentError, KernelRefused
 from headwise.models.cross_entropy import ROWS, linear_cross_entropy, summed_cross_entropy
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -68,6 +72,25 @@ def test_labels_ask_an_encoder_decoder_for_the_loss_of_its_logits(copies: bool) 
         model(source, target, labels=labels)
 
 
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_monitor_takes_no_loss_for_attention(copies: bool, smoothing: float) -> None:
+    torch.manual_seed(0)
+    config = EncoderDecoderConfig(20, dim=8, num_heads=2, encoder_layers=1, decoder_layers=1, ffn_dim=8, copies=copies)
+    model = EncoderDecoder(config)
+    source, target = torch.randint(20, (2, 5)), torch.randint(20, (2, 4))
+    with warnings.catch_warnings(), monitor(model, every=1) as watching:
+        warnings.simplefilter("error")
+        model(source, target, at=torch.arange(8), labels=torch.arange(8), label_smoothing=smoothing).backward()
+        metrics = watching.step()
+    coverage = watching.coverage()
+    assert not coverage.refused
+    assert not coverage.missed
+    seen = [site.name for site in coverage if site.status == "seen"]
+    assert len(seen) == 3 + copies, seen  # the encoder, the decoder, from the one to the other, and the copies
+    assert "attention/encoder.layers.0.attention/entropy/head_1" in metrics
+
+
 def test_labels_ask_a_language_model_for_the_loss_of_its_logits() -> None:
     torch.manual_seed(0)
     model = CausalLanguageModel(CausalConfig(20, dim=8, num_heads=2, num_layers=1)).eval()
@@ -92,6 +115,6 @@ def test_watched_and_half_precision_losses_are_those_of_the_logits(dtype: torch.
     hidden, weight, labels = drawn(7, dtype)
     expected = summed_cross_entropy(linear(hidden, weight), labels)
     assert expected.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    with torch.utils.flop_counter.FlopCounterMode(display=False) as counted:
+    with FlopCounterMode(display=False) as counted:
         torch.testing.assert_close(linear_cross_entropy(hidden, weight, labels), expected)
     assert counted.get_total_flops() == 2 * 7 * 8 * 30

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,28 @@ def test_only_who_knows_the_token_may_ask() -> None:
     assert status("/classify", settings, Authorization=f"bearer {TOKEN}") == 200
     for wrong in (f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN, "Bearer"):
         assert status("/classify", settings, Authorization=wrong) == 401
+
+
+def test_a_refusal_has_the_form_of_the_protocol_that_was_asked() -> None:
+    async def ask(path: str, **headers: str) -> tuple[int, Any]:
+        async with client(Settings(token=TOKEN, max_body=100), **headers) as asking:
+            answer = await asking.post(path, content=b" " * 101)
+            return answer.status_code, answer.json()
+
+    known = f"Bearer {TOKEN}"
+    said = "expected the server's token: Authorization: Bearer TOKEN"
+    of_openai = {"type": "invalid_request_error", "param": None, "code": None}
+    assert asyncio.run(ask("/embed")) == (401, {"error": said, "error_type": "Validation"})
+    assert asyncio.run(ask("/v1/embeddings")) == (401, {"error": {"message": said, **of_openai}})
+    assert asyncio.run(ask("/v1/models/words:predict")) == (401, {"error": said})
+    assert asyncio.run(ask("/classify")) == (401, {"error": said, "kind": "unauthorized"})
+    assert asyncio.run(ask("/embedded")) == (401, {"error": said, "kind": "unauthorized"})
+    status, foreign = asyncio.run(ask("/embed", Origin="https://elsewhere.example"))
+    assert (status, foreign["error_type"]) == (403, "Validation")
+    status, large = asyncio.run(ask("/embed", Authorization=known))
+    assert (status, large["error_type"]) == (413, "Validation")
+    status, large = asyncio.run(ask("/v1/embeddings", Authorization=known))
+    assert (status, large["error"]["type"]) == (400, "invalid_request_error")
 
 
 def test_probes_and_the_empty_page_need_none() -> None:

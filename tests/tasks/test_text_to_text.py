@@ -17,10 +17,11 @@ from headwise.errors import ArgumentError, CheckpointError, DtypeError, FileErro
 from headwise.models import Bert
 from headwise.records import Seen
 from headwise.tasks.reply import Reply
+from headwise.tasks.rows.sources import open_table
 from headwise.tasks.scoring.text_scores import bleu, bleu_tokenizer, chrf, distinct, first_words, rouge, words
 from headwise.tasks.summarize import Summarize
 from headwise.tasks.text_to_text import Example
-from headwise.tasks.translate import Translate
+from headwise.tasks.translate import Translate, columns_of
 from tests.tasks import problems
 
 SMALL: dict[str, Any] = {
@@ -166,8 +167,19 @@ class TestWhatIsRead:
         assert long.target == whole[:4]
         assert vocabulary.end not in long.target
         assert short.target[-1] == vocabulary.end or len(short.target) == 4
-        (said,) = [each for each in task.remarks(data) if "tokens" in each]
-        assert "read in part: more than 4 tokens, the rest was cut (row" in said
+        of_source, of_target = task.remarks(data)
+        assert "read in part: more than 4 tokens, the rest was cut (row" in of_source
+        assert "read in part: a target of more than 3 tokens, the rest was cut (row" in of_target
+        scored = task.evaluate(data).left_out  # by the whole reference
+        assert scored == (of_source,)
+
+    def test_a_target_that_fits_with_its_end_is_learned_whole(self) -> None:
+        data = Translate.read({"source": ["ant", "bee"], "target": ["ant bee cat", "ant"]}, make_options())
+        task = Translate.learn(data, make_options())
+        longest = len(task.encode(data)[0].target) - 1  # [EOS] is learned, [BOS] is not
+        for most, said in ((longest, []), (longest - 1, ["(row 0)"])):
+            task.options = make_options(max_target_length=most)
+            assert [each[-7:] for each in task.remarks(data)] == said
 
     def test_vocabularies_of_their_own(self) -> None:
         task = trained(shared_vocabulary=False)
@@ -192,6 +204,45 @@ class TestFiles:
         path.write_text("de\ten\n" + "".join(f"{y}\t{x}\n" for x, y in self.PAIRS), encoding="utf-8")
         named = Translate.read(str(path), make_options(source="en", target="de"))
         assert named.columns["source"] == [x for x, _ in self.PAIRS]
+
+    @pytest.mark.parametrize(
+        ("header", "turned"), [("src\ttgt", False), ("tgt\tsrc", True), ("Source\tTarget", False), ("en\tde", False)]
+    )
+    def test_the_header_of_a_tsv_without_asked_names_is_no_pair(
+        self, tmp_path: Path, header: str, turned: bool
+    ) -> None:
+        path, pairs = tmp_path / "pairs.tsv", [pair[::-1] if turned else pair for pair in self.PAIRS]
+        path.write_text(f"{header}\n" + "".join(f"{x}\t{y}\n" for x, y in pairs), encoding="utf-8")
+        data = Translate.read(str(path), make_options())
+        assert data.columns == {"source": [x for x, _ in self.PAIRS], "target": [y for _, y in self.PAIRS]}
+        (note,) = data.left_out
+        source, target = header.split("\t")[::-1] if turned else header.split("\t")
+        assert f"read as a header: {source!r} is the source, {target!r} the target" in note
+        table = open_table(str(path), tuple(columns_of(str(path), make_options()).values()))
+        assert Translate.read(table, make_options()).columns == data.columns
+        asked = Translate.read(str(path), make_options(source="1", target="2"))
+        assert (asked.columns["source"][0], asked.left_out) == (header.split("\t")[0], ())
+
+    def test_a_first_pair_of_two_words_is_named(self, tmp_path: Path) -> None:
+        path = tmp_path / "pairs.tsv"
+        path.write_text("Quelle\tZiel\nTwo dogs.\tZwei Hunde.\n", encoding="utf-8")
+        data = Translate.read(str(path), make_options())
+        assert data.columns["source"] == ["Quelle", "Two dogs."]
+        assert "read as a pair, 'Quelle' and 'Ziel'. If it is a header" in data.left_out[0]
+        path.write_text("Hi\tHi\nhi\thi\n", encoding="utf-8")  # no two languages
+        assert len(Translate.read(str(path), make_options())) == 2
+
+    def test_one_name_of_a_tsv_of_two_columns_leaves_the_other(self, tmp_path: Path) -> None:
+        path = tmp_path / "pairs.tsv"
+        path.write_text("de\ten\nZwei Hunde.\tTwo dogs.\n", encoding="utf-8")
+        for options in ({"source": "en"}, {"target": "de"}):
+            data = Translate.read(str(path), make_options(**options))
+            assert (data.columns["source"], data.columns["target"]) == (["Two dogs."], ["Zwei Hunde."])
+        data = Translate.read(str(path), make_options(source="2"))
+        assert (data.columns["source"], data.columns["target"]) == (["en", "Two dogs."], ["de", "Zwei Hunde."])
+        for options in ({"source": "src"}, {"target": "src"}):
+            with pytest.raises(ArgumentError, match=r"no column 'src'\. The columns are: 'de', 'en'"):
+                Translate.read(str(path), make_options(**options))
 
     @pytest.mark.parametrize("ending", ["", ".gz"])
     def test_two_files_line_by_line(self, tmp_path: Path, ending: str) -> None:
@@ -269,6 +320,12 @@ class TestReply:
         whole = task.source_vocabulary.encode(["A: Hi.\nB: Hello."])[0]
         assert task.encode(data)[1].source == [whole[0], *whole[-4:]]
         assert "the beginning was cut" in task.remarks(data)[0]
+
+    def test_a_long_turn_is_reported_with_its_dialogue(self) -> None:
+        options = make_options(Reply, dialogue="turns", max_target_length=8)
+        data = Reply.read({"turns": ["A: Hi.\nB: Hi.\nA: Hi.", f"A: Hi.\nB: Hi.\nA: {'x y z ' * 9}"]}, options)
+        said = Reply.learn(data, options).remarks(data)
+        assert said == ("1 row read in part: a target of more than 8 tokens, the rest was cut (row 1)",)
 
     def test_perplexity_is_that_of_the_replies(self) -> None:
         task = Reply.fit({"message": ["ant bee"] * 6, "reply": ["bee", "bee", "cat"] * 2}, **TINY)

@@ -224,7 +224,10 @@ class Pool:
             raise RequestRefused("too_large", f"expected at most {most} rows in a request. Received: {rows} rows")
         if model.waiting + rows > most:
             model.numbers.ended("busy", rows)
-            said = f"the queue of {name!r} is full: {model.waiting} of at most {most} rows are waiting. Try again later"
+            said = (
+                f"the queue of {name!r} is full: {model.waiting} of at most {most} rows are waiting, and this request "
+                f"has {rows}. Try again later"
+            )
             workers = len(self._crew.workers) or 1
             seconds = min(60.0, max(1.0, model.waiting * model.row_seconds / workers))
             raise RequestRefused("busy", said, retry_after=seconds)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
 from headwise.server.protocols import errors
 
@@ -20,3 +22,23 @@ def refusal(error: BaseException, status: int | None = None) -> JSONResponse:
     return JSONResponse(
         told(error), errors.http_status(error) if status is None else status, headers=errors.headers(error)
     )
+
+
+class Refusals:
+    """Responses to requests that are refused before they come to a route, in the form that its protocol gives errors.
+
+    Args:
+        replies: the path with which all of a protocol begin -> its response to an error.
+    """
+
+    def __init__(self, replies: Mapping[str, Callable[[BaseException], Response]] | None = None) -> None:
+        self._replies = sorted((replies or {}).items(), key=lambda each: -len(each[0]))  # /v1/embeddings before /v1
+
+    def __call__(self, scope: Scope, error: BaseException, status: int | None = None) -> Response:
+        """The response; `status` overrides the status of the error."""
+        for path, reply in self._replies:
+            if scope["path"] == path or scope["path"].startswith(f"{path}/"):
+                response = reply(error)
+                response.status_code = response.status_code if status is None else status
+                return response
+        return refusal(error, status)

@@ -129,8 +129,10 @@ def _single(cell: Any, column: Column) -> Any:
     if column.datatype.startswith("INT") and isinstance(cell, float) and cell.is_integer():
         cell = int(cell)  # in JSON, 1.0 equals 1
     if not isinstance(cell, wanted) or (isinstance(cell, bool) and bool not in wanted):
-        expected = "base64" if column.binary else _WORDS.get(column.datatype, f"a number ({column.datatype})")
-        raise bad_input(f"{column.name!r}: expected {expected}. Received: {_shown(cell)}")
+        number = "a whole number" if column.datatype.startswith("INT") else "a number"
+        expected = "base64" if column.binary else _WORDS.get(column.datatype, f"{number} ({column.datatype})")
+        received = brief(cell, 40) if isinstance(cell, float) else _shown(cell)
+        raise bad_input(f"{column.name!r}: expected {expected}. Received: {received}")
     if column.datatype == "BYTES":
         return _bytes(cell, column) if column.binary else _text(cell, column)
     if column.datatype.startswith("INT"):

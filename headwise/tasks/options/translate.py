@@ -17,8 +17,8 @@ class TranslateOptions(TextToTextOptions):
 
     epochs: int = option(8, "Number of epochs.", least=1)
     source: str | None = column(
-        None, "The column with source texts. Default: source, or the first of two columns of a TSV."
+        None, "The column with source texts. Default: source or src, or the first of two columns of a TSV."
     )
     target: str | None = column(
-        None, "The column with translations. Default: target, or the second of two columns of a TSV."
+        None, "The column with translations. Default: target or tgt, or the second of two columns of a TSV."
     )
