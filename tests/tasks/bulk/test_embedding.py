@@ -208,8 +208,24 @@ def test_rows_without_a_text_are_told_before_anything_is_computed(tmp_path: Path
 
 def test_nulls_of_parquet_are_told_too(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"text": ["a", None]}), tmp_path / "in.parquet")
-    with pytest.raises(ArgumentError, match=r"Received: 1 without one \(row 1\)"):
+    with pytest.raises(ArgumentError, match=r"Received: 1 without one \(row 2\)"):
         embed_file(Stub().encoder, tmp_path / "in.parquet", tmp_path / "out.npy")
+
+
+def test_bytes_of_parquet_are_texts_where_they_are_utf_8(tmp_path: Path, encoder: SentenceEncoder) -> None:
+    texts = ["a good film", "une soirée"]
+    cells = pyarrow.array([text.encode() for text in texts], pyarrow.binary())
+    parquet.write_table(pyarrow.table({"text": cells}), tmp_path / "in.parquet")
+    embed_file(encoder, tmp_path / "in.parquet", tmp_path / "out.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), encoder.embed(texts).vectors.numpy(), atol=1e-5)
+    embed_file(encoder, tmp_path / "in.parquet", tmp_path / "out.parquet")
+    assert parquet.read_table(tmp_path / "out.parquet")["text"].chunk(0) == cells  # as the file has them
+    parquet.write_table(pyarrow.table({"text": [b"a", b"b", b"soir\xe9e"]}), tmp_path / "in.parquet")
+    stub = Stub()
+    says = r"column 'text', row 3: expected a text in UTF-8\. Received: b'soir\\xe9e', with byte 0xe9 at offset 4\. Write"
+    with pytest.raises(ArgumentError, match=says):
+        embed_file(stub.encoder, tmp_path / "in.parquet", tmp_path / "none.npy", chunk=2)
+    assert stub.sizes == []
 
 
 @pytest.mark.parametrize(
