@@ -182,11 +182,14 @@ def _array(name: str, cells: Sequence[Any]) -> Any:
 
     if isinstance(cells, pyarrow.Array | pyarrow.ChunkedArray):
         return cells
+    kinds = sorted({type(cell).__name__ for cell in cells if cell is not None})
+    said = f"column {name!r}: Parquet has one type a column. Received: {', '.join(kinds)}; {_INSTEAD}"
+    if "bool" in kinds and len(kinds) > 1:  # among fractions Arrow takes true for 1.0
+        raise ArgumentError(said)
     try:
         return pyarrow.array(cells)
     except (pyarrow.ArrowException, OverflowError) as error:
-        kinds = ", ".join(sorted({type(cell).__name__ for cell in cells if cell is not None}))
-        raise ArgumentError(f"column {name!r}: Parquet has one type a column. Received: {kinds}; {_INSTEAD}") from error
+        raise ArgumentError(said) from error
 
 
 def _join_parquet(path: Path, parts: Sequence[Path]) -> None:

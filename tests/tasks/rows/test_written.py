@@ -61,6 +61,8 @@ def test_kinds_that_are_no_column_of_parquet_get_a_sentence(tmp_path: Path) -> N
         ArgumentError, match=r"column 'x': Parquet has one type a column. Received: int, str; write JSON"
     ):
         write_table(tmp_path / "a.parquet", {"x": [1, "a"]})
+    with pytest.raises(ArgumentError, match=r"Received: bool, float, int; write JSON"):  # Arrow takes true for 1.0
+        write_table(tmp_path / "a.parquet", {"x": [1, 2.5, None, True]})
     with pytest.raises(ArgumentError, match=r"Parquet has one type a column\. .*int64 vs string; write JSON lines"):
         in_parts(tmp_path / "a.parquet", {"x": [1, "a"]})
     assert not (tmp_path / "a.parquet").exists()
