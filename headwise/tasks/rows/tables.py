@@ -30,7 +30,7 @@ class Data:
         numbers: the number that a person would find each row under (line 1 of a CSV is its header).
         left_out: the rows that were not taken, and why, and what was changed in others, a sentence each.
         fingerprint: of what was read, the same for the same content.
-        unit: what `numbers` count: "line" of a text file, or "row" of anything else: from 1 in a file, from 0 in memory.
+        unit: what `numbers` count: "line" of a text file, or "row" of anything else, from 1 in files and 0 in memory.
         reasons: why rows were left out -> their numbers.
     """
 
@@ -178,9 +178,7 @@ def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] 
     if not table.numbers:  # an empty list has no columns either
         raise ArgumentError(f"{table.name}: there are no rows in it")
     taken = {name: table.columns[find_column(table, column)] for name, column in columns.items()}
-    taken = {
-        name: as_texts(table, columns[name], cells) if name in texts else cells for name, cells in taken.items()
-    }
+    taken = {name: as_texts(table, columns[name], cells) if name in texts else cells for name, cells in taken.items()}
     data = Data(table.name, taken, table.numbers, table.notes, fingerprint=table.fingerprint, unit=table.unit)
     empty: dict[int, str] = {}
     for name in texts:
