@@ -199,6 +199,11 @@ def alone(out: Path, *, restart: bool = False) -> Iterator[None]:
     try:
         folder.mkdir(exist_ok=True)
         lock = (folder / _LOCK).open("a")
+    except FileExistsError as error:
+        raise FileError(
+            f"{folder}: expected a folder, for the parts of {out.name}. Received: a file. Move or delete it, or choose "
+            "another name for the output"
+        ) from error
     except OSError as error:
         raise FileError(f"{folder}: cannot be written: {(error.strerror or str(error)).lower()}") from error
     with lock:

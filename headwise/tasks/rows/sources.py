@@ -103,7 +103,8 @@ def _read_file(path: Path, wanted: Sequence[str]) -> Table:
     if path.is_file() and suffix not in _SUFFIXES:
         raise ArgumentError(
             f"{path}: expected a name that ends in {', '.join(_SUFFIXES)} (or one of these and .gz). "
-            f"Received: {suffix or 'none of them'}"
+            f"Received: {suffix or 'none of them'}. If each of its lines is a text, rename it: "
+            f"{path.name.removesuffix('.gz')}.txt{'.gz' if is_packed(path) else ''}"
         )
     with readable(path):
         data = path.read_bytes()
