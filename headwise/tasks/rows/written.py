@@ -21,7 +21,7 @@ Columns = Mapping[str, Sequence[Any]]
 STREAMED = (".csv", ".tsv", ".jsonl", ".parquet")  #: what can be written in parts
 VECTORS = (".npy", ".parquet")  #: what vectors are written in
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
-_INSTEAD = 'write JSON lines instead: a name that ends in ".jsonl"'
+_INSTEAD = 'write JSON lines instead: a name that ends in ".jsonl" (vectors alone: ".npy")'
 
 
 def write_table(path: Path, columns: Columns) -> None:
