@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headwise.cli.bulk import bulk_options, check_ray, note, resumable
-from headwise.cli.files import check_writable
+from headwise.cli.files import STDIN, check_writable
 from headwise.cli.output import working
 from headwise.cli.shared import shared
 from headwise.errors import ArgumentError
@@ -59,8 +59,9 @@ def embed(
     """A vector for each text of a file.
 
     Vectors are as sentence-transformers makes them of the model: its files say which tokens are averaged, and whether
-    vectors have length 1. A .parquet has the columns of --file and the column "vector"; a .npy has the vectors alone,
-    in the same order.
+    vectors have length 1. It is a BERT (MiniLM, BGE, E5), RoBERTa (XLM-R, CamemBERT), DistilBERT, ELECTRA, MPNet or
+    ModernBERT. A .parquet has the columns of --file and the column "vector"; a .npy has the vectors alone, in the same
+    order.
 
     --file is .csv, .tsv, .jsonl (also .gz), .parquet or .txt, of which each line is a text. It is read in chunks, so
     it may be larger than memory. Finished chunks are kept beside --out, and the same command resumes after Ctrl-C or a
@@ -73,9 +74,15 @@ def embed(
     from headwise.models.checkpoint import default_model, resolve
     from headwise.tasks.bulk.embedding import embed_file
 
-    folder = resolve(model) if model else default_model()
+    folder = default_model() if model is None else resolve(model)
     with working(f"loading {folder}"):
         encoder = Bert.from_pretrained(folder).sentences
+    if prompt_name is not None and prompt_name not in encoder.prompts:
+        known = ", ".join(map(repr, encoder.prompts)) or "none"
+        raise ArgumentError(
+            f"--prompt-name: expected a prompt of the checkpoint ({known}). Received: {prompt_name!r}. Pass its text "
+            'instead, such as --prompt "query: "'
+        )
     if not encoder.settings.stated:
         click.echo(said(f"note: {folder} has no modules.json: the vectors are means over all tokens"), err=True)
     with resumable(out) as tell:
@@ -114,6 +121,11 @@ def _check(file: Path, out: Path, prompt: str | None, prompt_name: str | None) -
     from headwise.tasks.rows.sources import readable
     from headwise.tasks.rows.written import check_vectors
 
+    if str(file) == STDIN and not file.exists():
+        raise ArgumentError(
+            "--file -: expected a file, because it is read twice. Received: standard input. Save it first, in a file "
+            "that ends in .txt if each line is a text"
+        )
     with readable(file):
         file.open("rb").close()
     check_suffix(file)

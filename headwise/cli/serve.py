@@ -15,6 +15,7 @@ from headwise.errors import ArgumentError, FileError
 from headwise.server.protocols import grpc_protocols
 
 _OFF = "off"
+_MINILM = "minilm"
 
 
 class _Port(click.ParamType):
@@ -117,8 +118,8 @@ def serve(
 ) -> None:
     """Serve trained tasks and exports over HTTP and gRPC, until Ctrl-C.
 
-    RUN_OR_EXPORT is a folder that headwise train or headwise export wrote. The model gets the name of the folder,
-    unless NAME= is given.
+    RUN_OR_EXPORT is a folder that headwise train or headwise export wrote, or that of a BERT, which gives vectors of
+    texts ("minilm" is the one in the extra demo). The model gets the name of the folder, unless NAME= is given.
 
     The server offers a plain route for each task (POST /classify {"text": "…"}), the Open Inference Protocol (KServe
     v2, Triton clients) and the protocol of TensorFlow Serving. The page /docs lists all routes.
@@ -147,6 +148,7 @@ def named(models: Sequence[str]) -> dict[str, Path]:
 
     Raises:
         FileError: a folder does not exist.
+        CheckpointError: "minilm" is not installed.
         ArgumentError: a name is invalid, or two models have the same name.
     """
     found: dict[str, Path] = {}
@@ -155,8 +157,12 @@ def named(models: Sequence[str]) -> dict[str, Path]:
         folder = Path(path if is_named and not Path(given).exists() else given)
         if folder == Path(given):
             name = Path(os.path.abspath(folder)).name  # of a link the link's own name: its target may change
+        if str(folder) == _MINILM and not folder.exists():
+            from headwise.models.checkpoint import default_model
+
+            folder = default_model()
         if not folder.exists():
-            raise FileError(f"{folder}: the folder does not exist. Expected a run folder or an export")
+            raise FileError(f"{folder}: the folder does not exist. Expected a run folder, an export, or a BERT")
         if not name or not all(letter.isalnum() or letter in "._-" for letter in name):
             raise ArgumentError(
                 f"a model's name must consist of letters, digits and . _ -. Received: {given!r}. Put NAME= before the "

@@ -255,7 +255,7 @@ def _read_by_bert(
     from headwise.text import Tokenizer
     from headwise.viewer import inputs_of
 
-    folder = resolve(model) if model else default_model()
+    folder = default_model() if model is None else resolve(model)
     bert, tokenizer = Bert.from_pretrained(folder), Tokenizer.from_pretrained(folder)
     shown = choose_layers(ranges, bert.config.num_layers)
     seen, tables = [], []

@@ -67,6 +67,8 @@ def located(path_or_id: str) -> str:
 
 def _local(path_or_id: str | Path) -> Path | None:
     """The folder of a checkpoint; None if the name may be one of the hub."""
+    if isinstance(path_or_id, str) and not path_or_id.strip():  # Path("") is the current folder
+        raise CheckpointError(f"expected the folder of a checkpoint, or a hub id. Received: {path_or_id!r}")
     folder = Path(path_or_id).expanduser()
     if folder.is_dir():
         return folder

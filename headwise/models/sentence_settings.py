@@ -121,6 +121,10 @@ _KINDS = ("Transformer", "Pooling", *LATER)
 
 def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:
     config = read_json(path)
+    if "pooling_mode" not in config:
+        others = [flag for flag in config if flag.startswith("pooling_mode_") and flag not in _FLAGS and config[flag]]
+        if others:
+            raise _unknown(path, f"flags of {', '.join(_FLAGS)}. Received: {brief(others[0])}")
     given = config.get("pooling_mode", [name for flag, name in _FLAGS.items() if config.get(flag)] or "mean")
     names = (given,) if isinstance(given, str) else tuple(given)
     if unknown := [name for name in names if name not in POOLING]:

@@ -13,7 +13,7 @@ from headwise.profiles.windows import LONGEST
 from headwise.tasks.rows.chunks import SUFFIXES, Reader, look_through
 from headwise.tasks.rows.sources import decode, is_packed, readable, suffix_of
 from headwise.tasks.rows.streamed import stream_column
-from headwise.tasks.rows.tables import as_text, find_column
+from headwise.tasks.rows.tables import as_texts, find_column
 
 ROWS = 2_000  # of a table that are in memory at once
 
@@ -69,7 +69,7 @@ def _rows(path: Path, column: str) -> Iterator[str]:
     with Reader(found) as reader:
         for number in range(len(found.chunks)):
             table = reader.read(number)
-            yield from map(as_text, table.columns[find_column(table, column)])
+            yield from as_texts(table, column, table.columns[find_column(table, column)])
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -77,7 +77,13 @@ def test_what_is_stopped_says_how_to_go_on_and_goes_on(
         ("--file in.csv --out none/out.npy", "the folder none does not exist"),
         ("--file in.csv --out out.npy --workers 2", "--workers: only Ray uses it. Add --engine ray"),
         ("--file in.csv --out out.npy --prompt a --prompt-name b", "expected --prompt or --prompt-name"),
-        ("--file in.csv --out out.npy --prompt-name b", "expected a prompt of the checkpoint (none)"),
+        (
+            "--file in.csv --out out.npy --prompt-name b",
+            "--prompt-name: expected a prompt of the checkpoint (none). Received: 'b'. Pass its text instead, such as "
+            '--prompt "query: "',
+        ),
+        ("--file - --out out.npy", "--file -: expected a file, because it is read twice. Received: standard input"),
+        ("--file in.csv --out out.npy --model ''", "expected the folder of a checkpoint, or a hub id. Received: ''"),
         ("--file in.csv --out out.npy --column b", "in.csv: there is no column 'b'. The columns are: 'text'"),
         ("--file in.csv --out out.npy --model nowhere/", "no folder nowhere"),
     ],
@@ -86,6 +92,13 @@ def test_bad_input_is_one_line(run: Run, tmp_path: Path, arguments: str, says: s
     (tmp_path / "in.csv").write_text("text\na film\n", encoding="utf-8")
     refused(run("embed", *shlex.split(arguments)), says)
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def test_a_file_in_the_place_of_the_parts_says_what_to_do(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("a film\n", encoding="utf-8")
+    (tmp_path / ".out.npy.parts").touch()
+    said = "expected a folder, for the parts of out.npy. Received: a file. Move or delete it, or choose another name"
+    refused(run("embed", "--file", "in.txt", "--out", "out.npy"), said)
 
 
 def test_it_speaks_chinese(run: Run, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shlex
 from pathlib import Path
@@ -78,6 +79,15 @@ def test_bad_input_is_one_line(run: Run, tmp_path: Path, reviews_run: Path, argu
     (tmp_path / "in.csv").write_text("text\na film\n", encoding="utf-8")
     refused(run("predict", reviews_run, *shlex.split(arguments)), says)
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def test_lines_under_another_name_say_how_they_are_read(run: Run, tmp_path: Path, reviews_run: Path) -> None:
+    lines = gzip.compress(b"a good film\na bad film\n")
+    (tmp_path / "val.en.gz").write_bytes(lines)
+    said = "Received: .en. If each of its lines is a text, rename it: val.en.txt.gz"
+    refused(run("predict", reviews_run, "--file", "val.en.gz"), said)
+    (tmp_path / "val.en.gz").rename(tmp_path / "val.en.txt.gz")
+    assert run("predict", reviews_run, "--file", "val.en.txt.gz").code == 0
 
 
 def test_what_is_no_run_is_one_line(run: Run, tmp_path: Path) -> None:

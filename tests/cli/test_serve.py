@@ -9,6 +9,7 @@ import pytest
 
 from headwise.cli import serve as command
 from headwise.errors import ArgumentError
+from headwise.models.checkpoint import default_model
 
 from .conftest import Run, refused
 
@@ -23,6 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_models_have_the_names_of_their_folders_or_those_given(folder: Path) -> None:
     assert command.named([str(folder), f"other={folder}"]) == {"films": folder, "other": folder}
+    assert command.named(["minilm", "own=minilm"]) == {"minilm": default_model(), "own": default_model()}
     (folder.parent / "latest").symlink_to(folder)
     assert list(command.named([str(folder.parent / "latest"), f"{folder}/../films"])) == ["latest", "films"]
     odd = folder / "a=b"

@@ -20,6 +20,7 @@ from headwise.models.sentence_settings import read_settings
 TOLERANCE = 1e-5
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "in", "rain", "query", "passage", ":"]
 TEXTS = ["a cat sat", "", "The Dog ran in the rain", "a", "dog on the mat : a dog", " ".join(WORDS * 4), "rain"]
+PLACES = {"Transformer": "", "Pooling": "1_Pooling"}
 
 Save = Callable[..., tuple[Path, Any]]
 
@@ -265,6 +266,21 @@ def test_settings_that_are_not_known_are_refused(
     edit(folder / file, **changes)
     with pytest.raises(CheckpointError, match=says):
         read_settings(folder)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_flags_of_pooling_that_are_not_known_are_refused(tmp_path: Path, known: bool) -> None:
+    modules = [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in PLACES.items()]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "1_Pooling").mkdir()
+    flags = {"pooling_mode_mean_tokens": known, "pooling_mode_max_tokens": False}
+    (tmp_path / "1_Pooling/config.json").write_text(json.dumps({**flags, "pooling_mode_own": True}))
+    with pytest.raises(
+        CheckpointError, match=r"expected flags of pooling_mode_cls_token, .*Received: 'pooling_mode_own'"
+    ):
+        read_settings(tmp_path)
+    (tmp_path / "1_Pooling/config.json").write_text(json.dumps({**flags, "pooling_mode_own": False}))
+    assert read_settings(tmp_path).pooling == ("mean",)  # also where none is set, as in sentence-transformers
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from headwise.tasks.bulk.parts import Answers, digest
 from headwise.tasks.bulk.running import CHUNK, Engine, Tell, Written, compute
 from headwise.tasks.rows.chunks import Found, Reader, check_suffix, look_through
 from headwise.tasks.rows.sources import Table
-from headwise.tasks.rows.tables import LISTED, as_text, find_column, numbers_of
+from headwise.tasks.rows.tables import LISTED, as_texts, find_column, numbers_of
 from headwise.tasks.rows.written import check_vectors
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Embedding:
 
 
 def _embed(job: Embedding, encoder: SentenceEncoder, tell: Inside, table: Table) -> Answered:
-    texts = list(map(as_text, table.columns[find_column(table, job.column)]))
+    texts = as_texts(table, job.column, table.columns[find_column(table, job.column)])
     found = encoder.embed(texts, job.prompt, batch_tokens=job.batch_tokens, dtype=job.dtype, tell=tell)
     vectors_NM = found.vectors.numpy()
     reason = f"more than {encoder.max_tokens} tokens, the rest was cut"
@@ -113,8 +113,8 @@ def embed_file(
 
     Raises:
         FileError: a file cannot be read or written; the message names the line.
-        ArgumentError: no such column, a row without a text (None, NaN or a list; said before the first chunk is
-            read), another suffix, parts that belong to other work, or Ray is missing.
+        ArgumentError: no such column, a row without a text (None, NaN, a list, or bytes that are not UTF-8; said
+            before the first chunk is read), another suffix, parts that belong to other work, or Ray is missing.
         KeyboardInterrupt: Ctrl-C; finished parts are kept.
     """
     check_suffix(path)
@@ -170,8 +170,8 @@ def _check_texts(found: Found, column: str) -> None:
         for number in range(len(found.chunks)):
             table = reader.read(number)
             cells = table.columns[find_column(table, column)]
-            rows = zip(table.numbers, cells, strict=True)
-            wrong = [row for row, cell in rows if not isinstance(cell, str) and not as_text(cell)]
+            rows = zip(table.numbers, cells, as_texts(table, column, cells), strict=True)
+            wrong = [row for row, cell, text in rows if not isinstance(cell, str) and not text]
             count, listed, unit = count + len(wrong), (listed + wrong)[:LISTED], table.unit
     if count:
         shown = ", ".join(map(str, listed)) + (f" and {count - LISTED} more" if count > LISTED else "")

@@ -3,9 +3,10 @@
     .out.parquet.parts/
         journal.json       the file, the job and the chunks of the parts
         000000.parquet     the first chunk with what was computed; renamed when it is complete
-        000000.json        its columns, and rows without an answer; written before it
+        000000.json        its columns, rows without an answer, and its size in bytes; written before it
 
-A part that exists is complete, so after any interruption another process computes the missing parts.
+A part that has its size is complete, so after any interruption another process computes the missing parts. One of
+another size is damaged, and is computed again.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headwise.errors import ArgumentError, FileError
-from headwise.files import writing
+from headwise.files import settle, writing
 from headwise.tasks.bulk.answered import Answered, Note, sum_up
 from headwise.tasks.rows.chunks import Found, Reader
 from headwise.tasks.rows.sources import Table
-from headwise.tasks.rows.written import join_parts, write_part
+from headwise.tasks.rows.written import damaged, join_parts, write_part
 
-_FORMAT = 2
+_FORMAT = 3
 _JOURNAL, _LOCK = "journal.json", "lock"
 
 
@@ -66,12 +67,23 @@ class Work:
         return folder_of(self.out) / f"{number:06d}.json"
 
     def missing(self) -> list[int]:
-        """The numbers of the missing parts."""
-        return [number for number in range(len(self.found.chunks)) if not self.part(number).exists()]
+        """The numbers of the parts that are missing or damaged."""
+        return [number for number in range(len(self.found.chunks)) if not self.is_whole(number)]
+
+    def is_whole(self, number: int) -> bool:
+        """Whether a part has the size with which it was finished."""
+        try:
+            return self.part(number).stat().st_size == self._noted(number)["size"]
+        except (OSError, ValueError, KeyError):
+            return False
 
     def noted(self, number: int) -> Note:
         """The summary of a finished part."""
-        return Note(**json.loads(self.note(number).read_text(encoding="utf-8")))
+        return Note(**{name: value for name, value in self._noted(number).items() if name != "size"})
+
+    def _noted(self, number: int) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.note(number).read_text(encoding="utf-8"))
+        return found
 
     def rows_of(self, number: int) -> str:
         """The rows of a part, for messages: from 1, and of text the line of the first."""
@@ -86,8 +98,12 @@ class Work:
             FileError, ArgumentError: it cannot be read, used or written.
         """
         answered = answers(reader.read(number))
-        _write_json(self.note(number), asdict(answered.note()))
-        write_part(self.part(number), answered.columns, answered.arrow)
+        note = asdict(answered.note())
+
+        def settled(size: int) -> None:
+            _write_json(self.note(number), {**note, "size": size})
+
+        write_part(self.part(number), answered.columns, answered.arrow, settled)
 
 
 def folder_of(out: Path) -> Path:
@@ -141,9 +157,11 @@ def join(work: Work) -> tuple[int, tuple[str, ...]]:
 
     Raises:
         ArgumentError: no row has a prediction, or Parquet cannot hold a column.
-        FileError: a part cannot be read, or the file cannot be written.
+        FileError: a part is damaged, or the file cannot be written; the parts are kept.
     """
     numbers = range(len(work.found.chunks))
+    if gone := work.missing():
+        raise damaged(work.part(gone[0]))
     try:
         columns, rows, sentences = sum_up(str(work.found.path), map(work.noted, numbers))
     except ArgumentError:
@@ -181,6 +199,11 @@ def alone(out: Path, *, restart: bool = False) -> Iterator[None]:
     try:
         folder.mkdir(exist_ok=True)
         lock = (folder / _LOCK).open("a")
+    except FileExistsError as error:
+        raise FileError(
+            f"{folder}: expected a folder, for the parts of {out.name}. Received: a file. Move or delete it, or choose "
+            "another name for the output"
+        ) from error
     except OSError as error:
         raise FileError(f"{folder}: cannot be written: {(error.strerror or str(error)).lower()}") from error
     with lock:
@@ -241,3 +264,4 @@ def digest(files: Iterable[Path]) -> str:
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     with writing(path) as part:
         part.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        settle(part)

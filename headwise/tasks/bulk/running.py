@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,6 +12,7 @@ from headwise.errors import ArgumentError
 from headwise.tasks.bulk.parts import Answers, Job, Work, alone, begin, join
 from headwise.tasks.rows.chunks import Found, Reader
 from headwise.tasks.rows.sources import is_packed
+from headwise.tasks.rows.tables import LISTED
 from headwise.tasks.rows.written import schema_with
 
 CHUNK = 2000  #: rows
@@ -70,6 +71,7 @@ def compute(
     with alone(out, restart=restart):
         work = Work(job, begin(job, path, out, chunk, look), out)
         missing = work.missing()
+        again = [number for number in missing if work.part(number).exists()]
         before = work.found.rows - sum(work.found.chunks[number].rows for number in missing)
         if engine == "ray" and missing:
             from headwise.tasks.bulk.ray_engine import answer_parts
@@ -80,7 +82,16 @@ def compute(
         tokens, seconds = _count(work, done, before, tell)
         rows, notes = join(work)
     columns = () if work.found.layout is None else work.found.layout.notes
-    return Written(rows, before, (*columns, *notes), tokens, seconds)
+    return Written(rows, before, (*columns, *_damaged(work, again), *notes), tokens, seconds)
+
+
+def _damaged(work: Work, again: Sequence[int]) -> tuple[str, ...]:
+    """A sentence on parts that were damaged when the work was resumed."""
+    if not again:
+        return ()
+    rows = sum(work.found.chunks[number].rows for number in again)
+    names = ", ".join(work.part(number).name for number in again[:LISTED]) + ("…" if len(again) > LISTED else "")
+    return (f"{rows:,} of the rows were computed again, because their parts were damaged: {names}",)
 
 
 def _answer_parts(work: Work, missing: Iterable[int], answers: Answers) -> Iterator[int]:

@@ -13,6 +13,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from headwise.tasks.rows.written import damaged
+
 
 def write_array(path: Path, vectors_NM: Any) -> None:
     """Write an array [N, M]. The name of the file may end in anything."""
@@ -21,24 +23,35 @@ def write_array(path: Path, vectors_NM: Any) -> None:
 
 
 def join_arrays(target: Path, parts: Sequence[Path]) -> None:
-    """Write one array of the rows of those that `write_array` wrote, of one width and dtype."""
+    """Write one array of the rows of those that `write_array` wrote, of one width and dtype.
+
+    Raises:
+        FileError: one of them is damaged.
+    """
     shapes = []
     for path in parts:
         with path.open("rb") as part:
             shape, dtype = _header(part)
             shapes.append(shape)
     total = (sum(rows for rows, _ in shapes), shapes[0][1])
+    item = shapes[0][1] * dtype.itemsize
     with target.open("wb") as out:
         about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": total}
         np.lib.format.write_array_header_1_0(out, about)
-        for path in parts:
+        for path, (rows, _) in zip(parts, shapes, strict=True):
             with path.open("rb") as part:
                 _header(part)
+                begin = out.tell()
                 shutil.copyfileobj(part, out, 1 << 20)
+                if out.tell() - begin != rows * item:
+                    raise damaged(path)
 
 
 def _header(part: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """The shape and the dtype; then the file stands at its numbers."""
-    np.lib.format.read_magic(part)
-    shape, _, dtype = np.lib.format.read_array_header_1_0(part)
+    try:
+        np.lib.format.read_magic(part)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(part)
+    except ValueError as error:
+        raise damaged(Path(part.name)) from error
     return shape, dtype

@@ -22,6 +22,7 @@ from headwise.tasks.rows.sources import (
     Table,
     classes,
     decode,
+    decoded,
     is_packed,
     named,
     of_rows,
@@ -258,12 +259,12 @@ class Reader:
                 self._tables = _tables(self._file, self.found.chunks[number:])
             table = next(self._tables)
         self._next = number + 1
-        columns = {name: table[name].to_pylist() for name in table.column_names}
+        columns = {name: decoded(table[name].to_pylist()) for name in table.column_names}
         arrow = {name: table[name] for name in table.column_names}
         for name, names in _classes(self._file.schema_arrow).items():
             columns[name] = named(columns[name], names)
             del arrow[name]
-        numbers = list(range(chunk.first, chunk.first + table.num_rows))
+        numbers = list(range(chunk.first + 1, chunk.first + 1 + table.num_rows))
         return self._checked(Table(str(path), columns, numbers, arrow=arrow), chunk)
 
     def _checked(self, table: Table, chunk: Chunk) -> Table:

@@ -16,7 +16,7 @@ from headwise.files import replacing
 from headwise.tasks.options.match import MatchOptions
 from headwise.tasks.rows.pictures import Pixels, is_image_path, name_of, read_picture, why_not
 from headwise.tasks.rows.sources import Table, open_table
-from headwise.tasks.rows.tables import Data, as_text
+from headwise.tasks.rows.tables import Data, as_texts
 from headwise.tasks.text.subwords import Read
 
 FILE = "gallery.safetensors"
@@ -139,7 +139,7 @@ def asked_in(table: Table, options: MatchOptions) -> Data:
     asked = []
     unusable: dict[int, str] = {}
     for row, number in enumerate(table.numbers):
-        text = None if texts is None else as_text(texts[row])
+        text = None if texts is None else texts[row]
         if images is None:
             asked.append(Question(text=text))
             continue
@@ -157,7 +157,7 @@ def _of_table(source: Any, options: MatchOptions, folder: Path | None) -> list[Q
     images, texts = _columns_of(table, options)
     found = []
     for row, number in enumerate(table.numbers):
-        text = None if texts is None else as_text(texts[row])
+        text = None if texts is None else texts[row]
         if images is not None:
             found.append(_with_image(images[row], text, number, options, folder))
         else:
@@ -165,7 +165,7 @@ def _of_table(source: Any, options: MatchOptions, folder: Path | None) -> list[Q
     return found
 
 
-def _columns_of(table: Table, options: MatchOptions) -> tuple[list[Any] | None, list[Any] | None]:
+def _columns_of(table: Table, options: MatchOptions) -> tuple[list[Any] | None, list[str] | None]:
     """The images and the texts; None where there is no such column."""
     images, texts = table.columns.get(options.image), table.columns.get(options.text)
     if images is None and texts is None:
@@ -173,4 +173,4 @@ def _columns_of(table: Table, options: MatchOptions) -> tuple[list[Any] | None, 
             f"{table.name}: there is no column {options.image!r} and no column {options.text!r}. The columns are: "
             f"{', '.join(table.columns) or 'none'}"
         )
-    return images, texts
+    return images, None if texts is None else as_texts(table, options.text, texts)

@@ -103,7 +103,8 @@ def _read_file(path: Path, wanted: Sequence[str]) -> Table:
     if path.is_file() and suffix not in _SUFFIXES:
         raise ArgumentError(
             f"{path}: expected a name that ends in {', '.join(_SUFFIXES)} (or one of these and .gz). "
-            f"Received: {suffix or 'none of them'}"
+            f"Received: {suffix or 'none of them'}. If each of its lines is a text, rename it: "
+            f"{path.name.removesuffix('.gz')}.txt{'.gz' if is_packed(path) else ''}"
         )
     with readable(path):
         data = path.read_bytes()
@@ -113,7 +114,7 @@ def _read_file(path: Path, wanted: Sequence[str]) -> Table:
             data = gzip.decompress(data)
     name = str(path)
     if suffix == ".parquet":
-        return _of_columns(name, _with_datasets("parquet", path), fingerprint)
+        return _of_columns(name, _with_datasets("parquet", path), fingerprint, first=1)
     text = decode(data, name)
     if suffix in (".csv", ".tsv"):
         return _separated(path, text, wanted, fingerprint)
@@ -189,11 +190,11 @@ def _of_json(name: str, text: str, *, lines: bool, fingerprint: str) -> Table:
     if isinstance(whole, dict) and isinstance(whole.get("data"), list):
         whole = whole["data"]
     if isinstance(whole, dict) and whole and all(isinstance(cells, list) for cells in whole.values()):
-        return _of_columns(name, whole, fingerprint)
+        return _of_columns(name, whole, fingerprint, first=1)
     if not isinstance(whole, list):
         raise FileError(f"{name}: expected a list of objects. Received: {type(whole).__name__}")
-    rows = [_as_row(each, name, "row", number) for number, each in enumerate(whole)]
-    return Table(name, transposed(rows), list(range(len(whole))), "row", fingerprint)
+    rows = [_as_row(each, name, "row", number) for number, each in enumerate(whole, start=1)]
+    return Table(name, transposed(rows), list(range(1, len(whole) + 1)), "row", fingerprint)
 
 
 def parse_row(line: str, name: str, number: int) -> dict[Any, Any]:
@@ -236,12 +237,14 @@ def _listed(name: Any, cells: Any) -> list[Any]:
     return cells.tolist() if hasattr(cells, "tolist") else list(cells)
 
 
-def _of_columns(name: str, columns: dict[str, list[Any]], fingerprint: str | None = None) -> Table:
+def _of_columns(name: str, columns: dict[str, list[Any]], fingerprint: str | None = None, *, first: int = 0) -> Table:
+    """`first` is the number of the first row: 1 in files, 0 in what is in memory, where Python counts from 0."""
+    columns = {column: decoded(cells) for column, cells in columns.items()}
     lengths = {column: len(cells) for column, cells in columns.items()}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{column} {length}" for column, length in lengths.items())
         raise ArgumentError(f"{name}: expected columns of one length. Received: {said}")
-    numbers = list(range(next(iter(lengths.values()), 0)))
+    numbers = list(range(first, first + next(iter(lengths.values()), 0)))
     return Table(name, columns, numbers, fingerprint=_fingerprint(columns) if fingerprint is None else fingerprint)
 
 
@@ -331,6 +334,17 @@ def _columns(rows: Dataset | IterableDataset) -> dict[str, list[Any]]:
         for name in table.column_names:
             columns.setdefault(name, []).extend(table[name].to_pylist())
     return columns | {name: named(columns[name], names) for name, names in classes(features).items()}
+
+
+def decoded(cells: list[Any]) -> list[Any]:
+    """Cells with bytes as text: some programs write a column of texts as bytes. What is not UTF-8 remains bytes."""
+    return [_decoded(cell) for cell in cells] if any(isinstance(cell, bytes) for cell in cells) else cells
+
+
+def _decoded(cell: Any) -> Any:
+    with contextlib.suppress(UnicodeDecodeError):
+        return cell.decode() if isinstance(cell, bytes) else cell
+    return cell
 
 
 def classes(features: Mapping[str, Any]) -> dict[str, list[str]]:

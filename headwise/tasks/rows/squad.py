@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from headwise.errors import ArgumentError, FileError, brief
 from headwise.tasks.options.answer import AnswerOptions
 from headwise.tasks.rows.sources import Table, open_table
-from headwise.tasks.rows.tables import Data, as_text, check_different, find_column
+from headwise.tasks.rows.tables import Data, as_text, as_texts, check_different, find_column
 
 _START = "answer_start"
 _LISTED = 5
@@ -83,7 +83,7 @@ def _flat(table: Table, options: AnswerOptions, targets: bool) -> Data:
     """Columns as they are."""
     names = {"question": options.question, "context": options.context}
     columns: dict[str, list[Any]] = {
-        name: [as_text(cell) for cell in table.columns[find_column(table, column)]] for name, column in names.items()
+        name: as_texts(table, column, table.columns[find_column(table, column)]) for name, column in names.items()
     }
     if targets:
         check_different({**names, "answer": options.answer})

@@ -30,7 +30,7 @@ class Data:
         numbers: the number that a person would find each row under (line 1 of a CSV is its header).
         left_out: the rows that were not taken, and why, and what was changed in others, a sentence each.
         fingerprint: of what was read, the same for the same content.
-        unit: what `numbers` count: "line" of a text file, or "row", from 0, of anything else.
+        unit: what `numbers` count: "line" of a text file, or "row" of anything else, from 1 in files and 0 in memory.
         reasons: why rows were left out -> their numbers.
     """
 
@@ -163,7 +163,8 @@ def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] 
 
     Raises:
         FileError: no such file, or one that cannot be read.
-        ArgumentError: no such column (says which there are), one for two purposes, no rows.
+        ArgumentError: no such column (says which there are), one for two purposes, no rows, a text in bytes that are
+            not UTF-8.
         DtypeError: `source` is nothing that holds rows.
     """
     from headwise.tasks.rows.sources import open_table
@@ -177,7 +178,7 @@ def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] 
     if not table.numbers:  # an empty list has no columns either
         raise ArgumentError(f"{table.name}: there are no rows in it")
     taken = {name: table.columns[find_column(table, column)] for name, column in columns.items()}
-    taken = {name: [as_text(each) for each in cells] if name in texts else cells for name, cells in taken.items()}
+    taken = {name: as_texts(table, columns[name], cells) if name in texts else cells for name, cells in taken.items()}
     data = Data(table.name, taken, table.numbers, table.notes, fingerprint=table.fingerprint, unit=table.unit)
     empty: dict[int, str] = {}
     for name in texts:
@@ -219,14 +220,37 @@ def find_column(table: Table, column: str) -> str:
 
 
 def as_text(cell: Any) -> str:
-    """A cell as text: numbers as they are written (whole ones without .0), "" where there is nothing, or a list."""
+    """A cell as text: numbers as they are written (whole ones without .0), "" where there is nothing, or a list.
+
+    Raises:
+        ArgumentError: bytes that are not UTF-8.
+    """
     if isinstance(cell, str):
         return cell
+    if isinstance(cell, bytes):
+        try:
+            return cell.decode()
+        except UnicodeDecodeError as error:
+            raise ArgumentError(
+                f"expected a text in UTF-8. Received: {brief(cell)}, with byte 0x{cell[error.start]:02x} at offset "
+                f"{error.start}. Write the column as text"
+            ) from error
     if isinstance(cell, list | dict) or cell is None or cell != cell or type(cell).__name__ in ("NAType", "NaTType"):
         return ""
     if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
         return str(int(cell))
     return str(cell)
+
+
+def as_texts(table: Table, column: str, cells: Sequence[Any]) -> list[str]:
+    """The cells of a column of a table as text. Raises ArgumentError as `as_text`, with the row."""
+    found = []
+    for number, cell in zip(table.numbers, cells, strict=True):
+        try:
+            found.append(as_text(cell))
+        except ArgumentError as error:  # noqa: PERF203 (the row is known here alone)
+            raise ArgumentError(f"{table.name}: column {column!r}, {table.unit} {number}: {error}") from error
+    return found
 
 
 def numbers_of(reasons: Mapping[int, str], numbers: Sequence[int]) -> dict[str, list[int]]:

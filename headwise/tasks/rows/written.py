@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import ArgumentError, shortened
-from headwise.files import writing
+from headwise.errors import ArgumentError, FileError, shortened
+from headwise.files import settle, writing
 
 Columns = Mapping[str, Sequence[Any]]
 
 STREAMED = (".csv", ".tsv", ".jsonl", ".parquet")  #: what can be written in parts
 VECTORS = (".npy", ".parquet")  #: what vectors are written in
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
-_INSTEAD = 'write JSON lines instead: a name that ends in ".jsonl"'
+_INSTEAD = 'write JSON lines instead: a name that ends in ".jsonl" (vectors alone: ".npy")'
 
 
 def write_table(path: Path, columns: Columns) -> None:
@@ -36,12 +36,15 @@ def write_table(path: Path, columns: Columns) -> None:
         write(part, columns)
 
 
-def write_part(path: Path, columns: Columns, arrow: Columns) -> None:
+def write_part(
+    path: Path, columns: Columns, arrow: Columns, settled: Callable[[int], None] = lambda size: None
+) -> None:
     """Write some of the rows of a file, for `join_parts` to join with the others. It is there whole, or not at all.
 
     Args:
         path: ends in one of `STREAMED`; or in .npy, for a single column, of vectors.
         arrow: Arrow's own arrays of some of the columns, which Parquet keeps the types of.
+        settled: called with the bytes of the file, when they lie on the disk and the file does not yet have its name.
 
     Raises:
         ArgumentError: a column with values that Parquet cannot have in one column.
@@ -60,34 +63,34 @@ def write_part(path: Path, columns: Columns, arrow: Columns) -> None:
             _separated(part, _of_rows(columns), _SEPARATORS[suffix])
         else:
             _WRITERS[suffix](part, columns)
+        settle(part)
+        settled(part.stat().st_size)
 
 
 def join_parts(target: Path, parts: Sequence[Path], columns: Sequence[str]) -> None:
     """Write one file of parts that `write_part` wrote, in their order. Only one of them is in memory at a time.
+
+    It lies on the disk at the end, so that the parts may be deleted.
 
     A column that has nothing in some parts, or whole numbers in some and fractions in others, has the type that fits
     all of them.
 
     Raises:
         ArgumentError: parts with values that Parquet cannot have in one column.
-        FileError: it cannot be written.
+        FileError: it cannot be written, or a part is damaged.
     """
     suffix = target.suffix.lower()
     with writing(target) as whole:
         if suffix == ".parquet":
             _join_parquet(whole, parts)
-            return
-        if suffix == ".npy":
+        elif suffix == ".npy":
             from headwise.tasks.rows.arrays import join_arrays
 
             join_arrays(whole, parts)
-            return
-        if suffix in _SEPARATORS:
-            _separated(whole, [columns], _SEPARATORS[suffix])
-        with whole.open("ab") as out:
-            for path in parts:
-                with path.open("rb") as part:
-                    shutil.copyfileobj(part, out, 1 << 20)
+        else:
+            _join_lines(whole, parts, [columns] if suffix in _SEPARATORS else [], _SEPARATORS.get(suffix, ""))
+        settle(whole)
+    settle(target.parent)
 
 
 def schema_with(part: Path, schema: Any) -> Any:
@@ -95,11 +98,15 @@ def schema_with(part: Path, schema: Any) -> Any:
 
     Raises:
         ArgumentError: nothing fits them.
+        FileError: it is damaged.
     """
     import pyarrow
     from pyarrow import parquet
 
-    own = parquet.read_schema(part)
+    try:
+        own = parquet.read_schema(part)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise damaged(part) from error
     if schema is None or own == schema:
         return own
     try:
@@ -107,6 +114,11 @@ def schema_with(part: Path, schema: Any) -> Any:
     except pyarrow.ArrowException as error:
         said = " ".join(str(error).split())
         raise ArgumentError(f"Parquet has one type a column. Received: {shortened(said, 200)}; {_INSTEAD}") from error
+
+
+def damaged(part: Path) -> FileError:
+    """What to raise for a part that is not as it was written."""
+    return FileError(f"{part}: is damaged. Delete it, and run the same command again, which computes it again")
 
 
 def writer_of(path: Path) -> Callable[[Path, Columns], None]:
@@ -182,14 +194,26 @@ def _array(name: str, cells: Sequence[Any]) -> Any:
 
     if isinstance(cells, pyarrow.Array | pyarrow.ChunkedArray):
         return cells
+    kinds = sorted({type(cell).__name__ for cell in cells if cell is not None})
+    said = f"column {name!r}: Parquet has one type a column. Received: {', '.join(kinds)}; {_INSTEAD}"
+    if "bool" in kinds and len(kinds) > 1:  # among fractions Arrow takes true for 1.0
+        raise ArgumentError(said)
     try:
         return pyarrow.array(cells)
     except (pyarrow.ArrowException, OverflowError) as error:
-        kinds = ", ".join(sorted({type(cell).__name__ for cell in cells if cell is not None}))
-        raise ArgumentError(f"column {name!r}: Parquet has one type a column. Received: {kinds}; {_INSTEAD}") from error
+        raise ArgumentError(said) from error
+
+
+def _join_lines(path: Path, parts: Sequence[Path], head: Sequence[Sequence[str]], separator: str) -> None:
+    _separated(path, head, separator) if head else path.touch()
+    with path.open("ab") as out:
+        for each in parts:
+            with each.open("rb") as part:
+                shutil.copyfileobj(part, out, 1 << 20)
 
 
 def _join_parquet(path: Path, parts: Sequence[Path]) -> None:
+    import pyarrow
     from pyarrow import parquet
 
     schema = None
@@ -197,7 +221,11 @@ def _join_parquet(path: Path, parts: Sequence[Path]) -> None:
         schema = schema_with(part, schema)
     with parquet.ParquetWriter(path, schema) as out:
         for part in parts:
-            out.write_table(parquet.read_table(part, partitioning=None).cast(schema))
+            try:
+                table = parquet.read_table(part, partitioning=None)
+            except (pyarrow.ArrowException, OSError) as error:
+                raise damaged(part) from error
+            out.write_table(table.cast(schema))
 
 
 _WRITERS: dict[str, Callable[[Path, Columns], None]] = {

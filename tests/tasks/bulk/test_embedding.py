@@ -170,20 +170,88 @@ def _die_at(moment: int) -> None:
     os.replace = dying  # type: ignore[assignment]
 
 
-def test_what_was_begun_with_something_else_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("harm", ["cut", "emptied", "note"])
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+def test_a_damaged_part_is_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, harm: str
+) -> None:
+    write(tmp_path / "in.csv")
+    stub, out = Stub(), tmp_path / f"out{suffix}"
+    embed_file(stub.encoder, tmp_path / "in.csv", tmp_path / f"whole{suffix}", chunk=2)
+    _stopped_at(3, monkeypatch, stub, tmp_path / "in.csv", out)
+    part = out.parent / f".{out.name}.parts" / f"000001{suffix}"
+    if harm == "note":
+        part.with_suffix(".json").write_text("{", encoding="utf-8")
+    else:
+        os.truncate(part, 0 if harm == "emptied" else part.stat().st_size - 3)
+    stub.sizes.clear()
+    written = embed_file(stub.encoder, tmp_path / "in.csv", out, chunk=2)
+    assert written.before == 4
+    assert written.notes == (f"2 of the rows were computed again, because their parts were damaged: 000001{suffix}",)
+    assert stub.sizes == [2, 1]
+    assert out.read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
+
+
+def test_parts_that_are_damaged_before_they_are_joined_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path / "in.csv")
     stub, out = Stub(), tmp_path / "out.npy"
     do = Work.do
 
-    def stopping(work: Work, number: int, *given: Any) -> None:
+    def harming(work: Work, number: int, *given: Any) -> None:
+        do(work, number, *given)
         if number == 2:
+            os.truncate(work.part(0), 9)
+
+    monkeypatch.setattr(Work, "do", harming)
+    with pytest.raises(FileError, match=r"000000\.npy: is damaged\. Delete it, and run the same command again"):
+        embed_file(stub.encoder, tmp_path / "in.csv", out, chunk=2)
+    assert not out.exists()
+    monkeypatch.setattr(Work, "do", do)
+    assert embed_file(stub.encoder, tmp_path / "in.csv", out, chunk=2).before == 5
+    assert np.load(out).shape == (7, 2)
+
+
+def test_what_is_said_to_be_finished_lies_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is synced before it gets its name, so that a crash of the machine leaves no empty one under it."""
+    write(tmp_path / "in.csv")
+    synced: set[int] = set()
+    fsync, replace = os.fsync, os.replace
+
+    def syncing(file: int) -> None:
+        synced.add(os.fstat(file).st_ino)
+        fsync(file)
+
+    def renaming(old: Path, new: Path) -> None:
+        assert os.stat(old).st_ino in synced, new
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    monkeypatch.setattr(os, "replace", renaming)
+    embed_file(Stub().encoder, tmp_path / "in.csv", tmp_path / "out.npy", chunk=3)
+    embed_file(Stub().encoder, tmp_path / "in.csv", tmp_path / "out.parquet", chunk=3)
+
+
+def _stopped_at(place: int, monkeypatch: pytest.MonkeyPatch, stub: Stub, path: Path, out: Path, **given: Any) -> None:
+    """Embed in chunks of 2 rows until this chunk, which Ctrl-C stops."""
+    do = Work.do
+
+    def stopping(work: Work, number: int, *given: Any) -> None:
+        if number == place:
             raise KeyboardInterrupt
         do(work, number, *given)
 
     monkeypatch.setattr(Work, "do", stopping)
     with pytest.raises(KeyboardInterrupt):
-        embed_file(stub.encoder, tmp_path / "in.csv", out, chunk=2, prompt="query: ")
+        embed_file(stub.encoder, path, out, chunk=2, **given)
     monkeypatch.setattr(Work, "do", do)
+
+
+def test_what_was_begun_with_something_else_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "in.csv")
+    stub, out = Stub(), tmp_path / "out.npy"
+    _stopped_at(2, monkeypatch, stub, tmp_path / "in.csv", out, prompt="query: ")
     with pytest.raises(ArgumentError, match=r"computed with prompt='query: '\. Resume with that, or add --restart"):
         embed_file(stub.encoder, tmp_path / "in.csv", out, chunk=2)
     other = Stub()
@@ -208,8 +276,26 @@ def test_rows_without_a_text_are_told_before_anything_is_computed(tmp_path: Path
 
 def test_nulls_of_parquet_are_told_too(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"text": ["a", None]}), tmp_path / "in.parquet")
-    with pytest.raises(ArgumentError, match=r"Received: 1 without one \(row 1\)"):
+    with pytest.raises(ArgumentError, match=r"Received: 1 without one \(row 2\)"):
         embed_file(Stub().encoder, tmp_path / "in.parquet", tmp_path / "out.npy")
+
+
+def test_bytes_of_parquet_are_texts_where_they_are_utf_8(tmp_path: Path, encoder: SentenceEncoder) -> None:
+    texts = ["a good film", "une soirée"]
+    cells = pyarrow.array([text.encode() for text in texts], pyarrow.binary())
+    parquet.write_table(pyarrow.table({"text": cells}), tmp_path / "in.parquet")
+    embed_file(encoder, tmp_path / "in.parquet", tmp_path / "out.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), encoder.embed(texts).vectors.numpy(), atol=1e-5)
+    embed_file(encoder, tmp_path / "in.parquet", tmp_path / "out.parquet")
+    assert parquet.read_table(tmp_path / "out.parquet")["text"].chunk(0) == cells  # as the file has them
+    parquet.write_table(pyarrow.table({"text": [b"a", b"b", b"soir\xe9e"]}), tmp_path / "in.parquet")
+    stub = Stub()
+    says = (
+        r"column 'text', row 3: expected a text in UTF-8\. Received: b'soir\\xe9e', with byte 0xe9 at offset 4\. Write"
+    )
+    with pytest.raises(ArgumentError, match=says):
+        embed_file(stub.encoder, tmp_path / "in.parquet", tmp_path / "none.npy", chunk=2)
+    assert stub.sizes == []
 
 
 @pytest.mark.parametrize(

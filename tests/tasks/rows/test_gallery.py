@@ -53,3 +53,5 @@ def test_texts_alone_ask_for_images_and_one_of_the_columns_must_be_there() -> No
     assert asked_in(texts, OPTIONS).columns["question"] == [Question(text="a"), Question(text="3")]
     with pytest.raises(ArgumentError, match="no column 'image' and no column 'text'"):
         asked_in(Table("a.csv", {"x": [1]}, [2]), OPTIONS)
+    with pytest.raises(ArgumentError, match="column 'text', row 2: expected a text in UTF-8"):
+        asked_in(Table("a.parquet", {"text": ["a", b"\xff"]}, [1, 2]), OPTIONS)

@@ -13,12 +13,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from headwise.errors import ArgumentError, DtypeError, FileError
 from headwise.tasks.rows.tables import Data, as_text, read_table
+from headwise.tasks.rows.written import write_table
 
 BOTH = {"text": "text", "label": "label"}
 
@@ -47,6 +50,26 @@ def test_cells_of_a_csv_are_text_as_they_were_written(tmp_path: Path) -> None:
 def test_columns_are_named_as_the_task_names_them(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "id,sentence,y\n7,good,1\n")
     assert read_table(path, {"text": "sentence", "label": "y"}).columns == {"text": ["good"], "label": ["1"]}
+
+
+def test_bytes_are_texts_where_they_are_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["un été".encode(), b"b"], "label": [b"x", b"y"]}), path)
+    data = read_table(path, BOTH, texts=("text",))
+    assert (rows(data), data.numbers) == ([("un été", "x"), ("b", "y")], [1, 2])
+    parquet.write_table(pyarrow.table({"text": [b"a", b"\xff"]}), path)
+    with pytest.raises(
+        ArgumentError, match=r"a\.parquet: column 'text', row 2: expected a text in UTF-8\. Received: b'"
+    ):
+        read_table(path, {"text": "text"}, texts=("text",))
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.json"])
+def test_rows_of_a_file_count_from_1(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    write_table(path, {"text": ["a", None, "c"]})
+    data = read_table(path, {"text": "text"}, texts=("text",))
+    assert (data.numbers, data.left_out) == ([1, 3], ("1 row left out: no text (row 2)",))
 
 
 def test_a_quoted_cell_may_hold_lines_and_the_rows_after_it_keep_their_line(tmp_path: Path) -> None:
@@ -131,7 +154,7 @@ def test_parquet_and_a_frame_and_a_dataset_and_dicts_give_the_same(tmp_path: Pat
     assert {each.fingerprint for each in found} == {found[0].fingerprint}
     assert found[0].fingerprint != read_table({"text": ["a", "b"], "label": [1, 3]}, BOTH).fingerprint
     stored = read_table(str(tmp_path / "a.parquet"), BOTH)
-    assert (stored.columns, stored.numbers, stored.unit) == (columns, [0, 1], "row")
+    assert (stored.columns, stored.numbers, stored.unit) == (columns, [1, 2], "row")
 
 
 def test_classes_of_a_dataset_are_their_names() -> None:

@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, FileError
 from headwise.tasks.rows.written import join_parts, write_part, write_table
 
 COLUMNS: dict[str, list[Any]] = {
@@ -61,6 +61,8 @@ def test_kinds_that_are_no_column_of_parquet_get_a_sentence(tmp_path: Path) -> N
         ArgumentError, match=r"column 'x': Parquet has one type a column. Received: int, str; write JSON"
     ):
         write_table(tmp_path / "a.parquet", {"x": [1, "a"]})
+    with pytest.raises(ArgumentError, match=r"Received: bool, float, int; write JSON"):  # Arrow takes true for 1.0
+        write_table(tmp_path / "a.parquet", {"x": [1, 2.5, None, True]})
     with pytest.raises(ArgumentError, match=r"Parquet has one type a column\. .*int64 vs string; write JSON lines"):
         in_parts(tmp_path / "a.parquet", {"x": [1, "a"]})
     assert not (tmp_path / "a.parquet").exists()
@@ -73,6 +75,17 @@ def test_json_has_no_nan(tmp_path: Path) -> None:
     rows = [{"x": None, "y": [None]}, {"x": 1.0, "y": {"a": None}}]
     assert [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()] == rows
     assert json.loads((tmp_path / "a.json").read_text()) == rows
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+@pytest.mark.parametrize("kept", [0, 130])  # of the file; the header of a .npy has 128 bytes
+def test_a_damaged_part_is_not_joined(tmp_path: Path, suffix: str, kept: int) -> None:
+    part = tmp_path / f"0{suffix}"
+    write_part(part, {"vector": np.arange(20.0).reshape(5, 4)} if suffix == ".npy" else {"x": [1, 2]}, {})  # type: ignore[dict-item]
+    part.write_bytes(part.read_bytes()[:kept])
+    with pytest.raises(FileError, match=rf"0\{suffix}: is damaged\. Delete it"):
+        join_parts(tmp_path / f"a{suffix}", [part], ["x"])
+    assert not (tmp_path / f"a{suffix}").exists()
 
 
 @pytest.mark.parametrize("rows", [1, 3])
