@@ -23,8 +23,8 @@ READS_INT8 = True
 
 # Shares of the nominal speed that large calls reach, where scaled_dot_product_attention reaches 0.95 with the same
 # instruction set. `benchmarks/native.py` measures them.
-FLOAT32 = {"portable": 0.3, "avx2": 1.0, "avx512": 1.15, "avx512bf16": 1.15, "amx": 1.15}
-HALF = {"portable": 0.35, "avx2": 1.15, "avx512": 1.15, "avx512bf16": 1.4, "amx": 1.4}
+FLOAT32 = {"portable": 0.3, "avx2": 1.0, "avx512": 1.15, "avx512vnni": 1.15, "avx512bf16": 1.15, "amx": 1.15}
+HALF = {"portable": 0.35, "avx2": 1.15, "avx512": 1.15, "avx512vnni": 1.15, "avx512bf16": 1.4, "amx": 1.4}
 FEW_QUERIES = 0.5  # the share of few queries on many keys, in any dtype
 
 ROWS = 16  # that are multiplied together, at least

@@ -31,6 +31,7 @@ INSTRUCTION_SETS: dict[str, dict[str, list[str]]] = {  # of a processor: name ->
         "portable": [],
         "avx2": ["-mavx2", "-mfma", "-mf16c", "-mtune=haswell"],
         "avx512": ["-march=skylake-avx512", *WIDE],
+        "avx512vnni": ["-march=cascadelake", *WIDE],  # products of int8
         "avx512bf16": ["-march=cooperlake", *WIDE],
         "amx": ["-march=sapphirerapids", *WIDE],
     },

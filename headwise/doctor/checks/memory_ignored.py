@@ -28,7 +28,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if patient.interface.takes == "self":
         raise NotApplicable("it takes no memory")
     name = next(name for role, name in patient.interface.way.slots if role in ("memory", "key"))
-    if also and _is_read(patient, name):
+    if also and _is_read(patient, name) and _switches(patient):
         raise NotApplicable("a setting may switch off that it attends to its memory")
     probe = Probe(patient)
     inputs = probe.inputs()
@@ -40,6 +40,18 @@ def check(patient: Patient) -> Iterator[Finding]:
             f"pass {name} on to the layers that attend to it",
             patient.where,
         )
+
+
+def _switches(patient: Patient) -> bool:
+    """Whether the code of one of its parts decides something by an attribute, or cannot be read."""
+    parts = {type(x): x for x in patient.module.modules() if not type(x).__module__.startswith("torch.")}
+    found = [function for part in parts.values() for _, _, function in functions(part)]
+    tests = [x.test for function in found for x in ast.walk(function) if isinstance(x, (ast.If, ast.IfExp))]
+    return not found or any(
+        isinstance(x, ast.Attribute) and isinstance(x.value, ast.Name) and x.value.id == "self"
+        for test in tests
+        for x in ast.walk(test)
+    )
 
 
 def _is_read(patient: Patient, name: str) -> bool:

@@ -27,7 +27,7 @@ from headwise.doctor.reading.marks import tensors_in
 FINDINGS = ("normaliser-wrong",)
 
 _SAYS = re.compile(
-    r"\bdenom|\bD_inv\b|\bnormali[sz]er\b|(weights|output)\b[^.]{0,60}\b(normali[sz]ed|sum to (one|1)\b)"
+    r"\bdenom|\bD_inv\b|\bnormali[sz]er\b|(weights|output)\b[^.]{0,60}\b(?<!not )(normali[sz]ed|sum to (one|1)\b)"
 )
 _OFF = 0.05  # an epsilon in the denominator changes less
 

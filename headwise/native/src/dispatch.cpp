@@ -55,6 +55,7 @@ bool here(const char* name) {
     if (!std::strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
     if (!std::strcmp(name, "avx512")) return wide;
+    if (!std::strcmp(name, "avx512vnni")) return wide && __builtin_cpu_supports("avx512vnni");
     const bool half = wide && __builtin_cpu_supports("avx512bf16");
     if (!std::strcmp(name, "avx512bf16")) return half;
     if (!std::strcmp(name, "amx")) return half && tiles_allowed();

@@ -86,7 +86,20 @@ def test_a_memory_that_is_read(kind: type[nn.Module]) -> None:
     assert found(NAME, seeded(kind)) == []
 
 
-@pytest.mark.parametrize("kind", [Attention, Stack, Switched])
+@pytest.mark.parametrize("kind", [Attention, Switched])
 def test_an_optional_memory_that_forward_reads_is_not_judged(kind: type[nn.Module]) -> None:
     with pytest.raises(NotApplicable):
         found(NAME, seeded(kind))
+
+
+class ReadsItself(Stack):
+    """The context is read, and what is passed on is another."""
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        context = x if x is not None else context
+        return super().forward(x, context)
+
+
+def test_a_context_that_is_overwritten() -> None:
+    assert found(NAME, seeded(Stack)) == []
+    assert one(NAME, seeded(ReadsItself)).severity == "bug"

@@ -132,3 +132,15 @@ def test_blocks_that_are_merged_with_the_wrong_sum() -> None:
     assert found("normaliser", seeded(InBlocks)) == []
     with pytest.raises(NotChecked, match="not the last third"):
         found("normaliser", seeded(EachHeadTogether))
+
+
+class ASigmoidOfEach(Attention):
+    """The weights of a row are independent of each other and do not sum to one."""
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        return (scores - scores.new_tensor(scores.shape[-1]).log()).sigmoid()
+
+
+def test_weights_that_are_said_not_to_sum_to_one() -> None:
+    with pytest.raises(NotChecked, match="nothing shows that it divides"):
+        found("normaliser", seeded(ASigmoidOfEach))
