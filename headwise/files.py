@@ -174,3 +174,8 @@ def _runs(process: int) -> bool:
     except (OverflowError, PermissionError):  # no number of a process; somebody else's
         return True
     return True
+
+
+def damaged(part: Path) -> FileError:
+    """What to raise for a part that is not as it was written."""
+    return FileError(f"{part}: is damaged. Delete it, and run the same command again, which computes it again")

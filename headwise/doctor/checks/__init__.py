@@ -27,7 +27,7 @@ def _load(names: str) -> dict[str, Check]:
 
 
 # SOURCE checks read the code alone, also where no call is found.
-SOURCE = _load("result_discarded")
+SOURCE = _load("result_discarded layers_shared")
 # READ checks examine the traced operations and find causes; PROBED checks examine behaviour and may find symptoms only.
 READ = _load("""
 layout head_merge heads_alike

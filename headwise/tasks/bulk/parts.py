@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headwise.errors import ArgumentError, FileError
-from headwise.files import settle, writing
+from headwise.files import damaged, settle, writing
 from headwise.tasks.bulk.answered import Answered, Note, sum_up
 from headwise.tasks.rows.chunks import Found, Reader
 from headwise.tasks.rows.sources import Table
-from headwise.tasks.rows.written import damaged, join_parts, write_part
+from headwise.tasks.rows.written import join_parts, write_part
 
 _FORMAT = 3
 _JOURNAL, _LOCK = "journal.json", "lock"

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from headwise.tasks.rows.written import damaged
+from headwise.files import damaged
 
 
 def write_array(path: Path, vectors_NM: Any) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import ArgumentError, FileError, shortened
-from headwise.files import settle, writing
+from headwise.errors import ArgumentError, shortened
+from headwise.files import damaged, settle, writing
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -114,11 +114,6 @@ def schema_with(part: Path, schema: Any) -> Any:
     except pyarrow.ArrowException as error:
         said = " ".join(str(error).split())
         raise ArgumentError(f"Parquet has one type a column. Received: {shortened(said, 200)}; {_INSTEAD}") from error
-
-
-def damaged(part: Path) -> FileError:
-    """What to raise for a part that is not as it was written."""
-    return FileError(f"{part}: is damaged. Delete it, and run the same command again, which computes it again")
 
 
 def writer_of(path: Path) -> Callable[[Path, Columns], None]:
