@@ -124,6 +124,11 @@ def settle(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def damaged(part: Path) -> FileError:
+    """What to raise for a finished part of a file whose bytes are not those that were written."""
+    return FileError(f"{part}: is damaged. Delete it, and run the same command again, which computes it again")
+
+
 def check_there(path: Path) -> None:
     """FileError if there is no such file, with the nearest name that its folder has."""
     if path.exists():
@@ -174,8 +179,3 @@ def _runs(process: int) -> bool:
     except (OverflowError, PermissionError):  # no number of a process; somebody else's
         return True
     return True
-
-
-def damaged(part: Path) -> FileError:
-    """What to raise for a part that is not as it was written."""
-    return FileError(f"{part}: is damaged. Delete it, and run the same command again, which computes it again")

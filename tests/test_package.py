@@ -116,6 +116,13 @@ def test_import_headwise_does_not_wait_for_torch() -> None:
     assert {"torch", "numpy"}.isdisjoint(imported_by("import headwise"))
 
 
+def test_attention_does_not_import_the_compiler() -> None:
+    """Which takes seconds."""
+    program = "import headwise, sys; headwise.attention; print('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_public_names_import_torch_and_nothing_else_that_is_heavy() -> None:
     """One after the other in one process: the first that imports something heavy is named."""
     heavy = {"transformers", "tokenizers", "huggingface_hub", "rich", "click", "typer", "hypothesis", "pandas", "scipy"}

@@ -45,7 +45,7 @@ def _entries() -> Iterable[Entry]:
         2,
         ("keras #23038", "transformers #46634 #47946", "diffusers #8886"),
     )
-    yield Entry("layers-shared", "bug", "One layer stands in several places of a list of layers")
+    yield Entry("layers-shared", "bug", "A list of layers holds the same layer several times")
     yield Entry("head-mask-ignored", "bug", "A masked head still attends")
     yield Entry(
         "state-kept", "bug", "An earlier call changes the output of a later one", None, ("transformers #48509",)

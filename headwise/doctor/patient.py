@@ -79,14 +79,14 @@ class Patient:
 
         A module that takes token ids takes embeddings from then on.
         """
-        if token_ids.are_named(self.module) and (found := self._of_ids()) is not None:
+        if token_ids.takes_ids_by_name(self.module) and (found := self._of_ids()) is not None:
             return found
         try:
             return discover(self.module, spec=self.spec, example=self.example)
         except DoctorError:
             if kept_sides.passed(self.module) is not None:
                 return discover(self.module, spec=self.spec, example=self.example)
-            if not token_ids.are_named(self.module) and (found := self._of_ids()) is not None:
+            if not token_ids.takes_ids_by_name(self.module) and (found := self._of_ids()) is not None:
                 return found
             raise
 
@@ -194,7 +194,7 @@ class Patient:
         """A copy of the module as it was given, without traces of the doctor's own calls."""
         twin = Patient(self.original, spec=self.spec, example=self.example, make=self.make)
         known = self.interface  # first, as in `fresh`
-        if token_ids.takes_ids(self.module):
+        if token_ids.is_on_embeddings(self.module):
             token_ids.on_embeddings(twin.module)
         elif type(self.module) is not type(self.original):
             kept_sides.passed(twin.module)

@@ -382,3 +382,18 @@ def test_a_second_memory_that_a_call_may_leave_out() -> None:
     assert [(x.name, x.severity) for x in found if x.severity == "bug"] == [("softmax-axis", "bug")]
     assert "called with image_context" in found[0].evidence
     assert not [x for x in headwise.diagnose(WithImages()).findings if x.severity == "bug"]
+
+
+class OfTokensAndPatches(OfPatches):
+    """One attention can be read, and one cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + self.first(x, x, x)[0])
+
+
+def test_the_parts_are_examined_where_one_attention_cannot_be_read() -> None:
+    assert {"softmax-axis", "wrong-scale"} <= {x.name for x in diagnose(OfTokensAndPatches()).bugs}

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import Any
 
 from torch import nn
 
-from headwise.doctor.calling import names
+from headwise.doctor.calling import names, other_forward
 
 
 def passed(module: nn.Module) -> nn.Module | None:
-    """The module itself, taking its sides as arguments of forward from now on; None if it holds no unset sides.
-
-    Its class becomes a subclass of its own class, with the same name and source.
-    """
+    """The module itself, taking its sides as arguments of forward from now on; None if it holds no unset sides."""
     held = {name for name, value in vars(module).items() if value is None and name.lower() in names.SIDES}
     if sorted(names.SIDES[name.lower()] for name in held) != ["h", "w"]:
         return None
@@ -30,10 +26,7 @@ def passed(module: nn.Module) -> nn.Module | None:
             setattr(self, name, kwargs.pop(name))
         return cls.forward(self, *args, **kwargs)
 
-    functools.update_wrapper(forward, cls.forward)  # its docstring and its file are read
     parameters = list(signature.parameters.values())
     last = parameters.pop() if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else None
-    forward.__signature__ = signature.replace(parameters=[*parameters, *sides, *([last] if last else [])])  # type: ignore[attr-defined]
-    body = {"forward": forward, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    module.__class__ = type(cls.__name__, (cls,), body)
-    return module
+    whole = [*parameters, *sides, *([last] if last else [])]
+    return other_forward.give(module, forward, signature.replace(parameters=whole))

@@ -76,7 +76,7 @@ class _Search:
             *((rows, partial, "differ"), (rows, partial, "alike")),
             (MAPS, own, "map"),
         )
-        of_ids = token_ids.takes_ids(self.module)
+        of_ids = token_ids.is_on_embeddings(self.module)
         for layouts, several, lengths in ways:
             for layout, option, with_optional in itertools.product(layouts, several, (False, True)):
                 if self.trial.calls > _ATTEMPTS:

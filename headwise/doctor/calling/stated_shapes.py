@@ -70,8 +70,8 @@ def stated_shapes(module: nn.Module, names: Iterable[str]) -> dict[str, Stated]:
 
 
 def other_memories(interface: Interface, spec: Spec) -> Iterator[tuple[str, Spec]]:
-    """The arguments that a call may leave out and that are stated to be sequences [B, N, M], and how to call it with
-    each of them as the memory: what is the memory else is then the same in every call.
+    """Arguments that a call may leave out and that are stated to be sequences [B, N, M], and how to call the module
+    with each of them as its memory. The usual memory, if there is one, then holds the same numbers in every call.
     """
     way = interface.way
     taken = {name for _, name in way.slots} | {name for name, _ in way.extras}
@@ -83,12 +83,8 @@ def other_memories(interface: Interface, spec: Spec) -> Iterator[tuple[str, Spec
         if len(shape.shape) == 3 and shape.width(interface.module):
             arguments = {} if known is None else {known: interface.inputs(3).key}
             roles = {name: "memory", **({} if known is None else {known: "other"})}
-            yield (
-                name,
-                dataclasses.replace(
-                    spec, takes="memory", roles={**spec.roles, **roles}, arguments={**spec.arguments, **arguments}
-                ),
-            )
+            roles, arguments = {**spec.roles, **roles}, {**spec.arguments, **arguments}
+            yield name, dataclasses.replace(spec, takes="memory", roles=roles, arguments=arguments)
 
 
 def maker(stated: Stated, of_inputs: Mapping[str, Stated], module: nn.Module, *, ids: bool = False) -> Maker:

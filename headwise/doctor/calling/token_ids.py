@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
 import inspect
 import re
 from collections.abc import Iterator
@@ -19,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor.calling import other_forward
+
 WIDTH = "_width_of_the_embeddings_for_ids"  # attribute of a class that takes embeddings in the place of ids
 
 _padding: contextvars.ContextVar[tuple[int, slice] | None] = contextvars.ContextVar("_padding", default=None)
@@ -26,7 +27,7 @@ _padding: contextvars.ContextVar[tuple[int, slice] | None] = contextvars.Context
 
 @contextlib.contextmanager
 def padded(pad: int, place: slice) -> Iterator[None]:
-    """Within it the ids that stand for the embeddings of the first example are `pad` in this place."""
+    """Inside this context the ids of the first example are `pad` in this place, where embeddings stand for ids."""
     token = _padding.set((pad, place))
     try:
         yield
@@ -35,10 +36,7 @@ def padded(pad: int, place: slice) -> Iterator[None]:
 
 
 def on_embeddings(module: nn.Module) -> nn.Module | None:
-    """The module itself, taking embeddings from now on; None if it has no nn.Embedding.
-
-    Its class becomes a subclass of its own class, with the same name and source.
-    """
+    """The module itself, taking embeddings from now on; None if it has no nn.Embedding."""
     if not any(isinstance(part, nn.Embedding) for part in module.modules()):
         return None
     cls = type(module)
@@ -95,21 +93,17 @@ def on_embeddings(module: nn.Module) -> nn.Module | None:
             for hook in hooks:
                 hook.remove()
 
-    functools.update_wrapper(forward, cls.forward)  # its docstring and its file are read
-    forward.__signature__ = signature  # type: ignore[attr-defined]
-    names = {"forward": forward, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    module.__class__ = type(cls.__name__, (cls,), {**names, WIDTH: width_of(module)})
-    return module
+    return other_forward.give(module, forward, signature, **{WIDTH: width_of(module)})
 
 
-def are_named(module: nn.Module) -> bool:
+def takes_ids_by_name(module: nn.Module) -> bool:
     """Whether the first argument of forward is named like ids, and the module has a table for them."""
     first = next(iter(inspect.signature(module.forward).parameters), "")
     tables = any(isinstance(part, nn.Embedding) for part in module.modules())
     return tables and re.fullmatch(r"(\w+_)?ids?|idx|\w+_idx", first) is not None
 
 
-def takes_ids(module: nn.Module) -> bool:
+def is_on_embeddings(module: nn.Module) -> bool:
     """Whether it takes embeddings in the place of ids."""
     return hasattr(module, WIDTH)
 
@@ -156,6 +150,6 @@ def _ids(x: Tensor, number: int, below: int) -> Tensor:
     ids = (7 * places + 3 + number) % max(below, 2)
     if (padding := _padding.get()) is not None:
         pad, place = padding
-        ids[0] = (ids[0] == pad) + ids[0]  # no other token is padding
+        ids[0] = torch.where(ids[0] == pad, (ids[0] + 1) % max(below, 2), ids[0])  # no other token is padding
         ids[0, ..., place] = pad
     return ids

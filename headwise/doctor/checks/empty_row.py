@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling.forward_arguments import sides
 from headwise.doctor.calling.interface import Inputs
-from headwise.doctor.calling.token_ids import takes_ids
+from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.calling.way import MAP, MAPS, tensors_in
 from headwise.doctor.checks.left_padding import promised
 from headwise.doctor.finding import Finding, Severity
@@ -125,7 +125,7 @@ def _in_example(patient: Patient) -> Finding | None:
 
 def _row_of_padding(patient: Patient) -> Finding | None:
     """NaN for rows of ids, such as the sentences of a document, of which one is padding alone."""
-    if patient.interface.way.layout not in MAPS or not takes_ids(patient.module):
+    if patient.interface.way.layout not in MAPS or not is_on_embeddings(patient.module):
         return None
     pad, (rows, columns) = pad_of(patient.original), sides(MAP)
     ids = real_ids(patient.original, {pad}, MAP).unflatten(1, (rows, columns))

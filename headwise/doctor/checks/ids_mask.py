@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.copying import at_rest
-from headwise.doctor.calling.token_ids import takes_ids
+from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
@@ -32,7 +32,7 @@ _ADDED = 1.5  # a mask of 0 and 1, or of 0 and -1, moves a score by no more
 def check(patient: Patient) -> Iterator[Finding]:
     slots = {role: n for role, n in patient.interface.way.slots if not n[0].isdigit() and "." not in n}
     pad = pad_of(patient.original)
-    if not takes_ids(patient.module):
+    if not is_on_embeddings(patient.module):
         raise NotApplicable("it takes no token ids")
     if patient.interface.takes == "qkv" or "query" not in slots:
         raise NotApplicable("its ids are not one sequence, or a source and a target")

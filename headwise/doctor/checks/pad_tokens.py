@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.copying import at_rest
-from headwise.doctor.calling.token_ids import takes_ids
+from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.checks.masked_weight import convolves
 from headwise.doctor.finding import Finding
@@ -32,7 +32,7 @@ _NO_ID = -1
 def check(patient: Patient) -> Iterator[Finding]:
     way = patient.interface.way
     held = pads(patient.original)
-    if not takes_ids(patient.module) or not held:
+    if not is_on_embeddings(patient.module) or not held:
         raise NotApplicable("it takes no token ids, or knows no padding among them")
     length = patient.interface.length or _LENGTH
     ids = real_ids(patient.original, set(held.values()), length)

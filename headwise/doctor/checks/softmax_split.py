@@ -24,7 +24,7 @@ FINDINGS = ("softmax-split", "wrong-scale")
 
 _SAME = 1e-3  # shares that differ by less are the same
 _BLOCK = re.compile(r"(block|bucket|chunk|tile)(_?(size|len\w*|k|kv|n))?$", re.IGNORECASE)
-_LARGE = 64  # keys of a block, of which two and some are still traced quickly
+_LARGE = 64  # keys of a block: a call of two such blocks is still traced quickly
 _LONGER = 11  # tokens, for more blocks of several keys
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from headwise.doctor.calling import names, sizes
 from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.interface import Inputs
-from headwise.doctor.calling.token_ids import takes_ids
+from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.masking import given
@@ -102,7 +102,7 @@ def _kept(module: nn.Module, what: str, change: float | Exception) -> Finding:
 def _layer(patient: Patient, inputs: Inputs) -> Finding | None:
     """A part of the module that gives something else in it than alone: parts share something that one of them made."""
     probe, alone = Probe(patient.as_given()), Probe(patient.as_given())
-    takes_embeddings = takes_ids(patient.module)
+    takes_embeddings = is_on_embeddings(patient.module)
     given_to: dict[str, Any] = {}
     outs: dict[str, Tensor] = {}
 

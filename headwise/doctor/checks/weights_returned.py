@@ -98,7 +98,7 @@ def _hiding(patient: Patient, probe: Probe) -> Iterator[tuple[str, dict[str, Any
     yield "", {}, contextlib.nullcontext()
     for mask in hiding(probe.inputs(), 1):
         yield "with key 1 hidden, ", mask, contextlib.nullcontext()
-    if token_ids.takes_ids(patient.module):  # it may make its mask of them
+    if token_ids.is_on_embeddings(patient.module):  # it may make its mask of them
         yield "with padding at the end, ", {}, token_ids.padded(pad_of(patient.original), slice(-2, None))
 
 

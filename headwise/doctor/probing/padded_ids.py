@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.copying import at_rest
-from headwise.doctor.calling.token_ids import takes_ids
+from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.probing.probe import quiet
 
@@ -48,7 +48,7 @@ def padded_from(patient: Patient, place: slice, length: int) -> tuple[Tensor, Te
     """Ids [2, N] without padding, the same with padding in this place of the first row, and the id of padding; None if
     the module takes no ids.
     """
-    if not takes_ids(patient.module):
+    if not is_on_embeddings(patient.module):
         return None
     pad = pad_of(patient.original)
     ids = real_ids(patient.original, {pad}, patient.interface.length or length)
@@ -61,7 +61,7 @@ def answers(patient: Patient, *calls: Tensor) -> list[Tensor] | None:
     """What a copy of the module as it was given returns for ids, one call after the other; None if it takes no ids, or
     if a call raises, such as one that needs another argument.
     """
-    if not takes_ids(patient.module):
+    if not is_on_embeddings(patient.module):
         return None
     module = at_rest(patient.original).cpu()
     names = [name for _, name in patient.interface.way.slots if not name[0].isdigit() and "." not in name]

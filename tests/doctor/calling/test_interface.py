@@ -387,3 +387,15 @@ def test_a_required_tensor_is_a_memory(kind: type[nn.Module], slots: tuple[str, 
     found = discover(kind())
     assert found.takes == "memory"
     assert tuple(name for _, name in found.way.slots) == slots
+
+
+class Forecast(nn.Module):
+    def __init__(self, c_in: int = 7, d_model: int = 32) -> None:
+        super().__init__()
+        self.d_model, self.value_table = d_model, nn.Parameter(torch.zeros(11 * 11, 4))
+        self.rel_table = nn.Parameter(torch.zeros(11 * 11, 4))
+
+
+def test_sizes_of_variables_and_of_tables_of_relative_positions() -> None:
+    assert sizes.widths(Forecast())[:2] == [7, 32]  # a series has its variables first, not the width of its layers
+    assert sizes.relative_sides(Forecast()) == [61, 6]  # 2 * 61 - 1 = 121 = (2 * 6 - 1) ** 2

@@ -463,3 +463,18 @@ class SwitchedOff(Plain):
 @pytest.mark.parametrize("kind", [AsInThePaper, ByAScalar, SwitchedOff])
 def test_a_factor_that_a_comment_an_argument_or_a_switch_means(kind: type[nn.Module]) -> None:
     assert not [x for x in found("wrong_scale", seeded(kind, 32, 4)) if x.severity != "note"]
+
+
+class MAB(Plain):
+    """Of Set Transformer, whose release divides by the root of the whole width."""
+
+    def __init__(self, width: int = 32, heads: int = 4) -> None:
+        super().__init__(width, heads)
+        self.dim_V = width
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.transpose(-2, -1) / self.dim_V**0.5
+
+
+def test_a_released_scale() -> None:
+    assert {x.severity for x in found("wrong_scale", seeded(MAB, 32, 4))} == {"note"}
