@@ -296,12 +296,16 @@ def main() -> None:
     table = Table("what", "ms", "peer", "ms", "× peer")
     for column in (table.columns[1], table.columns[3], table.columns[4]):
         column.justify = "right"
-    rows = []
+    rows, failed = [], []
     for name in chosen.lines:
         peer, make = LINES[name]
         if console.is_terminal:
             console.print(f"[dim]{name} …[/dim]", end="\r")
-        row = {"what": name, "peer": peer, **measure(at, make, chosen.rounds)}
+        try:
+            row = {"what": name, "peer": peer, **measure(at, make, chosen.rounds)}
+        except Exception as error:  # the other lines are still worth their minutes
+            failed.append(f"{name}: {type(error).__name__}: {str(error).splitlines()[0]}")
+            continue
         rows.append(row)
         times = (f"{1000 * row[who]:,.3f}" for who in ("headwise", "of the peer"))
         table.add_row(name, next(times), peer, next(times), f"{row['ratio']:.2f}×")
@@ -310,6 +314,8 @@ def main() -> None:
         dist.destroy_process_group()
     if chosen.json:
         Path(chosen.json).write_text(json.dumps({"about": about, "rows": rows}, indent=1), encoding="utf-8")
+    if failed:
+        raise SystemExit("\n".join(["These lines did not run:", *failed]))
 
 
 def measure(at: Setting, make: Callable[[Setting], tuple[Run, Run]], rounds: int) -> dict[str, float]:

@@ -23,8 +23,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from headwise import registry
-
-__version__ = "0.2.0"
+from headwise.version import __version__
 
 if TYPE_CHECKING:
     from headwise import (

@@ -38,9 +38,14 @@ class Pretrained:
     continues: bool = False  #: a decoder: it reads on from its cache
     missing: tuple[str, ...] = ()  #: parameters that the checkpoint lacks; their values are random
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is, and its ids must be."""
+        return _device(self.model)
+
     def read(self, tokens: Sequence[Tokens]) -> list[Tokens]:
         """Run the model on texts, as one batch. Returns the tokens of each, padded to the same length."""
-        tokens, ids, real = _batch(tokens, self.pad_id, "right", _device(self.model))
+        tokens, ids, real = _batch(tokens, self.pad_id, "right", self.device)
         with torch.no_grad(), _explained(f"{self.name} does not run on a text alone"):
             self.model(ids) if bool(real.all()) else self.model(ids, attention_mask=real)
         return tokens
@@ -55,7 +60,7 @@ class Pretrained:
             return
         cache = None
         with torch.no_grad(), _explained(f"{self.name} does not run on a text in pieces"):
-            for part in torch.tensor([tokens.ids], device=_device(self.model)).split(size, dim=1):
+            for part in torch.tensor([tokens.ids], device=self.device).split(size, dim=1):
                 cache = self.model(part, past_key_values=cache, use_cache=True).past_key_values
                 progress()
 
@@ -65,7 +70,7 @@ class Pretrained:
         Returns a value for `Seen.tokens`: all tokens that were read, so all but the last generated one.
         """
         side: Literal["left", "right"] = "right" if self.writes_apart else "left"
-        tokens, ids, real = _batch(tokens, self.pad_id, side, _device(self.model))
+        tokens, ids, real = _batch(tokens, self.pad_id, side, self.device)
 
         def one_more(*_: object) -> None:  # each forward pass gives a token
             progress()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from headwise.analyses import pattern_scores, repeated_block
 from headwise.capture.context import watch
+from headwise.capture.vocabulary import vocabulary_size
 from headwise.errors import ArgumentError
 from headwise.experiments.running import run
 from headwise.experiments.sweeping import strongest
@@ -61,18 +62,17 @@ def head_scores(
 
     Args:
         model: a model of token ids that `headwise.watch` sees, in eval mode; its decoder is not needed.
-        vocab_size: ids are drawn below it; None = the rows of the first nn.Embedding.
+        vocab_size: ids are drawn below it; None = the rows of its table of tokens.
         length: of the block; 25 in Olsson et al. 2022, who score induction as "prefix matching".
         batch, bos, exclude, seed: as for `analyses.repeated_block`; `bos` as the model was trained.
         where: which layers, of self-attention.
 
     Raises ArgumentError where the size of the vocabulary is not known.
     """
-    tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
     if vocab_size is None:
-        if not tables:
-            raise ArgumentError("head_scores: expected vocab_size=, for a model without nn.Embedding. Received: None")
-        vocab_size = tables[0].num_embeddings
+        vocab_size = vocabulary_size(model)
+    if vocab_size is None:
+        raise ArgumentError("head_scores: expected vocab_size=, for a model without nn.Embedding. Received: None")
     ids = repeated_block(vocab_size, length, batch, seed=seed, bos=bos, exclude=exclude)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     with torch.no_grad(), watch(model, only=where) as seen:

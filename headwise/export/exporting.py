@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, CheckpointError, FileError, brief
@@ -20,6 +20,7 @@ from headwise.export.writing import Order, Written
 from headwise.masks import Mask
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import read_scores
+from headwise.version import __version__
 
 RANDOM_ONLY = "No real inputs were given, so it was compared with PyTorch on random inputs only."
 
@@ -85,7 +86,7 @@ def export(
 
 def _manifest(form: Format, order: Order, written: Written) -> Manifest:
     notes = [*written.notes, *_comparison(order, written)]
-    versions = {each: importlib.metadata.version(each) for each in ("headwise", "torch")} | {**written.versions}
+    versions = {"headwise": __version__, "torch": str(torch.__version__), **written.versions}
     options = {**written.options} | ({"weights": order.weights} if form.weights else {})
     return Manifest(form.name, order.task, order.precision, tuple(written.files), tuple(notes), versions, options)
 

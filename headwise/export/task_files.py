@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import shutil
 from dataclasses import asdict
@@ -15,6 +14,7 @@ import yaml
 from headwise.errors import FileError
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import CONFIG, SCORES, save_files
+from headwise.version import __version__
 
 
 def write(folder: Path, task: Task[Any], run: Path | None = None) -> None:
@@ -49,6 +49,6 @@ def _config(task: Task[Any]) -> str:
         "task": task.name,
         "options": json.loads(json.dumps(asdict(task.options))),
         "state": json.loads(json.dumps(task.state())),  # only types that YAML can write
-        "versions": {"headwise": importlib.metadata.version("headwise"), "torch": str(torch.__version__)},
+        "versions": {"headwise": __version__, "torch": str(torch.__version__)},
     }
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120)

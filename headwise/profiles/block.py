@@ -6,25 +6,26 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.analyses import pattern_scores, repeated_block
 from headwise.capture.context import watch
 from headwise.capture.pretrained import Pretrained
+from headwise.capture.vocabulary import vocabulary_size
 
 BLOCK, BLOCKS = 25, 8  # the length of the repeated random block, and how many are read
 
 
 def block_scores(model: Pretrained, only: Sequence[int | str] | None) -> dict[str, Any]:
     """`pattern_scores` of a random block that is repeated; nothing for a model that cannot read one."""
-    sizes = [each.num_embeddings for each in model.model.modules() if isinstance(each, nn.Embedding)]
+    known = vocabulary_size(model.model)
     special = {each for each, named in zip(*_some_ids(model), strict=True) if named}
     most = model.max_length or 2 * BLOCK
-    if not sizes or max(sizes) < BLOCK + len(special) or most < 2 * BLOCK:
+    if known is None or known < BLOCK + len(special) or most < 2 * BLOCK:
         return {}
-    ids = repeated_block(max(sizes), BLOCK, BLOCKS, exclude=sorted(special))
+    ids = repeated_block(known, BLOCK, BLOCKS, exclude=sorted(special))
     with torch.no_grad(), watch(model.model, only=None if only is None else list(only)) as seen:
-        model.model(ids)
+        model.model(ids.to(model.device))
     scores = pattern_scores(seen, BLOCK) if len(seen) else None
     if scores is None:
         return {}

@@ -22,6 +22,7 @@ from headwise.export.onnx.write import need, save, to_onnx
 from headwise.export.speed import Runs, timings
 from headwise.export.writing import Order, Written
 from headwise.graphs.graph import Graph
+from headwise.version import __version__
 
 
 def write(order: Order, *, attention: forms.Asked = "auto") -> Written:
@@ -72,7 +73,7 @@ def _runs(folder: Path, files: Sequence[GraphFile], graph: Graph) -> Runs:
 def _metadata(order: Order) -> dict[str, str]:
     """The metadata properties of each ONNX model: its origin."""
     return {
-        "headwise.version": importlib.metadata.version("headwise"),
+        "headwise.version": __version__,
         "headwise.task": order.task,
         "headwise.precision": order.precision,
         "headwise.source": fingerprint(order.subject),

@@ -136,8 +136,14 @@ class Part:
         """The mask of this process's rows over some keys; remembered for this purpose."""
         if self.mask is None:
             return None
-        mask = self.mask
-        return mask.remember(("picked", *self._digests, self.rank, purpose), lambda: picked(mask, self.rows, keys))
+        mask, device = self.mask, self.q.device
+
+        def make() -> Mask:
+            made = picked(mask, self.rows, keys)
+            # Positions are on the CPU, and a mask without tensors of its own fits every device.
+            return made.to(device) if mask.device is None else made
+
+        return mask.remember(("picked", *self._digests, self.rank, purpose, str(device)), make)
 
     def over(self, local: Callable[..., Any], k: Tensor, v: Tensor, keys: Tensor, purpose: object) -> Any:
         """What `local`, `attention` of one process, makes of this process's rows over the keys at positions `keys`."""

@@ -11,7 +11,6 @@ tensorboard/          losses, scores, and what the heads did
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -32,6 +31,7 @@ from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.scores import Scores
 from headwise.tasks.training.folder import CONFIG, check_there
 from headwise.tasks.training.weights import load_weights
+from headwise.version import __version__
 
 if TYPE_CHECKING:
     from headwise.tasks.rows.tables import Data
@@ -139,7 +139,7 @@ def write_config(
         "state": json.loads(json.dumps(task.state())),  # YAML then knows every kind in it
         "data": {"training": _told(training, remarks), "validation": _told(validation)},
         "versions": {
-            "headwise": importlib.metadata.version("headwise"),
+            "headwise": __version__,
             "torch": str(torch.__version__),
             "lightning": pytorch_lightning.__version__,
             "python": platform.python_version(),

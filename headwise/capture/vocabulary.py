@@ -1,0 +1,23 @@
+"""How many token ids a model knows."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def vocabulary_size(model: nn.Module) -> int | None:
+    """The rows of the table that token ids are read from; None without an nn.Embedding.
+
+    A model of transformers names the table (`get_input_embeddings`). In others it is the first one: a table of
+    positions may have more rows.
+    """
+    tables = [part for part in model.modules() if isinstance(part, nn.Embedding)]
+    named = getattr(model, "get_input_embeddings", None)
+    if named is not None and tables:
+        try:
+            table = named()
+        except NotImplementedError:
+            table = None
+        if isinstance(table, nn.Embedding):
+            return table.num_embeddings
+    return tables[0].num_embeddings if tables else None
