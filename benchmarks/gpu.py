@@ -219,6 +219,8 @@ def shared(at: Setting) -> tuple[Run, Run]:
     if not dist.is_initialized():
         store = Path(tempfile.mkdtemp()) / "store"
         backend = "gloo" if at.device.type == "cpu" else "nccl"
+        if backend == "nccl":
+            torch.cuda.set_device(0)
         dist.init_process_group(backend, init_method=f"file://{store}", rank=0, world_size=1)
     mesh = init_device_mesh(at.device.type, (1,))
     q, k, v = at.qkv()

@@ -201,6 +201,8 @@ def test_edits_of_fused_attention(device: str) -> None:
 def mesh(device: str, tmp_path: Path) -> Iterator[DeviceMesh]:
     """One process: with NCCL on a GPU."""
     backend = {"cpu": "gloo", "cuda": "nccl"}[device]
+    if device == "cuda":
+        torch.cuda.set_device(0)
     dist.init_process_group(backend, init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     try:
         yield init_device_mesh(device, (1,))

@@ -81,7 +81,9 @@ def readable(call: AttentionCall, kernel: str = "auto") -> AttentionCall:
 
 
 def _cheapest(call: AttentionCall) -> Kernel:
-    if refusal(sdpa, call) is None and sdpa.sees_all(call):  # nothing can be skipped
+    # Nothing can be skipped; but on CUDA a matrix of slopes takes longer than FlexAttention, which computes them.
+    written = call.q.device.type != "cpu" and sdpa.needs_dense_mask(call)
+    if refusal(sdpa, call) is None and sdpa.sees_all(call) and not written:
         dense = _dense(call)
         one_each = call.q.shape[2] == 1 and call.heads_per_key_head == 1  # sdpa is as quick, and a step should be quick
         if one_each or refusal(native, call):
@@ -98,7 +100,8 @@ def _cheaper(call: AttentionCall, *kernels: Kernel) -> Kernel:
 
 
 def _dense(call: AttentionCall) -> Kernel:
-    return decode if call.q.shape[2] == 1 and refusal(decode, call) is None else sdpa
+    one = call.q.shape[2] == 1 and not sdpa.groups_heads(call)
+    return decode if one and refusal(decode, call) is None else sdpa
 
 
 def make_plan(call: AttentionCall, kernel: str = "auto") -> Plan:

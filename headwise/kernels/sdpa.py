@@ -51,7 +51,16 @@ def refuse(call: AttentionCall) -> str | None:
 
 def cost(call: AttentionCall) -> Cost:
     """That of `dense_cost`; with few queries, each head reads its keys and values for itself."""
-    return dense_cost(call, readings=call.heads_per_key_head if call.shape[2] <= 16 else 1.0)
+    apart = call.shape[2] <= 16 and not groups_heads(call)
+    return dense_cost(call, readings=call.heads_per_key_head if apart else 1.0)
+
+
+def groups_heads(call: AttentionCall) -> bool:
+    """Whether torch itself reads keys once for the heads that share them: on CUDA, for one query without a mask.
+
+    It also cuts the keys into parts there, so that one sequence keeps the whole GPU busy.
+    """
+    return call.q.device.type != "cpu" and call.shape[2] == 1 and not call.biases and sees_all(call)
 
 
 def dense_cost(call: AttentionCall, readings: float) -> Cost:
@@ -65,7 +74,7 @@ def dense_cost(call: AttentionCall, readings: float) -> Cost:
     here = machine(call)
     slow = call.trains and call.q.dtype.itemsize == 2 and call.q.device.type == "cpu"
     share = here.shares.get("sdpa", HALF_BACKWARD if slow else SHARE)
-    if _needs_dense_mask(call):
+    if needs_dense_mask(call):
         of_mask = (1, 1) if call.mask is None else (call.mask.batch or 1, call.mask.heads or 1)
         bias = call.options_of({})["bias"].shape if call.bias is not None else (1, 1)
         dense = max(of_mask[0], bias[0]) * q_len * k_len
@@ -170,7 +179,8 @@ def _causal_cells(q_len: int, k_len: int) -> int:
     return square * (square + 1) // 2 + (q_len - square) * k_len
 
 
-def _needs_dense_mask(call: AttentionCall) -> bool:
+def needs_dense_mask(call: AttentionCall) -> bool:
+    """Whether only a matrix of Q × K says what the mask or the slopes say."""
     if call.slopes is not None:
         return True
     return not (call.mask is None or call.mask.key_only or _is_causal(call) or sees_all(call))

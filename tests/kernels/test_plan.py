@@ -103,6 +103,22 @@ def test_a_decoding_step_whose_heads_share_keys_reads_them_once() -> None:
     assert headwise.plan(q, long, long, mask=masks.window(63, 0)).kernel == "tiled"  # reads 64 keys
 
 
+def test_on_a_gpu_torch_groups_the_heads_of_one_query_itself() -> None:
+    q, k = torch.empty(1, 8, 1, 64, device="meta"), torch.empty(1, 2, 65536, 64, device="meta")
+    for mask in (None, masks.causal()):
+        step = headwise.plan(q, k, k, mask=mask)
+        assert step.kernel == "sdpa"
+        assert all(each.cost is None or each.cost.time >= step.cost.time for each in step.verdicts)
+
+
+def test_on_a_gpu_slopes_are_computed_where_they_are_used_and_not_written_as_a_matrix() -> None:
+    q, slopes = torch.empty(1, 12, 8192, 64, device="meta"), torch.empty(12, device="meta")
+    assert headwise.plan(q, q, q).kernel == "sdpa"
+    assert headwise.plan(q, q, q, slopes=slopes).kernel == "flex"
+    cpu = torch.empty(1, 12, 2048, 64)
+    assert headwise.plan(cpu, cpu, cpu, slopes=torch.ones(12)).kernel != "flex"
+
+
 def test_a_decoding_step_with_a_window_touches_only_the_window() -> None:
     q, k = torch.empty(1, 4, 1, 64), torch.empty(1, 4, 4096, 64)
     step = headwise.plan(q, k, k, mask=masks.window(255, 0))
