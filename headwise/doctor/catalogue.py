@@ -46,6 +46,9 @@ def _entries() -> Iterable[Entry]:
         ("keras #23038", "transformers #46634 #47946", "diffusers #8886"),
     )
     yield Entry("layers-shared", "bug", "A list of layers holds the same layer several times")
+    yield Entry(
+        "global-one-way", "bug", "Global tokens see the sequence and are not seen by it, or the other way round"
+    )
     yield Entry("head-mask-ignored", "bug", "A masked head still attends")
     yield Entry(
         "state-kept", "bug", "An earlier call changes the output of a later one", None, ("transformers #48509",)
@@ -227,6 +230,7 @@ def _entries() -> Iterable[Entry]:
     yield Entry("axis-unread", "bug", "All attentions of a map are along the same axis")
     yield Entry("result-discarded", "bug", "A result is computed and thrown away", None, ("flamingo-pytorch #10",))
     yield Entry("residual-dropped", "bug", "A residual is not added, or not passed on")
+    yield Entry("residual-doubled", "bug", "A residual is added twice")
     yield Entry("projection-zero", "bug", "A projection is 0 for every input")
     yield Entry("head-idle", "bug", "The weights of a head are not used")
     yield Entry("output-projection-missing", "risk", "The output projection is missing or not used")

@@ -16,6 +16,11 @@ class Source:
     line: int
     text: str
 
+    @property
+    def end(self) -> int:
+        """The line after its last one."""
+        return self.line + self.text.count("\n")
+
 
 def source_of(kind: type) -> Source | None:
     """The source of a class; None where there is none."""

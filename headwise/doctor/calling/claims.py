@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from headwise.doctor.source import source_of
 from headwise.errors import shortened
 
 _YES = r"(?:\btrue\b|\b1(?:\.0)?s?\b|\bones?\b|\bnon-?zeros?\b)"
-_NO = r"(?:\bfalse\b|\b0(?:\.0)?s?\b|\bzeros?\b)"
+_NO = r"(?:\bfalse\b|\b0(?:\.0)?s?\b|(?<!non-)\bzeros?\b)"
 _MAY = "|".join(
     (
         r"^[\s=:(\-]*may\b",
@@ -95,11 +95,25 @@ def by_keras(name: str, module: nn.Module) -> tuple[str, Form | None]:
     return "the name mask, under which Keras passes its own masks,", "allowed"
 
 
+_ZERO_OR_MINUS_INF = re.compile(
+    r"\b0(\.0)?`*\s*(/|,|&|\band\b|\bor\b)\s*`*(-\s*(inf|1e\d|\d{4})|minus infinity|float\(.-inf)", re.IGNORECASE
+)
+# "Rows without any valid frame come out as zero attention": what the output is, and no value of the mask.
+_OF_OUTPUTS = re.compile(
+    r"[^.;]*\b(come out|output|outputs|return|returns|returned|receive|receives|get|gets|give|gives|are|is)\b"
+    r"[^.;]*\bzeros? (attention|outputs?|weights?|vectors?|rows?)\b",
+    re.IGNORECASE,
+)
+
+
 def polarity(sentence: str) -> Form | None:
     """The polarity that a sentence such as "1 for tokens that are not masked" states."""
     votes: list[Form] = []
     if re.search(r"<\s*0\b", sentence) and re.search(r">\s*0\b", sentence):
         return "additive"  # Longformer's: below 0 is hidden, 0 is visible, above 0 is another kind of token
+    if _ZERO_OR_MINUS_INF.search(sentence):
+        return "additive"
+    sentence = _OF_OUTPUTS.sub("", sentence)
     sentence = re.sub(r"\s*\([a-z]+\)", "", sentence)  # "where the query (row) may see the key"
     sentence = re.sub(r"\b([01])\.0+\b", r"\1", sentence)  # its point ends no clause
     sentence = re.sub(r"\b(on|at) (and|or) (?=below|above|under|over)", "", sentence)  # the diagonal
@@ -247,7 +261,9 @@ def _by_name(name: str) -> tuple[str, Form | None]:
     return "", None
 
 
-_CAUSAL = r"\b(causal\w*|autoregressive|look[- ]ahead|the future|future (?:tokens|positions)|later tokens)\b"
+_CAUSAL = (
+    r"\b(causal\w*|autoregressive|decoder-only|look[- ]ahead|the future|future (?:tokens|positions)|later tokens)\b"
+)
 _UNLESS = r"\b(if|optional\w*|non-?causal|not|no|when|whether|or|may|can|unless|with|without|either)\b"
 # "Causal self-attention with rotary embeddings": no words that follow make it depend on anything.
 _IS_CAUSAL = (
@@ -314,9 +330,10 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: s
         if re.search(r"(?<=[.;] )causal\.(?=\s|$)", " ".join(" ".join(later).split()), re.I):
             return 'docstring "Causal."'
     lines = text.splitlines()
-    for before, line, after in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
+    for i, line in enumerate(lines):
         code, _, comment = line.partition("#")
-        options = [_OPTION.match(x) for x in ((before,) if code.strip() else (before, after))]  # a comment is above
+        below = () if code.strip() else lines[i + 1 : i + 2]  # a comment may stand above its option
+        options = [_OPTION.match(x) for x in (*_around(lines, i), *below)]
         if any(x and bool(getattr(module, x[2], not x[1])) == bool(x[1]) for x in options):
             continue  # an option that is off
         if re.search(_CAUSAL, comment, re.I) and not re.search(_UNLESS, comment, re.I):
@@ -326,6 +343,16 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: s
     attentions = sorted({name for x in module.modules() if re.search("attention|attn", name := type(x).__name__, re.I)})
     own = [name for name in attentions if re.search("causal", name, re.I) and not re.search("non_?causal", name, re.I)]
     return f"class {own[0]}" if own and own == attentions else ""
+
+
+def _around(lines: Sequence[str], i: int) -> Iterator[str]:
+    """The first lines of the blocks that a line stands in, the innermost first."""
+    depth = len(lines[i]) - len(lines[i].lstrip())
+    for line in reversed(lines[:i]):
+        indent = len(line) - len(line.lstrip())
+        if line.strip() and indent < depth:
+            depth = indent
+            yield line
 
 
 def draws_triangle(module: nn.Module) -> bool:

@@ -173,7 +173,8 @@ def about_memory(name: str) -> bool | None:
 def about(mask: str, argument: str) -> bool:
     """Whether a mask is named after an argument: question_mask after encoded_question."""
     words = set(re.split("_", simple(mask))) - {"mask", "padding", "pad", "valid", "key", "attn", "attention"}
-    return bool(words) and words <= set(simple(argument).split("_"))
+    of = set(simple(argument).split("_"))
+    return bool(words) and words <= of | {word.removesuffix("s") for word in of}  # region_mask after regions
 
 
 # Attributes, the most likely first. Read from the module, from its config, then from its submodules.

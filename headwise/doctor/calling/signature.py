@@ -150,7 +150,8 @@ def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> li
                 add("memory", query=asks, memory=rest[0])
                 add("memory", query=rest[0], memory=asks)
             if rest and query is not None:
-                if "Tensor" not in rest[0].annotation:
+                masked = any(names.about(p.name, rest[0].name) for p in (*by["mask"], *by["padding"]))
+                if "Tensor" not in rest[0].annotation and not masked:
                     add("self", query=asks)
                 add("memory", query=asks, memory=rest[0])
             add("self", query=asks)

@@ -95,7 +95,7 @@ def lengths(module: nn.Module) -> list[int]:
     found = stated_lengths(module)
     with_class: list[int] = []  # a map of tokens and a class token
     for place in places(module):
-        for name in ("input_resolution", "window_size", "window", "grid_size"):
+        for name in ("input_resolution", "window_size", "window", "grid_size", "grid", "patch_grid", "feature_size"):
             window = names.attribute(place, [name], lambda x: x is not None)
             if window is None:
                 continue

@@ -27,6 +27,8 @@ _LENGTH = re.compile(r"[nltkqhw]|len(gth)?|time|steps?|seq\w*|\w*_len", re.IGNOR
 _IDS = re.compile(r"\b(ids?|indices|index|int(eger)?s?|int64|long)\b|\b0 (is|=|for) pad", re.IGNORECASE)
 _BOOL = re.compile(r"\bbool|\bmask\b|\btrue\b|\bfalse\b", re.IGNORECASE)
 _COUNT = re.compile(r"\b(number|count|lengths?)\b|how many", re.IGNORECASE)
+# What a call begins with, in the place of learned numbers: these are queries, and no memory.
+_BEGINS = re.compile(r"^(init|prev|slots?$|latents?$|quer(y|ies)$|states?$|h_?0$|c_?0$)")
 _FREE = (4, 6, 8, 10)  # sizes that nothing states
 _MOST = 32  # numbers of tokens for which values are drawn once, so that fewer tokens have the same values
 
@@ -37,7 +39,7 @@ class Stated:
 
     name: str
     shape: tuple[str, ...]  # of names and numbers, the batch first
-    said: str  # the rest of the line
+    said: str  # the rest of the line, and what stands before the shape
 
     @property
     def counts(self) -> bool:
@@ -65,7 +67,7 @@ def stated_shapes(module: nn.Module, names: Iterable[str]) -> dict[str, Stated]:
         for stated in re.finditer(rf"{several}([^\n]{{0,60}}?){_SHAPE}([^\n]*)", text):
             if name not in found and not another.search(stated[1]):
                 shape = tuple(size.strip() for size in stated[2].split(","))
-                found[name] = Stated(name, shape, another.split(stated[3])[0])
+                found[name] = Stated(name, shape, stated[1] + another.split(stated[3])[0])
     return found
 
 
@@ -80,7 +82,8 @@ def other_memories(interface: Interface, spec: Spec) -> Iterator[tuple[str, Spec
     if way.takes not in ("self", "memory") or (known is not None and "." in known):
         return
     for name, shape in stated_shapes(interface.module, sorted(free)).items():
-        if len(shape.shape) == 3 and shape.width(interface.module):
+        begins = _BEGINS.search(name) or re.search(r"\binitial", shape.said, re.IGNORECASE)
+        if len(shape.shape) == 3 and shape.width(interface.module) and not begins:
             arguments = {} if known is None else {known: interface.inputs(3).key}
             roles = {name: "memory", **({} if known is None else {known: "other"})}
             roles, arguments = {**spec.roles, **roles}, {**spec.arguments, **arguments}

@@ -77,13 +77,17 @@ def on_embeddings(module: nn.Module) -> nn.Module | None:
 
         def replace(part: nn.Embedding, inputs: tuple[Any, ...], out: Tensor) -> Tensor | None:
             for ids, embeddings in given:
-                if inputs and inputs[0].shape == ids.shape and torch.equal(inputs[0], ids):
-                    if out.shape != embeddings.shape and type(part).forward is not nn.Embedding.forward:
-                        return None  # positions, of which there are as many as ids
-                    if embeddings.shape != out.shape:
-                        raise RuntimeError(f"expected embeddings {list(out.shape)}, got {list(embeddings.shape)}")
-                    part.weight.requires_grad_(False)  # it has no gradient now, which is not the module's mistake
-                    return embeddings.contiguous()  # as those of a table
+                place = _place(inputs[0], ids) if inputs else None
+                if place is None:
+                    continue
+                before, after = out[..., :place, :], out[..., place + ids.shape[-1] :, :]
+                whole = torch.cat([before, embeddings, after], dim=-2) if out.ndim > 2 else embeddings
+                if out.shape != whole.shape and type(part).forward is not nn.Embedding.forward:
+                    return None  # positions, of which there are as many as ids
+                if whole.shape != out.shape:
+                    raise RuntimeError(f"expected embeddings {list(out.shape)}, got {list(embeddings.shape)}")
+                part.weight.requires_grad_(False)  # it has no gradient now, which is not the module's mistake
+                return whole.contiguous()  # as those of a table
             return None
 
         hooks = [part.register_forward_hook(replace) for part in self.modules() if isinstance(part, nn.Embedding)]
@@ -130,6 +134,19 @@ def width_of(module: nn.Module) -> int:
 def given_as_mask(name: str) -> bool:
     """Whether an argument is a mask, of which [B, N, N] may be one."""
     return "mask" in name or "bias" in name
+
+
+def _place(longer: Tensor, ids: Tensor) -> int | None:
+    """Where ids stand among those that a table is given: those of a class token or a candidate may stand beside them.
+
+    None if they do not.
+    """
+    if longer.shape == ids.shape:
+        return 0 if torch.equal(longer, ids) else None
+    n = ids.shape[-1]
+    if longer.ndim != ids.ndim or n < 2 or longer.shape[:-1] != ids.shape[:-1]:
+        return None
+    return next((i for i in range(longer.shape[-1] - n + 1) if torch.equal(longer[..., i : i + n], ids)), None)
 
 
 def _smallest(module: nn.Module) -> int:

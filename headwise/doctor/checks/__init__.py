@@ -47,7 +47,7 @@ pad_tokens ids_mask mask_fill
 causal_leak empty_row masked_nan
 half example_half unused_parameter idle_part gradient_blocked state_dict
 cache cache_gradient left_padding packing cross_mask
-positions_ignored positions_in_values relative_index residual_normed
+positions_ignored positions_in_values relative_index residual_normed residual_doubled global_tokens
 normaliser zero_start gate_linear
 weights_returned heads_dividing shift_mask explained
 """)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
+from headwise.doctor.calling.stated_shapes import stated_shapes
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.masking import given
@@ -39,6 +42,25 @@ def check(patient: Patient) -> Iterator[Finding]:
         if not _same(kept, options[mask.parameter]):
             modified.add(mask.parameter)
             yield _finding(f"the mask {mask.parameter!r}", kept, options[mask.parameter])
+    yield from _marked(probe, modified | {mask.parameter for mask in probe.interface.masks})
+
+
+def _marked(probe: Probe, known: set[str]) -> Iterator[Finding]:
+    """Marks of tokens [B, N] that a call may leave out, and that are not known as masks: visited, unavailable."""
+    way = probe.interface.way
+    free = set(probe.interface.roles) - known - {x for _, x in way.slots} - {x for x, _ in way.extras}
+    for name, stated in stated_shapes(probe.module, sorted(free)).items():
+        inputs = probe.inputs()
+        if len(stated.shape) != 2 or not re.search(r"\bbool", stated.said, re.IGNORECASE):
+            continue
+        marks = torch.zeros(inputs.query.shape[:2], dtype=torch.bool)
+        try:
+            with quiet():
+                probe.interface.run(inputs, given={name: marks})
+        except Exception:  # it does not take these marks
+            continue
+        if bool(marks.any()):
+            yield _finding(repr(name), torch.zeros_like(marks), marks)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -3,6 +3,7 @@
 A packed update has a low-rank block for each of q, k and v, padded with zeros to the rows of the packed weight. If the
 weight is laid out group by group and the update in thirds, the update for the queries reaches a part of the queries
 and a part of the keys. One row of the down projection is changed; the trace shows which features change with it.
+An update that is named after the values may not change the keys alone, either.
 """
 
 from __future__ import annotations
@@ -24,12 +25,18 @@ from headwise.doctor.reading.site import Site
 FINDINGS = ("qkv-order",)
 
 _DOWN = re.compile(r"lora_?(a|down)|adapter_?(a|down)", re.IGNORECASE)
+_NAMED = re.compile(
+    r"(?:lora|adapter)\w*[_.](q|k|v|query|key|value)(?=[_.])|(?:^|[_.])(q|k|v|query|key|value)_(?:lora|adapter)",
+    re.IGNORECASE,
+)
 _WORDS = {"q": "queries", "k": "keys", "v": "values"}
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    downs = [name for name, x in patient.module.named_parameters() if x.ndim == 2 and _DOWN.search(name)]
-    if not downs:
+    matrices = [name for name, x in patient.module.named_parameters() if x.ndim == 2]
+    downs = [name for name in matrices if _DOWN.search(name)]
+    named = {name: x for name in matrices if (x := _NAMED.search(name))}
+    if not downs and not named:
         raise NotApplicable("it has no low-rank updates")
     before = look(patient, change=awake).sites
     for name in downs:
@@ -47,6 +54,26 @@ def check(patient: Patient) -> Iterator[Finding]:
                 "put each update at the rows of its queries, keys or values, in the order of the packed weight",
                 origin(patient.module, name),
                 numbers=partly,
+            )
+            return
+    yield from _elsewhere(patient, list(before), named)
+
+
+def _elsewhere(patient: Patient, before: list[Site], named: dict[str, re.Match[str]]) -> Iterator[Finding]:
+    """An update that is named after one of q, k and v and changes another one of them, and not its own."""
+    for name, match in named.items():
+        letter = (match[1] or match[2])[0].lower()
+        sites = look(patient, change=functools.partial(_shift, name=name, row=0)).sites
+        shares = _shares(before[0], sites[0]) if before and sites else {}
+        others = [_WORDS[x] for x, share in shares.items() if x != letter and share]
+        if others and shares.get(letter) == 0:
+            yield Finding(
+                "qkv-order",
+                "bug",
+                f"{name} changes the {' and the '.join(others)}, and not the {_WORDS[letter]} after which it is named",
+                "put each update at the rows of its queries, keys or values, in the order of the packed weight",
+                origin(patient.module, name),
+                numbers=shares,
             )
             return
 

@@ -74,18 +74,20 @@ def _at_a_residual(anatomy: Anatomy) -> tuple[tuple[int, int], int, Step] | None
     """A sum of tokens and of what other queries attended to: one pair of query and token, how many, and the step."""
     made = {site: _made(site) for site in anatomy.sites if site.contraction is not None}
     attended = set[int]().union(*made.values())
-    for site, step in itertools.product(made, anatomy.run.steps):
+    for side_by_side, site, step in itertools.product((False, True), made, anatomy.run.steps):
         own = [term for term in step.terms if made[site] & set(term.seeds())]
         others = [term for term in step.terms if not made[site] & set(term.seeds())]
         if len(own) != 1 or len(others) != 1:
             continue
         of_others = set(others[0].seeds())
-        if attended & of_others and not _read(site) & of_others:
-            continue  # attentions of the past and of the future, side by side, may hide the present by a shift
+        if side_by_side != (bool(attended & of_others) and not _read(site) & of_others):
+            continue
         query, token = (term.token.expand(step.source.shape).flatten() for term in (own[0], others[0]))
         known = (query >= 0) & (token >= 0) & (marks.example_of(query) == marks.example_of(token))
         known &= marks.input_of(query) == marks.input_of(token)
         at = marks.position_of(query[known]), marks.position_of(token[known])
+        if side_by_side and bool((at[0] - at[1] == (at[0] - at[1])[:1]).all()):
+            continue  # attentions of the past and of the future, side by side, may hide the present by a shift
         differ = at[0] != at[1]
         if bool(differ.any()) and 4 * int(differ.sum()) >= known.numel() and not _one_step(*at):
             first = int(differ.nonzero()[0])

@@ -33,7 +33,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         return
     calls = _calls(probe, [part for parts in groups for part in parts.values()])
     for parts in groups:
-        left = {name: _left(part, calls[part]) for name, part in parts.items() if part in calls}
+        left = {name: left_without_projections(part, calls[part]) for name, part in parts.items() if part in calls}
         wrong = [name for name, what in left.items() if what == "normed"]
         right = [name for name, what in left.items() if what == "input"]
         if wrong and right:
@@ -103,7 +103,7 @@ def _calls(probe: Probe, parts: list[nn.Module]) -> dict[nn.Module, tuple[Any, A
     return calls
 
 
-def _left(part: nn.Module, call: tuple[Any, Any]) -> str:
+def left_without_projections(part: nn.Module, call: tuple[Any, Any]) -> str:
     """What a part gives without its projections: "input", "normed" (of any size the same), or "" for neither."""
     silent, first = copy.deepcopy(part), list[Tensor]()
     for layer in (x for x in silent.modules() if isinstance(x, _LAYERS)):

@@ -21,6 +21,7 @@ from headwise.doctor.calling import names, sizes
 from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.token_ids import is_on_embeddings
+from headwise.doctor.calling.way import noise
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.masking import given
@@ -167,6 +168,7 @@ def _pairs(probe: Probe, inputs: Inputs) -> Iterator[tuple[str, Call, Call]]:
             continue
         yield f"another {name}", (inputs, hidden[0]), (inputs, hidden[1])
         yield f"another {name} after one without it", (inputs, {}), (inputs, hidden[0])
+    yield from _other_sequences(probe, inputs)
     if probe.interface.length is None:
         short, long = probe.inputs(length=4), probe.inputs(length=9)
         yield "more tokens", (short, {}), (long, {})
@@ -182,6 +184,24 @@ def _pairs(probe: Probe, inputs: Inputs) -> Iterator[tuple[str, Call, Call]]:
         yield "another batch size", (inputs, {}), (probe.inputs(batch=2), {})
     if not any(isinstance(x, nn.modules.batchnorm._BatchNorm) for x in probe.module.modules()):  # it counts
         yield _TRAINED, (inputs, {}), (inputs, {})
+
+
+def _other_sequences(probe: Probe, inputs: Inputs) -> Iterator[tuple[str, Call, Call]]:
+    """Other numbers in a sequence [B, N, M] beside the input. Where a module keeps what it once made of its memory, the
+    memory looks like an argument without effect.
+    """
+    way = probe.interface.way
+    for name, make in way.extras:
+        x = make(way.sizes(inputs))
+        if (
+            isinstance(x, Tensor)
+            and x.ndim == 3
+            and x.is_floating_point()
+            and "mask" not in name
+            and "bias" not in name
+        ):
+            other = noise(*x.shape, seed=83, dtype=x.dtype, device=x.device)
+            yield f"another {name}", (inputs, {name: x}), (inputs, {name: other})
 
 
 def _stated_lengths(module: nn.Module) -> list[int]:

@@ -19,7 +19,7 @@ from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.listen import Dice
-from headwise.doctor.probing.probe import REACHED, Probe, gap
+from headwise.doctor.probing.probe import REACHED, Probe, gap, moved, rows
 from headwise.doctor.probing.reached import Reached, gradients_of, matters, trainable
 from headwise.doctor.reading.creation import left_out, mentioned, origin, owner
 
@@ -64,6 +64,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if unused and patient.interface.way.layout in ("B1NM", "BNM,B1NM") and patient.see().run.single:
         raise NotChecked("it was called with a single row of tokens, so a softmax over rows is always 1")
     read = _read(probe, inputs) if unused else set()
+    unused = {part: names for part, names in unused.items() if not _of_a_lone_row(probe, inputs, names, wanted)}
     for names in unused.values():
         yield _unused(patient, probe, names, wanted, reached, read)
     if reached.in_training is not None and not blocked:
@@ -83,6 +84,18 @@ def _reached_past_gates(patient: Patient, inputs: Inputs) -> set[str]:
         for x in other.module.parameters():
             x.add_(0.1 * torch.randn(x.shape, generator=draw).to(x.dtype))
     return set(gradients_of(other, inputs, trainable(other)) or ())
+
+
+def _of_a_lone_row(probe: Probe, inputs: Inputs, names: list[str], wanted: dict[str, Tensor]) -> bool:
+    """Whether these are the numbers of one token, where one token sees a learned key alone: its query changes nothing,
+    as its only weight is 1.
+    """
+    if any(wanted[name].numel() != wanted[name].shape[-1] or wanted[name].ndim < 2 for name in names):
+        return False
+    before, after = probe.attempt(inputs), probe.attempt(moved(inputs, slice(None), queries=True))
+    if not isinstance(before, Tensor) or not isinstance(after, Tensor) or before.shape[1] < 2:
+        return False
+    return bool((rows(before, after) == 0).all(0).any())
 
 
 def _read(probe: Probe, inputs: Inputs) -> set[str]:

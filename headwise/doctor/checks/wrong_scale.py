@@ -23,6 +23,7 @@ from headwise.doctor.reading.documents import documents
 from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site
 from headwise.doctor.reading.yarn import Temperatures, temperatures
+from headwise.doctor.source import source_of
 
 FINDINGS = ("wrong-scale", "t5-scaled", "mscale-twice")
 
@@ -174,7 +175,7 @@ def _cooled(patient: Patient, site: Site, factor: float, expected: float, latent
 
 def _severity(patient: Patient, site: Site, factor: float, known: str | None) -> tuple[Severity | None, str]:
     """The severity of a wrong factor (None: it is intended), and a description."""
-    text = "\n".join((patient.source, *documents(patient.module)))
+    text = "\n".join((patient.source, *documents(patient.module), _text_around(patient, site)))
     if _learned(site) or re.search(
         r"mup|μp|maximal update|(un|not |isn't |are not )scaled|no scal|without (the )?scal|\bfolded\b|fold_scal"
         r"|sqrt\(\w+\)[^.]*\b(part of|inside|into)\b",
@@ -205,6 +206,16 @@ def _severity(patient: Patient, site: Site, factor: float, known: str | None) ->
         if convolved or plain:
             return "risk", known
     return patient.severity("wrong-scale: of the scores", "bug"), known
+
+
+def _text_around(patient: Patient, site: Site) -> str:
+    """The text of the class of the part that multiplies queries and keys."""
+    where = site.product.where
+    for kind in dict.fromkeys(type(part) for part in patient.module.modules()):
+        source = source_of(kind)
+        if source and where and source.file == where.file and source.line <= where.line < source.end:
+            return source.text
+    return ""
 
 
 def _falls_with_the_layer(patient: Patient, site: Site, factor: float) -> bool:

@@ -44,6 +44,7 @@ from tests.doctor.calling.callees import (
     ValuesFirst,
     WeightsFirst,
 )
+from tests.doctor.checks.specimens import Attention, Cross, seeded
 
 # module, takes, widths, heads, layout, what else holds
 CASES: list[tuple[Callable[[], nn.Module], str, tuple[int, int, int], int | None, str, dict[str, Any]]] = [
@@ -399,3 +400,32 @@ class Forecast(nn.Module):
 def test_sizes_of_variables_and_of_tables_of_relative_positions() -> None:
     assert sizes.widths(Forecast())[:2] == [7, 32]  # a series has its variables first, not the width of its layers
     assert sizes.relative_sides(Forecast()) == [61, 6]  # 2 * 61 - 1 = 121 = (2 * 6 - 1) ** 2
+
+
+class Captions(Cross):
+    """Words read the regions of an image."""
+
+    def forward(self, words: Tensor, regions: Tensor, region_mask: Tensor | None = None) -> Tensor:
+        return self.attend(words, regions, None if region_mask is None else region_mask[:, None, None].bool())
+
+
+class OnAGrid(Attention):
+    """Its tokens are those of a map of 6 by 4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grid = (6, 4)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        rows = tokens.unflatten(1, self.grid).flatten(0, 1)
+        return self.attend(rows, rows, None).unflatten(0, (-1, 6)).flatten(1, 2)
+
+
+def test_what_a_mask_is_named_after_is_a_memory() -> None:
+    found = discover(seeded(Captions))
+    assert found.takes == "memory"
+    assert found.roles["regions"] != "query"
+
+
+def test_a_length_that_a_grid_states() -> None:
+    assert discover(seeded(OnAGrid)).length == 24

@@ -175,3 +175,22 @@ def test_a_memory_of_rows() -> None:
     assert (found.way.layout, found.takes) == ("BNM,B1NM", "memory")
     assert not headwise.diagnose(seeded(OfMedia)).bugs
     assert "softmax-axis" in {x.name for x in headwise.diagnose(seeded(ByKeys)).bugs}
+
+
+class Distances(nn.Module):
+    """spd: long [B, N, N], the hops between two nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Embedding(6, 4)
+
+    def forward(self, x: Tensor, spd: Tensor) -> Tensor:
+        return x + self.bias(spd).mean(2)[..., :1]
+
+
+def test_that_numbers_are_whole_may_stand_before_their_shape() -> None:
+    module = Distances()
+    make = maker(of(module)["spd"], {}, module)
+    found = make(Sizes(2, 5, 5, 16, torch.float32, torch.device("cpu")))
+    assert found.dtype == torch.int64
+    assert int(found.max()) < 6

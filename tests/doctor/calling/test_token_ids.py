@@ -122,3 +122,27 @@ def test_ids_of_which_some_are_padding() -> None:
     assert (inside[0] == 6).tolist() == [False] * 10 + [True] * 2
     assert torch.equal(inside[1], outside[1])
     assert not torch.equal(inside[0], outside[0])
+
+
+class Ranked(nn.Module):
+    """Scores one candidate [B] after a history of ids [B, N]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items, self.out, self.read = nn.Embedding(90, 16), nn.Linear(16, 1), list[Tensor]()
+
+    def forward(self, history: Tensor, candidate: Tensor) -> Tensor:
+        first = torch.full_like(history[:, :1], 89)
+        self.read.append(self.items(torch.cat([first, history, candidate[:, None]], dim=1)))
+        return self.out(self.read[-1].mean(1))
+
+
+def test_ids_among_others() -> None:
+    module = token_ids.on_embeddings(Ranked())
+    assert module is not None
+    history = torch.randn(2, 5, 16)
+    module(history, torch.tensor([7, 8]))
+    (read,) = module.read
+    assert torch.equal(read[:, 1:-1], history)
+    assert torch.equal(read[:, 0], module.items.weight[[89, 89]])
+    assert torch.equal(read[:, -1], module.items.weight[[7, 8]])

@@ -73,6 +73,14 @@ class Blocks(Attention):
         return self.attend(x, x, block[:, None] >= block)
 
 
+class Summaries(Attention):
+    """Autoregressive attention to one summary of each pair of tokens, which are seen from their first token on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        at, begins = torch.arange(x.shape[1]), torch.arange(0, x.shape[1], 2)
+        return self.attend(x, x.unflatten(1, (-1, 2)).mean(2), at[:, None] >= begins)
+
+
 class ByFlag(Attention):
     diagonal = 0
 
@@ -93,6 +101,31 @@ class IgnoresItsFlag(Attention):
 def test_blocks_may_be_meant() -> None:
     finding = one("causal_leak", seeded(Blocks))
     assert (finding.severity, finding.numbers["pairs"]) == ("risk", 4)
+
+
+def test_blocks_of_what_is_said_to_be_causal_and_says_nothing_of_them() -> None:
+    finding = one("causal_leak", seeded(Summaries))
+    assert (finding.severity, finding.numbers["pairs"]) == ("bug", 8)
+
+
+class Switched(Attention):
+    """The mask stands deeper than the switch."""
+
+    def __init__(self, is_decoder: bool) -> None:
+        super().__init__()
+        self.is_decoder = is_decoder
+
+    def forward(self, x: Tensor) -> Tensor:
+        allowed = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
+        if self.is_decoder:
+            size = x.shape[1]
+            allowed = torch.ones(size, size, dtype=torch.bool).tril(0)
+        return self.attend(x, x, allowed)
+
+
+def test_an_option_that_is_off() -> None:
+    assert found("causal_leak", seeded(Switched, False)) == []
+    assert found("causal_leak", seeded(Switched, True)) == []
 
 
 def test_what_a_flag_promises() -> None:

@@ -45,3 +45,28 @@ def test_a_mask_that_is_written_to() -> None:
 def test_a_healthy_one() -> None:
     assert found("input_modified", seeded(Copies)) == []
     assert found("input_modified", seeded(Attention)) == []
+
+
+class Visits(Attention):
+    """A pooling that visits one token; visited: optional bool [B, N]."""
+
+    def forward(self, x: Tensor, visited: Tensor | None = None) -> Tensor:
+        taken = torch.zeros(x.shape[:2], dtype=torch.bool) if visited is None else self.own(visited)
+        first = (~taken).float().argmax(1, keepdim=True)
+        taken.scatter_(1, first, True)
+        return self.attend(x, x, ~taken[:, None, None])
+
+    def own(self, visited: Tensor) -> Tensor:
+        return visited
+
+
+class VisitsACopy(Visits):
+    def own(self, visited: Tensor) -> Tensor:
+        return visited.clone()
+
+
+def test_marks_of_tokens_that_are_written_to() -> None:
+    finding = one("input_modified", seeded(Visits))
+    assert (finding.name, finding.severity) == ("input-modified", "bug")
+    assert "changed 'visited' in place: 3 of its 15 numbers" in finding.evidence
+    assert found("input_modified", seeded(VisitsACopy)) == []

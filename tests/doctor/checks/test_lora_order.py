@@ -51,6 +51,37 @@ class OfAll(Plain):
         return super().attend(x + self.lora_up(self.lora_down(x)), memory, allowed)
 
 
+class Branches(nn.Module):
+    """An update for the queries and one for the values, added to what the packed projection gives."""
+
+    values = slice(32, 48)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.lora_q, self.lora_v = (nn.Sequential(nn.Linear(16, 2), nn.Linear(2, 16, bias=False)) for _ in range(2))
+        nn.init.zeros_(self.lora_q[1].weight)
+        nn.init.zeros_(self.lora_v[1].weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.qkv(x).clone()
+        y[..., :16] += self.lora_q(x)
+        y[..., self.values] += self.lora_v(x)
+        q, k, v = (z.unflatten(-1, (4, 4)).transpose(1, 2) for z in y.chunk(3, -1))
+        return self.out(((q @ k.mT / 2).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class ValuesToKeys(Branches):
+    values = slice(16, 32)
+
+
+def test_an_update_of_the_values_that_reaches_the_keys() -> None:
+    finding = one("lora_order", seeded(ValuesToKeys))
+    assert (finding.name, finding.severity) == ("qkv-order", "bug")
+    assert "lora_v.0.weight changes the keys, and not the values" in finding.evidence
+    assert found("lora_order", seeded(Branches)) == []
+
+
 def test_updates_in_another_order() -> None:
     finding = one("lora_order", seeded(UpdatesInThirds))
     assert (finding.name, finding.severity) == ("qkv-order", "bug")

@@ -65,3 +65,29 @@ def test_a_residual_of_other_tokens() -> None:
     assert found("output_misplaced", seeded(OfThePast)) == []
     with pytest.raises(NotApplicable, match="no single attention"):  # and no residual is of others
         found("output_misplaced", seeded(Stage))
+
+
+class Axial(Attention):
+    """Attention along the rows and along the columns of a map of 4 by 4, side by side."""
+
+    grid = (4, 4)
+    turned = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, m = x.shape
+        rows = x.view(b * 4, 4, m)
+        columns = x.view(b, 4, 4, m).transpose(1, 2).reshape(b * 4, 4, m)
+        along, across = self.attend(rows, rows, None), self.attend(columns, columns, None).view(b, 4, 4, m)
+        across = across.transpose(1, 2) if self.turned else across
+        return x + along.reshape(b, n, m) + across.reshape(b, n, m)
+
+
+class ColumnsStayTurned(Axial):
+    turned = False
+
+
+def test_one_of_two_side_by_side() -> None:
+    finding = one("output_misplaced", seeded(ColumnsStayTurned))
+    assert (finding.name, finding.severity) == ("output-misplaced", "bug")
+    with pytest.raises(NotApplicable):
+        found("output_misplaced", seeded(Axial))

@@ -315,3 +315,21 @@ def test_padding_of_earlier_ids() -> None:
     assert (finding.name, finding.severity) == ("state-kept", "bug")
     assert "one with other padding differs" in finding.evidence
     assert found("state_kept", seeded(OfIds)) == []
+
+
+class KeepsItsAudio(Cross):
+    """The projected audio of the first call serves every later one of its shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.audio: Tensor | None = None
+
+    def forward(self, x: Tensor, audio: Tensor) -> Tensor:
+        if self.audio is None or self.audio.shape != audio.shape:
+            self.audio = audio.detach()
+        return super().forward(x, self.audio)
+
+
+def test_a_memory_that_is_kept() -> None:
+    finding = one("state_kept", seeded(KeepsItsAudio))
+    assert (finding.name, finding.severity) == ("state-kept", "bug")

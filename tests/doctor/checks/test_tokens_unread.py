@@ -52,3 +52,27 @@ def test_a_healthy_one(kind: type[nn.Module]) -> None:
 def test_where_tokens_do_not_see_one_another(kind: type[nn.Module]) -> None:
     with pytest.raises(NotApplicable):
         found("tokens_unread", seeded(kind))
+
+
+class Predicts(Plain):
+    """A window whose place is predicted by centre_of [B, M]."""
+
+    fixed = False
+
+    def forward(self, x: Tensor, centre_of: Tensor) -> Tensor:
+        length = x.shape[1]
+        centre = (length - 1) * (centre_of.mean(-1) / 4).sigmoid()[:, None, None]
+        if self.fixed:
+            centre = torch.full_like(centre, 4.0)
+        near = (torch.arange(length) - centre).abs() <= 3
+        return self.attend(x, x, near.expand(-1, length, -1)[:, None])
+
+
+class FixedWindow(Predicts):
+    fixed = True
+
+
+def test_a_window_that_is_predicted() -> None:
+    assert one("tokens_unread", seeded(FixedWindow)).numbers["last"] == 7
+    with pytest.raises(NotApplicable, match="depends on numbers that it is given"):
+        found("tokens_unread", seeded(Predicts))

@@ -339,3 +339,33 @@ class Longformer(Attention):
 def test_a_mask_of_three_kinds_of_tokens() -> None:
     assert found("unused_parameter", seeded(Longformer)) == []
     assert not [x for x in diagnose(seeded(Longformer)).findings if x.severity == "bug"]
+
+
+class Shifted(Attention):
+    """Strictly causal: the first query is learned, and sees a learned key alone."""
+
+    sees = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start, self.nothing = nn.Parameter(torch.randn(1, 1, 16)), nn.Parameter(torch.randn(1, 1, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, _ = x.shape
+        queries = torch.cat([self.start.expand(b, -1, -1), x[:, :-1]], dim=1)
+        allowed = torch.cat([torch.ones(n, 1), torch.ones(n, n).tril(-1)], dim=1).bool()
+        return self.attend(queries, torch.cat([self.nothing.expand(b, -1, -1), x], dim=1), allowed)
+
+
+class StartIsCut(Shifted):
+    """Its rows are all of tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        b = x.shape[0]
+        queries = torch.cat([self.start.expand(b, -1, -1), x], dim=1)[:, 1:]
+        return self.attend(queries, torch.cat([self.nothing.expand(b, -1, -1), x], dim=1), None)
+
+
+def test_the_query_of_a_row_that_sees_one_key() -> None:
+    assert found("unused_parameter", seeded(Shifted)) == []
+    assert "start" in one("unused_parameter", seeded(StartIsCut)).evidence

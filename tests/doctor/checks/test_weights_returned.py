@@ -273,3 +273,12 @@ def test_weights_of_a_model_that_makes_its_mask_of_ids() -> None:
     assert (finding.name, finding.severity) == ("weights-wrong", "bug")
     assert "with padding at the end" in finding.evidence
     assert found("weights_returned", seeded(OfIds)) == []
+
+
+class Slots(WrongAxis):
+    """The queries compete for the keys."""
+
+
+def test_queries_that_compete() -> None:
+    assert found("weights_returned", seeded(Slots)) == []
+    assert one("weights_returned", seeded(WrongAxis)).name == "softmax-axis"

@@ -295,6 +295,17 @@ class MuP(Plain):
         return q @ k.mT / q.shape[-1]
 
 
+class MuPInside(nn.Module):
+    """A part says it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = MuP()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.attention(x)
+
+
 class Temperature(Plain):
     def __init__(self) -> None:
         super().__init__()
@@ -336,6 +347,7 @@ class NormedAndScaled(Plain):
     [
         (Luong, {"risk"}),
         (MuP, {"note"}),
+        (MuPInside, {"note"}),
         (Temperature, {"note"}),
         (TemperatureOfQueries, {"note"}),
         (QKNorm, set()),
