@@ -49,6 +49,8 @@ def _entries() -> Iterable[Entry]:
     yield Entry(
         "global-one-way", "bug", "Global tokens see the sequence and are not seen by it, or the other way round"
     )
+    yield Entry("grid-transposed", "bug", "The height of a map stands where its width should")
+    yield Entry("class-token-unread", "bug", "A register is read where the class token should be")
     yield Entry("head-mask-ignored", "bug", "A masked head still attends")
     yield Entry(
         "state-kept", "bug", "An earlier call changes the output of a later one", None, ("transformers #48509",)

@@ -119,6 +119,10 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
         return [_edges]
     if name in names.SIDES:  # of a map, or of a row of tokens
         return [lambda at: sides(at.queries)["hw".index(names.SIDES[name])]]
+    if names.GRID.search(name):  # (rows, columns)
+        return [lambda at: sides(at.queries)]
+    if names.PAGES.search(name):
+        return [lambda at: torch.arange(4 * at.batch, device=at.device).view(at.batch, 4)]
     if names.COORDINATES.search(name):  # of points in space, or in a plane
         return [lambda at: alike(at, at.queries, 3), lambda at: alike(at, at.queries, 2)]
     if names.DOCUMENTS.search(name):

@@ -98,6 +98,8 @@ _PARTS = (  # of names that are not in the vocabulary
 )
 
 COORDINATES = re.compile(r"(^|_)(xyz|xy|coords?|coordinates?|points?|centers?|centroids?|locations?)$")
+GRID = re.compile(r"^(hw|h_w|x_size|grid(_size|_shape)?|patch_grid|spatial_(shape|size)|(feat|feature|map)_size)$")
+PAGES = re.compile(r"^(block|page)_tables?$")  # of a cache: which pages each sequence has
 STARTS = re.compile(r"^cu_?(seq_?)?lens?(_[qk])?$|^cumulative_(seq_?)?len(gth)?s$")  # where packed documents begin
 # Which document each token of a row belongs to.
 DOCUMENTS = re.compile(

@@ -70,6 +70,7 @@ class _Search:
         ways = (
             (plain, whole, "differ"),
             (["BNM"], sided, "map"),
+            (["BM", "BNM"], own if any(names.PAGES.search(p.name) for p in self.parameters) else [], "lone"),
             *((["BM"], whole, "one"), (plain if "NBM" in plain else [], whole, "one"), (rows, whole, "alike")),
             (["BNM"], own, "stated"),
             *((others, whole, "any"), (two, crossing, "any"), (rows, whole, "fixed")),

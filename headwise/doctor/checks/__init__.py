@@ -33,7 +33,7 @@ READ = _load("""
 layout head_merge heads_alike
 projection_order lora_order argument_order gqa_order
 wrong_scale bias_scaled settings_unused
-rope rope_parts rope_precision alibi
+rope rope_parts rope_precision alibi grid_positions
 norm_axis norm_swapped causal_unasked
 mask_cells mask_infinite built_in_mask layer_windows window_sides window_shape inner_padding
 softmax_split scores_misaligned weights_misaligned weights_sum residual dropout_misplaced softmax_precision
@@ -47,7 +47,8 @@ pad_tokens ids_mask mask_fill
 causal_leak empty_row masked_nan
 half example_half unused_parameter idle_part gradient_blocked state_dict
 cache cache_gradient left_padding packing cross_mask
-positions_ignored positions_in_values relative_index residual_normed residual_doubled global_tokens
+positions_ignored positions_in_values relative_index class_token
+residual_normed residual_doubled global_tokens paged_cache
 normaliser zero_start gate_linear
 weights_returned heads_dividing shift_mask explained
 """)

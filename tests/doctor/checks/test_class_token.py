@@ -1,0 +1,62 @@
+"""A class token beside registers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.patient import NotApplicable, NotChecked
+from tests.doctor.checks.specimens import found, one, seeded
+from tests.doctor.checks.styles import Plain
+
+
+class Registers(nn.Module):
+    """x: [B, N, M] -> logits [B, 10]; the class token stands behind two registers."""
+
+    at = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cls_token, self.registers = nn.Parameter(torch.randn(1, 1, 16)), nn.Parameter(torch.randn(1, 2, 16))
+        self.attention, self.head = Plain(), nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = torch.cat([self.registers, self.cls_token], 1).expand(len(x), -1, -1)
+        x = torch.cat([first, x], dim=1)
+        return self.read(x + self.attention(x))
+
+    def read(self, x: Tensor) -> Tensor:
+        return self.head(x[:, self.at])
+
+
+class ReadsARegister(Registers):
+    at = 0
+
+
+class ReadsTheMean(Registers):
+    def read(self, x: Tensor) -> Tensor:
+        return self.head(x[:, 1:].mean(1))
+
+
+class ReadsTheTokens(Registers):
+    def read(self, x: Tensor) -> Tensor:
+        return self.head(x[:, 3:])
+
+
+def test_a_register_in_the_place_of_the_class_token() -> None:
+    finding = one("class_token", seeded(ReadsARegister))
+    assert (finding.name, finding.severity) == ("class-token-unread", "bug")
+    assert "depends on registers and not on cls_token" in finding.evidence
+
+
+@pytest.mark.parametrize("module", [Registers, ReadsTheMean])
+def test_a_healthy_one(module: type[nn.Module]) -> None:
+    assert found("class_token", seeded(module)) == []
+
+
+def test_where_it_cannot_be_asked() -> None:
+    with pytest.raises(NotChecked, match="that of all tokens"):
+        found("class_token", seeded(ReadsTheTokens))
+    with pytest.raises(NotApplicable, match="no class token"):
+        found("class_token", seeded(Plain))
