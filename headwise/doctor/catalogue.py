@@ -50,6 +50,7 @@ def _entries() -> Iterable[Entry]:
         "global-one-way", "bug", "Global tokens see the sequence and are not seen by it, or the other way round"
     )
     yield Entry("grid-transposed", "bug", "The height of a map stands where its width should")
+    yield Entry("sampling-transposed", "bug", "Sampling points are passed as (y, x)")
     yield Entry("class-token-unread", "bug", "A register is read where the class token should be")
     yield Entry("head-mask-ignored", "bug", "A masked head still attends")
     yield Entry(

@@ -1,0 +1,51 @@
+"""The order of coordinates of sampling points."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from headwise.doctor.patient import NotApplicable
+from tests.doctor.checks.specimens import found, one, seeded
+from tests.doctor.checks.styles import Plain
+
+
+class Deformable(nn.Module):
+    """x: [B, C, H, W]; keys and values are sampled at a grid that is moved by offsets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset, self.q, self.kv, self.out = (nn.Conv2d(16, n, 1) for n in (2, 16, 32, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, h, w = x.shape
+        y, z = torch.meshgrid(torch.linspace(-1, 1, h), torch.linspace(-1, 1, w), indexing="ij")
+        offsets = self.offset(x).tanh().permute(0, 2, 3, 1) / 8
+        sampled = functional.grid_sample(x, self.grid(z, y) + offsets, align_corners=True)
+        q, (k, v) = self.q(x).flatten(2).mT, (t.flatten(2).mT for t in self.kv(sampled).chunk(2, 1))
+        return self.out(((q @ k.mT / 4).softmax(-1) @ v).mT.reshape(b, c, h, w))
+
+    def grid(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack((x, y), -1)
+
+
+class RowsFirst(Deformable):
+    def grid(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack((y, x), -1)
+
+
+def test_coordinates_in_the_other_order() -> None:
+    finding = one("sampling_order", seeded(RowsFirst))
+    assert (finding.name, finding.severity) == ("sampling-transposed", "bug")
+    assert "they are (y, x)" in finding.evidence
+
+
+def test_a_healthy_one() -> None:
+    assert found("sampling_order", seeded(Deformable)) == []
+
+
+def test_no_offsets() -> None:
+    with pytest.raises(NotApplicable, match="no learned offsets"):
+        found("sampling_order", seeded(Plain))
