@@ -113,7 +113,8 @@ def makers(
         found = found[:4]
     if reader is not None and p.role in ("unknown", "other", "positions", "memory"):
         found[:0] = arguments.read_by(reader)
-    if stated is not None and p.role in ("unknown", "other", "positions", "query", "key", "value", "memory"):
+    bias = p.role == "mask" and p.required and names.simple(p.name).endswith("bias")
+    if stated is not None and (bias or p.role in ("unknown", "other", "positions", "query", "key", "value", "memory")):
         found.insert(0, stated)
     value, x = given.of(p.name), given.input()
     if value is not None and x is not None:

@@ -86,6 +86,9 @@ def parameters(module: nn.Module, spec: Spec) -> list[Parameter]:
     if not {"query", "key", "value", "unknown"} & set(roles.values()) and len(memories) > 1:
         roles[memories[0]] = "query"  # forward(encoded_passage, encoded_question)
     stated = stated_shapes(module, roles)
+    inputs = [n for n, r in roles.items() if r in ("query", "key", "value", "memory")]
+    if any(len(x.shape) > 1 for x in stated.values()):  # one number for each example, or its features, is no sequence
+        roles |= dict.fromkeys((n for n in inputs if n in stated and stated[n].is_of_an_example(module)), "unknown")
     counts = [n for n, r in roles.items() if r in ("other", "unknown") and n in stated and stated[n].counts]
     roles |= dict.fromkeys(counts, "lengths")
     roles.update(spec.roles)

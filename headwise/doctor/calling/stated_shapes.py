@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Interface
     from headwise.doctor.calling.spec import Spec
 
-_BATCH, _SIZE = r"\*|(?:n_?)?[Bb](?:atch)?(?:_?s(?:i?z(?:e)?)?)?", r"[A-Za-z]\w*|\d+"
+_BATCH, _SIZE = r"\*|(?:n_?)?[Bb](?:atch)?(?:_?s(?:i?z(?:e)?)?)?", r"[A-Za-z]\w*(?:\s*[+-]\s*\d+)?|\d+"
 _SHAPE = rf"[\[(]\s*((?:{_BATCH})(?:\s*,\s*(?:{_SIZE})){{0,4}})\s*,?\s*[\])]"
+_SUM = re.compile(r"(\w+)\s*([+-])\s*(\d+)")  # N + 1
 _LENGTH = re.compile(r"[nltkqhw]|len(gth)?|time|steps?|seq\w*|\w*_len", re.IGNORECASE)
 _IDS = re.compile(r"\b(ids?|indices|index|int(eger)?s?|int64|long)\b|\b0 (is|=|for) pad", re.IGNORECASE)
+_ONE_ID = re.compile(r"\b(item|token|word|candidate|categor\w*|user|product|movie)s?\b", re.IGNORECASE)
 _BOOL = re.compile(r"\bbool|\bmask\b|\btrue\b|\bfalse\b", re.IGNORECASE)
 _COUNT = re.compile(r"\b(number|count|lengths?)\b|how many", re.IGNORECASE)
 # What a call begins with, in the place of learned numbers: these are queries, and no memory.
@@ -46,6 +48,14 @@ class Stated:
         """Whether it is how many tokens each example has."""
         named = re.match(r"(num|n)_", self.name) is not None
         return len(self.shape) == 1 and (named or bool(_COUNT.search(self.said)))
+
+    def is_of_an_example(self, module: nn.Module) -> bool:
+        """Whether it is [B], or [B, features] of a width that the constructor states, in a module of ids."""
+        last = self.shape[-1]
+        if not any(isinstance(part, nn.Embedding) for part in module.modules()):
+            return False
+        featured = re.search(r"dim|feat|width|size$", last) is not None and last.lower() in _known(module)
+        return len(self.shape) == 1 or (len(self.shape) == 2 and featured)
 
     def width(self, module: nn.Module) -> int | None:
         """The last size, if it is one of features whose number is known."""
@@ -108,20 +118,25 @@ def maker(stated: Stated, of_inputs: Mapping[str, Stated], module: nn.Module, *,
                 lengths[of_inputs[role].shape[1]] = length
             elif role in of_inputs and len(of_inputs[role].shape) > 2:
                 lengths |= _of_input(of_inputs[role].shape[1:], length, at.width if role == "query" else None)
+        lengths = _with_bases(lengths)
         sizes, most, free = [], [], iter(_FREE)
         for name in stated.shape[1:]:
+            if (known_sum := _sum(name, lengths)) is not None:
+                lengths.setdefault(name, known_sum)
             if name not in lengths:
                 lengths[name] = int(name) if name.isdigit() else known.get(name.lower()) or next(free)
                 most.append(lengths[name])
             else:
                 most.append(max(lengths[name], _MOST if lengths[name] in (at.queries, at.keys) else 1))
             sizes.append(lengths[name])
-        if rows and (ids or _IDS.search(stated.said)):
-            one = 1 + torch.arange(math.prod(sizes)).reshape(sizes) % max(min(rows) - 1, 1)
+        inside = tuple(slice(size) for size in sizes)
+        one_id = not sizes and _ONE_ID.search(f"{stated.name} {stated.said}")
+        if rows and (ids or one_id or _IDS.search(stated.said)):
+            one = (1 + torch.arange(math.prod(most)).reshape(most) % max(min(rows) - 1, 1))[inside]
         elif _BOOL.search(stated.said):
             one = torch.ones(sizes, dtype=torch.bool)
         else:
-            one = noise(at, 1, *most)[0][tuple(slice(size) for size in sizes)]
+            one = noise(at, 1, *most)[0][inside]
         return one.to(at.device).repeat(at.batch, *(1 for _ in sizes))
 
     return make
@@ -135,6 +150,21 @@ def _of_input(shape: tuple[str, ...], length: int, width: int | None) -> dict[st
         return {**features, **dict(zip((height, across), sides(length), strict=True))}
     *before, last, features_ = shape
     return {**dict.fromkeys(before, 1), **({} if width is None else {features_: width}), last: length}
+
+
+def _with_bases(lengths: dict[str, int]) -> dict[str, int]:
+    """Sizes by name, and of "N + 1" also that of N."""
+    sums = ((_SUM.fullmatch(name), size) for name, size in lengths.items())
+    bases = {m[1]: size - int(m[3]) * (1 if m[2] == "+" else -1) for m, size in sums if m is not None}
+    return {**bases, **lengths}
+
+
+def _sum(name: str, lengths: dict[str, int]) -> int | None:
+    """The size of "N + 1" where that of N is known."""
+    match = _SUM.fullmatch(name)
+    if match is None or match[1] not in lengths:
+        return None
+    return lengths[match[1]] + int(match[3]) * (1 if match[2] == "+" else -1)
 
 
 def _known(module: nn.Module) -> dict[str, int]:

@@ -27,6 +27,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         now = getattr(inputs, name)
         if not _same(before, now):
             yield _finding(f"the {name} that was passed" if probe.crosses else "the input", before, now)
+    yield from _beside(probe)
     modified: set[str] = set()
     for mask in probe.interface.masks:
         if mask.parameter in modified:
@@ -43,6 +44,26 @@ def check(patient: Patient) -> Iterator[Finding]:
             modified.add(mask.parameter)
             yield _finding(f"the mask {mask.parameter!r}", kept, options[mask.parameter])
     yield from _marked(probe, modified | {mask.parameter for mask in probe.interface.masks})
+
+
+def _beside(probe: Probe) -> Iterator[Finding]:
+    """The other tensors that a call needs: a bias, positions."""
+    way = probe.interface.way
+    masks = {mask.parameter for mask in probe.interface.masks}
+    for name, make in way.extras:
+        inputs = probe.inputs()
+        value = make(way.sizes(inputs))
+        if not isinstance(value, Tensor) or name in masks:
+            continue
+        value = value.clone()
+        kept = value.clone()
+        try:
+            with quiet():
+                probe.interface.run(inputs, given={name: value})
+        except Exception:  # a mask, whose form is another one
+            continue
+        if not _same(kept, value):
+            yield _finding(repr(name), kept, value)
 
 
 def _marked(probe: Probe, known: set[str]) -> Iterator[Finding]:

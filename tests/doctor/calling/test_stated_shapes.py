@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise
+from headwise.doctor.calling import token_ids
 from headwise.doctor.calling.forward_arguments import Sizes
 from headwise.doctor.calling.interface import discover
 from headwise.doctor.calling.signature import parameters, signature
@@ -57,7 +58,7 @@ def test_what_is_stated() -> None:
         ("media", (3, 4, 6, 12), torch.float32),  # sizes that nothing states, and the default of dim_media
         ("places", (3, 5), torch.bool),  # as many as there are queries
         ("table", (3, 7, 4), torch.int64),
-        ("item", (3,), torch.float32),
+        ("item", (3,), torch.int64),
     ],
 )
 def test_values_of_a_stated_shape(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -194,3 +195,50 @@ def test_that_numbers_are_whole_may_stand_before_their_shape() -> None:
     found = make(Sizes(2, 5, 5, 16, torch.float32, torch.device("cpu")))
     assert found.dtype == torch.int64
     assert int(found.max()) < 6
+
+
+def test_ids_of_pairs_are_the_same_for_fewer_tokens() -> None:
+    module = Distances()
+    make = maker(of(module)["spd"], {"query": Stated("x", ("B", "N", "M"), "")}, module)
+    long, short = (make(Sizes(2, n, n, 16, torch.float32, torch.device("cpu"))) for n in (5, 4))
+    assert torch.equal(long[:, :4, :4], short)
+
+
+class WithAVirtualNode(nn.Module):
+    """x [B, N + 1, M], bias [B, heads, N + 1, N + 1], spd [B, N, N] long."""
+
+    def __init__(self, heads: int = 2) -> None:
+        super().__init__()
+        self.heads, self.table = heads, nn.Embedding(6, heads)
+
+    def forward(self, x: Tensor, bias: Tensor, spd: Tensor) -> Tensor:
+        bias = bias.clone()
+        bias[:, :, 1:, 1:] += self.table(spd).permute(0, 3, 1, 2)
+        return bias.mean(1).softmax(-1) @ x
+
+
+def test_sizes_that_are_sums() -> None:
+    found = discover(WithAVirtualNode())
+    assert found.takes == "self"
+    assert found.run(found.inputs(3, 6, 6)).output.shape == (3, 6, found.width)
+
+
+class Ranked(nn.Module):
+    """history: (batch, seq_len) item ids; target: (batch,) candidate item; other: (batch, other_dim) features."""
+
+    def __init__(self, seq_len: int = 9, other_dim: int = 3) -> None:
+        super().__init__()
+        self.items, self.out = nn.Embedding(50, 16), nn.Linear(16 * (seq_len + 1) + other_dim, 1)
+
+    def forward(self, history: Tensor, target: Tensor, other: Tensor) -> Tensor:
+        x = self.items(torch.cat([history, target[:, None]], dim=1))
+        return self.out(torch.cat([x.flatten(1), other], dim=1))
+
+
+def test_what_each_example_has_once_is_no_sequence() -> None:
+    module = token_ids.on_embeddings(Ranked())
+    assert module is not None
+    found = discover(module)
+    assert found.takes == "self"
+    assert dict(found.way.slots) == {"query": "history"}
+    assert found.length == 9

@@ -70,3 +70,16 @@ def test_marks_of_tokens_that_are_written_to() -> None:
     assert (finding.name, finding.severity) == ("input-modified", "bug")
     assert "changed 'visited' in place: 3 of its 15 numbers" in finding.evidence
     assert found("input_modified", seeded(VisitsACopy)) == []
+
+
+class AddsToItsTable(Attention):
+    """table [B, N, M]."""
+
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+        table += 1.0
+        return self.attend(x + table, x, None)
+
+
+def test_a_table_that_is_added_to() -> None:
+    finding = one("input_modified", seeded(AddsToItsTable))
+    assert "'table' in place" in finding.evidence
