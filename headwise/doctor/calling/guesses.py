@@ -26,7 +26,7 @@ def lengths(module: nn.Module, given: Given, which: str, own: bool) -> list[tupl
     Args:
         which: "differ" (another number of keys, if it may be), "alike", "any" (both), "one" (a single query), "stated"
             (by the constructor), "fixed" (that of the example, or of a table), "map" (of a map's rows and columns),
-            "lone" (one token, whose keys are in a cache).
+            "lone" (one token, whose keys are in a cache), "signal" (samples).
         own: it attends to its own tokens, so there are as many keys as queries.
     """
     x = given.input()
@@ -37,6 +37,8 @@ def lengths(module: nn.Module, given: Given, which: str, own: bool) -> list[tupl
         return {"differ": [differ], "alike": [alike], "one": [one], "fixed": [one, *fixed]}.get(which, [differ, alike])
     if which == "map":
         return [(n, n) for n in _maps(module, given)]
+    if which == "signal":
+        return [(n, n)] if (n := sizes.samples(module)) else []
     if which == "stated":
         return [(n, n) for n in sizes.stated_lengths(module)]
     return {"differ": [alike], "any": [alike], "fixed": fixed, "lone": [(1, 1)]}.get(which, [])

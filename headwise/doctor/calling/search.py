@@ -72,6 +72,7 @@ class _Search:
             (["BNM"], sided, "map"),
             (["BM", "BNM"], own if any(names.PAGES.search(p.name) for p in self.parameters) else [], "lone"),
             *((["BM"], whole, "one"), (plain if "NBM" in plain else [], whole, "one"), (rows, whole, "alike")),
+            (["BN"], own, "signal"),
             (["BNM"], own, "stated"),
             *((others, whole, "any"), (two, crossing, "any"), (rows, whole, "fixed")),
             *((rows, partial, "differ"), (rows, partial, "alike")),
@@ -144,7 +145,7 @@ class _Search:
         if with_optional and all(p.required for p in needed):
             return None
         others = guesses.combinations([self._makers(p, option) for p in needed])[:80]
-        widths = self._widths(option)[: None if layout in ("BNM", "B1NM") else 4]
+        widths = self._widths(option)[: None if layout in ("BNM", "B1NM") else 4] if layout != "BN" else [(1, 1, 1)]
         if layout in MAPS and option.takes == "self" and self.spec.width is None:  # of an image
             widths = [*((n, n, n) for n in sizes.channels(self.module)), *widths]
         lengths = guesses.lengths(self.module, self.given, which, option.takes == "self")

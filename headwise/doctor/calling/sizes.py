@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from headwise.doctor.calling import names
 
+_FRAMES = 12  # of a signal
 _LARGE = 1024  # tokens of a window: a number that is large as a side may be that of all tokens
 
 
@@ -126,6 +127,15 @@ def image_sides(module: nn.Module) -> list[int]:
             roots = [math.isqrt(n) for each in rows for n in (each, each - 1) if n > 1 and math.isqrt(n) ** 2 == n]
             found += [layer.stride[0] * root for root in roots]
     return list(dict.fromkeys(found))
+
+
+def samples(module: nn.Module) -> int | None:
+    """Samples of a signal of one channel that a module takes, if its first convolution does: some frames of it."""
+    layers = [part for part in module.modules() if isinstance(part, nn.Conv1d)]
+    if not layers or layers[0].in_channels != 1:
+        return None
+    steps = [layer for layer in layers if layer.stride[0] > 1]
+    return _FRAMES * math.prod(layer.stride[0] for layer in steps) + sum(layer.kernel_size[0] for layer in layers)
 
 
 def channels(module: nn.Module) -> list[int]:

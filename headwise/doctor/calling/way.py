@@ -22,6 +22,7 @@ LAYOUTS = {
     "B1NM": "[batch, 1, length, width]",
     "BMN": "[batch, width, length]",
     "BM": "[batch, width] for the one query",
+    "BN": "[batch, samples] of a signal",
     "BHWM": "[batch, rows, columns, width]",
     "BMHW": "[batch, width, rows, columns]",
     "BNM,B1NM": "[batch, length, width], and a memory [batch, 1, length, width]",
@@ -199,6 +200,8 @@ def lay(x: Tensor, layout: str, heads: int, *, query: bool = True) -> Tensor:
         return x
     if layout == "BM":
         return x.squeeze(1)
+    if layout == "BN":
+        return x.squeeze(-1)
     if layout == "NBM":
         return x.transpose(0, 1).contiguous()  # as the caller's tensor would be
     if layout == "NM":

@@ -45,6 +45,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             _elsewhere(probe, mask, masks)
             or _acts_beside(probe, inputs, mask, masks)
             or _on_another_output(probe, inputs, mask)
+            or _of_a_signal(probe, inputs, mask)
         ):
             severity = _replaced(patient, inputs, mask)
             unless = "" if severity == "bug" else ", unless its causal mask is switched off"
@@ -95,6 +96,17 @@ def _acts_beside(probe: Probe, inputs: Inputs, mask: MaskInput, masks: list[Mask
     others = [other for other in masks if other is not mask and other.works]
     changes = [_change(probe, inputs, mask, more=given(probe.interface, other, inputs)) for other in others]
     return any(change is None or change > REACHED for change in changes)
+
+
+def _of_a_signal(probe: Probe, inputs: Inputs, mask: MaskInput) -> bool:
+    """Whether it acts on half of the samples of a signal: one of them makes no frame."""
+    if probe.interface.way.layout != "BN":
+        return False
+    half = range(inputs.key_length // 2, inputs.key_length)
+    before, after = (
+        probe.attempt(inputs, given=given(probe.interface, mask, inputs, *hidden)) for hidden in (range(0), half)
+    )
+    return isinstance(before, Tensor) and isinstance(after, Tensor) and gap(before, after) > REACHED
 
 
 def _change(

@@ -429,3 +429,20 @@ def test_what_a_mask_is_named_after_is_a_memory() -> None:
 
 def test_a_length_that_a_grid_states() -> None:
     assert discover(seeded(OnAGrid)).length == 24
+
+
+class OfASignal(Attention):
+    """wave: [B, samples]; its frames attend to one another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames = nn.Conv1d(1, 16, 10, stride=5)
+
+    def forward(self, wave: Tensor) -> Tensor:
+        x = self.frames(wave[:, None]).mT
+        return self.attend(x, x, None)
+
+
+def test_a_signal_of_one_channel() -> None:
+    found = discover(seeded(OfASignal))
+    assert (found.way.layout, found.length, found.width) == ("BN", 70, 1)  # 12 steps of 5, and a kernel of 10

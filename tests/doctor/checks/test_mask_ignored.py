@@ -205,3 +205,31 @@ def test_learned_queries_that_read_a_memory() -> None:
     """Its targets begin as 0, and each layer adds the same positions: neither is a mistake."""
     assert headwise.diagnose(seeded(DetrDecoder)).healthy
     assert [x.name for x in headwise.diagnose(seeded(DropsItsMask)).bugs] == ["mask-ignored"]
+
+
+class OfASignal(nn.Module):
+    """wave: [B, samples], lengths: [B] in samples, or None."""
+
+    step = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames, self.attention = nn.Conv1d(1, 16, 4, stride=4), Attention()
+
+    def forward(self, wave: Tensor, lengths: Tensor | None = None) -> Tensor:
+        x = self.frames(wave[:, None]).mT
+        if lengths is None:
+            return self.attention.attend(x, x, None)
+        real = torch.arange(x.shape[1]) < lengths[:, None] // self.step
+        return self.attention.attend(x, x, real[:, None, None])
+
+
+class CountsSamples(OfASignal):
+    """Lengths of samples are compared with frames: nothing is ever padding."""
+
+    step = 1
+
+
+def test_lengths_of_a_signal() -> None:
+    assert one("mask_ignored", seeded(CountsSamples)).severity == "bug"
+    assert found("mask_ignored", seeded(OfASignal)) == []
