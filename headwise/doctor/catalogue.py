@@ -52,6 +52,7 @@ def _entries() -> Iterable[Entry]:
     yield Entry("grid-transposed", "bug", "The height of a map stands where its width should")
     yield Entry("sampling-transposed", "bug", "Sampling points are passed as (y, x)")
     yield Entry("chosen-twice", "bug", "A decoder chooses an input twice that it should choose once")
+    yield Entry("end-token-unread", "bug", "A text is read off at another token than its end token")
     yield Entry("class-token-unread", "bug", "A register is read where the class token should be")
     yield Entry("head-mask-ignored", "bug", "A masked head still attends")
     yield Entry(
