@@ -247,7 +247,7 @@ def _called_otherwise(patient: Patient, named: set[str]) -> list[Finding]:
     for called, spec in ways:
         other = Patient(patient.original, spec=spec, example=patient.example)
         named = named | {x.name for x in found}
-        for check in (*checks.READ.values(), checks.PROBED["mask_ignored"]):
+        for check in (*checks.READ.values(), *(checks.PROBED[name] for name in ("mask_ignored", "masked_weight"))):
             found += [
                 dataclasses.replace(x, evidence=f"called {called}: {x.evidence}")
                 for x in _made(check.check, other)[0]

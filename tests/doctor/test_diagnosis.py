@@ -397,3 +397,27 @@ class OfTokensAndPatches(OfPatches):
 
 def test_the_parts_are_examined_where_one_attention_cannot_be_read() -> None:
     assert {"softmax-axis", "wrong-scale"} <= {x.name for x in diagnose(OfTokensAndPatches()).bugs}
+
+
+class ReadsPassages(nn.Module):
+    """x: [B, T, M]; passages: [B, K, R, M], passages_mask: [B, K, R]. The softmax is over the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads = 2
+        self.q, self.kv, self.out = nn.Linear(16, 16), nn.Linear(16, 32), nn.Linear(16, 16)
+
+    def forward(
+        self, x: torch.Tensor, passages: torch.Tensor, passages_mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        q = self.q(x).unflatten(-1, (2, 8)).transpose(1, 2)
+        k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in self.kv(passages.flatten(1, 2)).chunk(2, -1))
+        scores = q @ k.mT / 8**0.5
+        if passages_mask is not None:
+            scores = scores.masked_fill(~passages_mask.flatten(1)[:, None, None], -1e9)
+        return x + self.out((scores.softmax(-2) @ v).transpose(1, 2).flatten(2))
+
+
+def test_a_memory_of_rows_that_a_mask_names() -> None:
+    found = headwise.diagnose(ReadsPassages())
+    assert "softmax-axis" in {x.name for x in found.bugs}

@@ -18,7 +18,7 @@ from headwise.doctor.calling.mask_input import Form
 from headwise.doctor.source import source_of
 from headwise.errors import shortened
 
-_YES = r"(?:\btrue\b|\b1(?:\.0)?s?\b|\bones?\b|\bnon-?zeros?\b)"
+_YES = r"(?:\btrue\b|\b1(?:\.0)?s?\b|\bones\b|\bone(?= (?:where|for|means|if|is|at)\b| ?=)|\bnon-?zeros?\b)"
 _NO = r"(?:\bfalse\b|\b0(?:\.0)?s?\b|(?<!non-)\bzeros?\b)"
 _MAY = "|".join(
     (
@@ -28,7 +28,7 @@ _MAY = "|".join(
         r"(?:may|can) (?:be )?(?:attend|look|see)\w*",
         r"to (?:be )?(?:attend\w*|kept?|keep)|\battend(?:ed|s|able)?\b|takes? part|participat\w*",
         r"(?:below|under) the (?:main )?diagonal|lower[- ]triang\w*",
-        r"allow\w*|permit\w*|\bkeep|\bkept|visible|\bvalid|\breal\b|\bseen?\b|usable|\bused?\b|\blook",
+        r"allow\w*|permit\w*|\bkeep|\bkept|visible|\bvalid|\breal\b|\bexists?\b|\bseen?\b|usable|\bused?\b|\blook",
     )
 )
 _MAY_NOT = "|".join(

@@ -7,6 +7,7 @@ queries that were not changed are examined. So the same calls distinguish a form
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from typing import Any
 
@@ -98,6 +99,20 @@ class MaskTrial:
         memories = [x.name for x in self.trial.parameters if x.role == "memory" and x.name not in given]
         return any(names.about_memory(p.name) or p.name.startswith(f"{name}_") for name in memories)
 
+    def _said_by_a_part(self, p: Parameter) -> tuple[str, Form | None]:
+        """What a part that takes an argument of the same name says of it: the mask is passed on to it."""
+        for part in self.trial.module.modules():
+            forward = getattr(type(part), "forward", None)
+            if part is self.trial.module or type(part).__module__.startswith(("torch.", "keras.")) or forward is None:
+                continue
+            taken = list(inspect.signature(forward).parameters)[1:]
+            if p.name in taken:
+                others = [name for name in taken if name != p.name]
+                claim, claimed = claims.of_mask(p.name, "", claims.text_of(part), sole=False, others=others)
+                if claimed is not None and not claim.startswith("the name "):
+                    return claim, claimed
+        return "", None
+
     def _memory_is_optional(self) -> bool:
         given = {name for role, name in self.way.slots if role != "query"}
         return any(p.name in given and not p.required for p in self.trial.parameters)
@@ -108,6 +123,8 @@ class MaskTrial:
         sole = sum(x.role in ("mask", "padding") for x in self.trial.parameters) == 1
         others = [x.name for x in self.trial.parameters if x.name != p.name]
         claim, claimed = claims.of_mask(p.name, p.annotation, self.text, sole=sole, others=others)
+        if claimed is None:
+            claim, claimed = self._said_by_a_part(p)
         if claimed is None and self.way.takes == "self":
             claim, claimed = claims.by_keras(p.name, self.trial.module)
         working = [o for o in outcomes if o.works]

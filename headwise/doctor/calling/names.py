@@ -23,12 +23,12 @@ ROLES = (
 
 _WORDS = {
     "query": """
-        query queries q qs quer x input inputs hidden hidden_states hidden_state states tgt trg target targets tokens
-        embeddings embedding embeds emb embs seq sequence seqs features feats feat inp xq x_q q_in qx query_states
-        query_input input_tensor tensor input_embeds inputs_embeds sentence dec decoder_input decoder_hidden
-        decoder_hidden_states decoder_states dec_input dec_inputs x1 data src source src_seq residual latents latent
-        activations qkv x_in words patches z input_q inputs_q q_input q_inputs input_query query_tensor image images img
-        query_seq query_sequence target_seq u idx ids indices token_idx x_ids xb
+        query queries q qs quer x text texts input inputs hidden hidden_states hidden_state states tgt trg target
+        targets tokens embeddings embedding embeds emb embs seq sequence seqs features feats feat inp xq x_q q_in qx
+        query_states query_input input_tensor tensor input_embeds inputs_embeds sentence dec decoder_input
+        decoder_hidden decoder_hidden_states decoder_states dec_input dec_inputs x1 data src source src_seq residual
+        latents latent activations qkv x_in words patches z input_q inputs_q q_input q_inputs input_query query_tensor
+        image images img query_seq query_sequence target_seq u idx ids indices token_idx x_ids xb
     """,
     "key": """
         key keys k ks key_states key_input k_in x_k xk kx input_k inputs_k k_input k_inputs key_tensor input_key key_seq

@@ -61,13 +61,14 @@ class _Search:
             plain = ["BMN", "BMHW", *plain]
         elif in_rows:
             plain = ["B1NM", *plain]
-        memory = next((p.name for p in self.parameters if p.role in ("memory", "key")), "")
+        memory = next((name for o in options for role, name in o.slots if role in ("memory", "key")), "")
         two = ["BNM,B1NM", "BMHW,BNM"] if self._in_rows(memory) else ["BMHW,BNM"]
         rows = ["B1NM", "BNM"] if in_rows else ["BNM"]
         # A number of keys that differs from the number of queries comes first: it tells which argument is which.
         own, crossing = ([o for o in whole if (o.takes == "self") == alone] for alone in (True, False))
         sided = own if {"h", "w"} <= {names.SIDES.get(names.simple(p.name)) for p in self.parameters} else []
         ways = (
+            *(((two[:1], crossing, "any"),) if self._in_rows(memory) else ()),
             (plain, whole, "differ"),
             (["BNM"], sided, "map"),
             (["BM", "BNM"], own if any(names.PAGES.search(p.name) for p in self.parameters) else [], "lone"),

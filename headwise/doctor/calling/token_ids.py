@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.capture.vocabulary import vocabulary_size
 from headwise.doctor.calling import other_forward
 
 WIDTH = "_width_of_the_embeddings_for_ids"  # attribute of a class that takes embeddings in the place of ids
@@ -53,25 +54,29 @@ def on_embeddings(module: nn.Module) -> nn.Module | None:
         names = [name for name, value in list(bound.arguments.items())[1:] if may_be_ids(name, value)]
         # All of them are ids, as a rule; if not, one is: forward(input_ids, encoder_hidden_states).
         choices = [names, *([name] for name in names if len(names) > 1)]
+        # Ids are below the rows of the table of tokens, or of the smallest one where that is another.
+        sizes = dict.fromkeys((vocabulary_size(self) or 0, _smallest(self)))
+        tried = [(chosen, below) for chosen in choices for below in sizes]
         raised: Exception | None = None
-        for chosen in sorted(choices, key=lambda x: x != taken.get(tuple(names))):
+        for chosen, below in sorted(tried, key=lambda x: x != taken.get(tuple(names))):
             try:
-                out = on_ids(self, signature.bind(self, *args, **kwargs), chosen)
+                out = on_ids(self, signature.bind(self, *args, **kwargs), chosen, below)
             except Exception as error:  # noqa: PERF203 (each choice is a trial)
                 raised = raised or error
             else:
-                taken.setdefault(tuple(names), chosen)
+                taken.setdefault(tuple(names), (chosen, below))
                 return out
         assert raised is not None
         raise raised
 
-    taken: dict[tuple[str, ...], list[str]] = {}  # of the arguments that may be ids: those that are
+    # Of the arguments that may be ids: those that are, and what they are below.
+    taken: dict[tuple[str, ...], tuple[list[str], int]] = {}
 
-    def on_ids(self: nn.Module, bound: inspect.BoundArguments, names: list[str]) -> Any:
+    def on_ids(self: nn.Module, bound: inspect.BoundArguments, names: list[str], below: int) -> Any:
         given: list[tuple[Tensor, Tensor]] = []  # ids, and the embeddings that they stand for
         for name in names:
             value = bound.arguments[name]
-            ids = _ids(value, len(given), _smallest(self))
+            ids = _ids(value, len(given), below)
             given.append((ids, value))
             bound.arguments[name] = ids
 

@@ -26,7 +26,7 @@ from headwise.doctor.reading.documents import documents
 
 FINDINGS = ("causal-leak", "mask-polarity", "cache-mismatch")
 
-_LENGTH = 8
+_LENGTH, _LONG = 8, 48
 _MOSTLY = 0.6  # share of the future that is hidden, in a module that is not said to be causal
 _PAST = 0.9  # share of the past that is visible, so that a window is not taken for a causal mask
 _MAY_CHANGE_IT = re.compile(
@@ -61,6 +61,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         if not (found and said == claim and flags):  # without the flag it need not be causal
             yield from found
         if not found and bool((seen.triu(1) <= REACHED).all()):
+            yield from _of_the_best(probe, said, options)
             yield from _on_other_paths(probe, inputs, options)
             yield from _by_length(probe, inputs, said, options)
             return
@@ -68,6 +69,17 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
     if not made:
         raise NotChecked(f"it does not run with {_LENGTH} tokens")
+
+
+def _of_the_best(probe: Probe, said: str, options: dict[str, Any]) -> Iterator[Finding]:
+    """The same with more tokens, where it computes the best queries or keys alone: of few tokens, all are the best."""
+    if not said or "topk" not in "".join(claims.text_of(part) for part in probe.module.modules()):
+        return
+    try:
+        seen = probe.influence(probe.square(1, _LONG), **options)
+    except Exception:  # it does not run with so many
+        return
+    yield from _judge(seen, said, hint=bool(options), drawn=False, strict=False)
 
 
 def _of_a_decoder(probe: Probe, claim: str) -> Iterator[Finding]:

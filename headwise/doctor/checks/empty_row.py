@@ -35,7 +35,9 @@ _FIX = (
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    found = _in_example(patient) or _row_of_padding(patient) or _padding_before_ids(patient)
+    found = (
+        _in_example(patient) or _row_of_padding(patient) or _padding_behind_ids(patient) or _padding_before_ids(patient)
+    )
     if found is not None:
         yield found
         return
@@ -154,6 +156,25 @@ def _padding_before_ids(patient: Patient) -> Finding | None:
         "bug" if meant else "risk",
         f"ids that begin with two tokens of padding (id {made[2]}) give NaN or infinity: these have no allowed key"
         + (f', and it is meant for such input: "{meant}"' if meant else ""),
+        _FIX,
+    )
+
+
+def _padding_behind_ids(patient: Patient) -> Finding | None:
+    """NaN for the tokens before padding: rows of padding without an allowed key spread in the next layer."""
+    made = None if patient.interface.way.layout in MAPS else padded_from(patient, slice(-2, None), _LENGTH)
+    found = None if made is None else answers(patient, *made[:2])
+    if made is None or found is None or not bool(found[0].isfinite().all()):
+        return None
+    row = found[1][0]
+    real = row[: made[0].shape[1] - 2] if row.ndim > 1 and len(row) == made[0].shape[1] else row
+    if bool(real.isfinite().all()):
+        return None
+    return Finding(
+        "empty-row-nan",
+        "bug",
+        f"ids that end with two tokens of padding (id {made[2]}) give NaN or infinity for the tokens before them: the "
+        "rows of padding have no allowed key, and spread in the next layer",
         _FIX,
     )
 

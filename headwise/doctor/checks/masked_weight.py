@@ -21,13 +21,16 @@ from headwise.doctor.probing.probe import ROUNDING, Probe, gap, moved
 FINDINGS = ("masked-key-counts",)
 
 
+_UNJOINED = re.compile(r"not connected|unconnected|no edge|non-?neighbou?r|without an edge", re.IGNORECASE)
+
+
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     interface = probe.interface
     if (interface.length and not probe.rectangular) or not interface.batched:
         raise NotApplicable("its length is fixed")
     for mask in interface.masks:
-        if mask.what != "keys" or mask.own or not mask.by_example:
+        if (mask.what != "keys" and not _joins(patient, mask)) or mask.own or not mask.by_example:
             continue
         inputs = probe.inputs()
         hidden = probe.attempt(inputs, given=given(interface, mask, inputs, inputs.key_length - 1))
@@ -35,10 +38,19 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
         if mask.works:
             yield from _counts(probe, mask, inputs, hidden)
-        elif (mask.shape == "B" or mask.claimed == mask.form or _named(mask)) and not convolves(patient.module):
+        elif mask.what == "cells" or (
+            (mask.shape == "B" or mask.claimed == mask.form or _named(mask)) and not convolves(patient.module)
+        ):
             yield from _read(probe, mask, inputs, hidden)
         return
     raise NotApplicable("it takes no mask of keys")
+
+
+def _joins(patient: Patient, mask: MaskInput) -> bool:
+    """Whether it says which nodes of a graph are joined, and others are said to exchange nothing."""
+    if mask.what != "cells" or mask.works or not re.match(r"adj", mask.parameter):
+        return False
+    return _UNJOINED.search(patient.source) is not None
 
 
 def _named(mask: MaskInput) -> bool:

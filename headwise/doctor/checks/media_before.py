@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
@@ -45,4 +46,30 @@ def check(patient: Patient) -> Iterator[Finding]:
             f"up to {most:.2g} of the output's size: all their keys are masked, and have equal weights",
             "set the weights of tokens before the first image to 0: attn.masked_fill(text_time == 0, 0)",
             numbers={"change": most},
+        )
+        return
+    yield from _of_the_next(probe, inputs, name, locations)
+
+
+def _of_the_next(probe: Probe, inputs: Inputs, name: str, locations: Tensor) -> Iterator[Finding]:
+    """A second image, which no location tells of: no token sees it."""
+    way = probe.interface.way
+    slot = next(slot for role, slot in way.slots if role == "memory")
+    if way.layout != "BNM,B1NM" or inputs.key is None:
+        return
+    other = moved(inputs, slice(None)).key
+    assert other is not None
+    pairs = (torch.stack((inputs.key, inputs.key), 1), torch.stack((inputs.key, other), 1))
+    before, after = (probe.attempt(inputs, given={name: locations, slot: media}) for media in pairs)
+    if not isinstance(before, Tensor) or not isinstance(after, Tensor) or not bool(before.isfinite().all()):
+        return
+    change = float(rows(before, after).amax())
+    if change > REACHED:
+        yield Finding(
+            "masked-key-counts",
+            "bug",
+            f"with two images and one location ({name}), the second image changes tokens by up to {change:.2g} of the "
+            "output's size: tokens behind an image see the next one",
+            "count images as locations are counted: the first one is 1, torch.arange(images) + 1",
+            numbers={"change": change},
         )

@@ -32,30 +32,34 @@ def check(patient: Patient) -> Iterator[Finding]:
     size = next(iter(sizes.find(probe.module, _SIZE)), None)
     if table is None or lengths is None or size is None or len(pools) < 2 or size < 2:
         raise NotApplicable("it has no cache of pages")
-    dims = {name: next((d for d in (1, 2) if x.shape[d] == size), None) for name, x in pools.items()}
-    if None in dims.values():
+    dims = {name: d for name, x in pools.items() if (d := next((d for d in (1, 2) if x.shape[d] == size), 0))}
+    if len(dims) < len(pools):
         raise NotApplicable("it has no cache of pages")
     inputs = probe.inputs(2)
     tables = torch.arange(2 * _PAGES).view(2, _PAGES)
     known = size + size // 2  # one page is full, the second one half
     given = {table: tables, lengths: torch.full((2,), known)}
-    behind = known + 1  # whether or not the length counts the newest token
+    newest = known  # where the length does not count the newest token, which stands there
 
     def out(other: range) -> Tensor | Exception:
         """The output, with other numbers in these slots of both sequences."""
+        nonlocal newest
         for i, (name, x) in enumerate(pools.items()):
             numbers = noise(*x.shape, seed=i, dtype=x.dtype, device=x.device)
             instead = noise(*x.shape, seed=i + 9, dtype=x.dtype, device=x.device)
-            dim = dims[name]
-            assert dim is not None
             for at in other:
-                pages, slot = tables[:, at // size], at % size
-                numbers.select(dim, slot)[pages] = instead.select(dim, slot)[pages]
+                slot = numbers.select(dims[name], at % size)
+                slot[tables[:, at // size]] = instead.select(dims[name], at % size)[tables[:, at // size]]
             x.copy_(numbers)
-        return probe.attempt(inputs, given=given)
+        found = probe.attempt(inputs, given=given)
+        written = (x != numbers).movedim(dims[name], 1)[tables[0]].flatten(0, 1).flatten(1).any(1).nonzero()
+        if not len(other) and len(written) == 1:
+            newest = int(written)
+        return found
 
     with torch.no_grad():
-        plain, first, later = out(range(0)), out(range(1)), out(range(behind, _PAGES * size))
+        plain, first = out(range(0)), out(range(1))
+        later = out(range(newest + 1, _PAGES * size))
     if not all(isinstance(x, Tensor) for x in (plain, first, later)) or gap(plain, first) <= ROUNDING:  # type: ignore[arg-type]
         raise NotChecked(f"it does not run with {table} [B, pages] and {lengths} [B], or does not read its pages")
     change = gap(plain, later)  # type: ignore[arg-type]
@@ -63,8 +67,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "masked-key-counts",
             "bug",
-            f"with {lengths} = {known} and pages of {size} slots, the numbers behind slot {known} change the output by "
-            f"{change:.2g} of its size: slots are read that hold no token of this sequence",
+            f"with {lengths} = {known} and pages of {size} slots, the numbers behind slot {newest}, that of the newest "
+            f"token, change the output by {change:.2g} of its size: slots are read that hold no token of this sequence",
             "compare the position of each slot with the length: position < length, not page < pages, and not <=",
             numbers={"change": change},
         )

@@ -51,7 +51,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 def _alone(patient: Patient, probe: Probe) -> Iterator[Finding]:
     """The same of one block: an attention or two, and two norms at least."""
     norms = sum("norm" in type(x).__name__.lower() for x in probe.module.modules())
-    if norms < 2 or patient.anatomy is None or not 1 <= len(patient.anatomy.sites) <= 2:
+    if not norms or patient.anatomy is None or not 1 <= len(patient.anatomy.sites) <= 2:
         raise NotApplicable("it has no block of several parts with norms")
     inputs = probe.inputs()
     probe.rowwise(inputs)

@@ -1,11 +1,13 @@
-"""The order of coordinates where a map is sampled: `grid_sample` takes (x, y), column and then row.
+"""The coordinates at which a map is sampled: `grid_sample` takes (x, y), column and then row, from -1 to 1.
 
 Without offsets, sampling points are a regular grid: the first coordinate must change along its columns, and the second
-one along its rows. Coordinates made by `meshgrid(..., indexing="ij")` are (y, x), and every shape fits.
+one along its rows. Coordinates made by `meshgrid(..., indexing="ij")` are (y, x), and every shape fits. Reference
+points that are said to be from 0 to 1 must come to it from -1 to 1.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,12 +16,16 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from headwise.doctor.calling.claims import text_of
 from headwise.doctor.calling.way import MAP
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe
 
 FINDINGS = ("sampling-transposed",)
+
+_POINTS = re.compile(r"^ref(erence)?_?(points?|pts|coords?|locations?)$")
+_FROM_0_TO_1 = re.compile(r"\[0(\.0)?, ?1(\.0)?\]|normali[sz]ed|from 0 to 1|between 0 and 1", re.IGNORECASE)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -30,6 +36,10 @@ def check(patient: Patient) -> Iterator[Finding]:
     with torch.no_grad():
         for x in offsets:
             x.zero_()
+    unmapped = list(_unmapped(patient, probe))
+    if unmapped:
+        yield from unmapped
+        return
     with _Grids() as seen:
         probe.attempt(probe.inputs(1, MAP))
     grids = [x for x in seen.grids if x.ndim == 4 and min(x.shape[1:3]) > 1]
@@ -47,6 +57,35 @@ def check(patient: Patient) -> Iterator[Finding]:
                 patient.where,
             )
             return
+
+
+def _unmapped(patient: Patient, probe: Probe) -> Iterator[Finding]:
+    """Whether points at 0 and at one half, of a range from 0 to 1, come to grid_sample as they are."""
+    way = probe.interface.way
+    points = next(((name, make) for name, make in way.extras if _POINTS.match(name)), None)
+    if points is None or not _FROM_0_TO_1.search(text_of(probe.module)):
+        return
+    name, make = points
+    inputs = probe.inputs(1)
+    value = make(way.sizes(inputs))
+    if not isinstance(value, Tensor):
+        return
+    came = []
+    for at in (0.0, 0.5):
+        with _Grids() as seen:
+            probe.attempt(inputs, given={name: torch.full_like(value, at)})
+        if not seen.grids:
+            return
+        came.append(bool((seen.grids[0] - at).abs().max() < 1e-4))
+    if all(came):
+        yield Finding(
+            "sampling-transposed",
+            "bug",
+            f"{name} from 0 to 1 come to grid_sample as they are, which expects -1 to 1: the map is read in its lower "
+            "right quarter alone",
+            "map them before: grid = 2 * locations - 1",
+            patient.where,
+        )
 
 
 class _Grids(TorchFunctionMode):

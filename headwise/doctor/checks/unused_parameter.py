@@ -25,6 +25,7 @@ from headwise.doctor.reading.creation import left_out, mentioned, origin, owner
 
 FINDINGS = ("unused-parameter", "gradient-blocked")
 
+_MANY = 24  # tokens
 _FEW = 4  # parameters that are named
 
 
@@ -50,6 +51,9 @@ def check(patient: Patient) -> Iterator[Finding]:
     waiting = {x for x in wanted.keys() - reached.there.keys() if not _chooses(x, reached.choosing)}
     if waiting:
         waiting -= _reached_past_gates(patient, inputs)
+    if waiting and probe.interface.length is None and probe.interface.takes == "self":
+        more = probe.interface.inputs(2, _MANY, _MANY)  # of few tokens one is the best, and its weight is 1
+        waiting -= set(gradients_of(probe, more, wanted) or ())
     blocked: dict[str, float] = {}
     unused: dict[str, list[str]] = {}
     for name in (name for name in wanted if name in waiting):

@@ -37,7 +37,7 @@ def backend_of(file: Path) -> str | None:
     """The backend for a file, without running it; None if neither it nor a file that it imports uses Keras.
 
     The environment decides, then the file: the backend that it sets, or that it imports, directly or through its
-    neighbours. For one that uses keras.ops alone, Keras's own config decides, if that backend is installed.
+    neighbours. One that uses keras alone runs on each of them: on PyTorch its operations can be read.
     """
     trees = list(_trees(file, set()))
     imported = {name for tree in trees for name in _imported(tree)}
@@ -49,7 +49,7 @@ def backend_of(file: Path) -> str | None:
     if stated is not None:
         return stated
     found = next((name for name in BACKENDS if name in imported), None)
-    return found or _configured()
+    return found or "torch"
 
 
 def default_timeout(file: Path | None = None) -> float:

@@ -78,6 +78,8 @@ def test_only_one_argument_is_the_query() -> None:
             "allowed",
         ),
         ("non-zero = padding", "forbidden"),
+        ("True for media tokens that exist", "allowed"),
+        ("one batch is padded to a common size; it tells which pixels belong to an image", None),
         ("an optional mask", None),
         ("mask of shape [batch, 1, query, key]", None),
         ("True or False", None),

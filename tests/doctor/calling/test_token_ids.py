@@ -146,3 +146,22 @@ def test_ids_among_others() -> None:
     assert torch.equal(read[:, 1:-1], history)
     assert torch.equal(read[:, 0], module.items.weight[[89, 89]])
     assert torch.equal(read[:, -1], module.items.weight[[7, 8]])
+
+
+class OfTwoTables(nn.Module):
+    """The second table has two rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.kinds, self.ids = nn.Embedding(50, 16), nn.Embedding(2, 16), list[Tensor]()
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        self.ids.append(input_ids)
+        return self.words(input_ids) + self.kinds(torch.zeros_like(input_ids))
+
+
+def test_ids_are_those_of_the_table_of_tokens() -> None:
+    module = token_ids.on_embeddings(OfTwoTables())
+    assert module is not None
+    module(torch.randn(2, 9, 16))
+    assert len(module.ids[-1][0].unique()) == 9

@@ -340,3 +340,31 @@ def test_a_part_that_draws_a_causal_mask_is_meant_to_be_causal() -> None:
     finding = one("causal_leak", seeded(Model, ConvolvedOnBothSides))
     assert (finding.name, finding.severity) == ("causal-leak", "bug")
     assert found("causal_leak", seeded(Model, Convolved)) == []
+
+
+class Best(Attention):
+    """The queries of the largest norm attend, causally; the others get the mean of the tokens so far."""
+
+    running = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        attended = self.attend(x, x, torch.ones(n, n, dtype=torch.bool).tril())
+        so_far = x.cumsum(1) / torch.arange(1, n + 1)[:, None] if self.running else x.mean(1, keepdim=True).expand_as(x)
+        best = x.norm(dim=-1).topk(min(n, 10)).indices
+        chosen = torch.zeros(x.shape[:2], dtype=torch.bool).scatter(1, best, True)
+        return attended.where(chosen[..., None], so_far)
+
+
+class CausalBest(Best):
+    """Which queries are the best depends on all tokens; what they give does not."""
+
+
+class CausalBestOfTheMean(Best):
+    running = False
+
+
+def test_what_only_many_tokens_show() -> None:
+    finding = one("causal_leak", seeded(CausalBestOfTheMean))
+    assert finding.severity == "bug"
+    assert finding.numbers["of"] == 48 * 47 / 2

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise
-from headwise.doctor.patient import NotChecked
+from headwise.doctor.patient import NotApplicable, NotChecked
 from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
 
 
@@ -220,3 +220,27 @@ def test_ids_that_begin_with_padding() -> None:
     assert "ids that begin with two tokens of padding (id 0) give NaN" in finding.evidence
     with pytest.raises(NotChecked, match="one row for every query"):
         found("empty_row", seeded(History))
+
+
+class TwoLayers(nn.Module):
+    """ids: [B, N], 0 = padding."""
+
+    def __init__(self, *, hides_rows: bool = True) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 16, padding_idx=0)
+        self.layers, self.hides_rows = nn.ModuleList(Infinite() for _ in range(2)), hides_rows
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x, real = self.table(ids), ids != 0
+        allowed = real[:, None, None] & real[:, None, :, None] if self.hides_rows else real[:, None, None]
+        for layer in self.layers:
+            x = x + layer.attend(x, x, allowed)
+        return x
+
+
+def test_rows_of_padding_that_spread() -> None:
+    finding = one("empty_row", seeded(TwoLayers))
+    assert (finding.name, finding.severity) == ("empty-row-nan", "bug")
+    assert "for the tokens before them" in finding.evidence
+    with pytest.raises(NotApplicable, match="it takes no mask"):
+        found("empty_row", seeded(lambda: TwoLayers(hides_rows=False)))

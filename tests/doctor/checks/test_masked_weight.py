@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise
+from headwise.doctor.patient import NotApplicable
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 
 
@@ -148,3 +149,26 @@ def test_a_pool_that_masks_its_weights() -> None:
     finding = one("masked_weight", seeded(PoolsAfterwards))
     assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
     assert found("masked_weight", seeded(Pools)) == []
+
+
+class Gates(Attention):
+    """Nodes that are not connected exchange nothing; adjacency [B, N, N], True where there is an edge."""
+
+    fill_value = 0.0
+
+    def forward(self, nodes: Tensor, adjacency: Tensor) -> Tensor:
+        q, k, v = (self.split(w(nodes)) for w in (self.q, self.k, self.v))
+        gates = self.score(q, k).masked_fill(~adjacency[:, None].bool(), self.fill_value).sigmoid()
+        return nodes + self.out(self.merge(gates @ v))
+
+
+class GatesOfMinusInfinity(Gates):
+    """Nodes that are not connected exchange nothing; adjacency [B, N, N], True where there is an edge."""
+
+    fill_value = -torch.inf
+
+
+def test_an_edge_that_is_not_there() -> None:
+    assert one("masked_weight", seeded(Gates)).severity == "bug"
+    with pytest.raises(NotApplicable):
+        found("masked_weight", seeded(GatesOfMinusInfinity))

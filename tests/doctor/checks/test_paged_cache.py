@@ -35,6 +35,18 @@ class Paged(nn.Module):
         return at <= known
 
 
+class CountsTheNewest(Paged):
+    """The length counts the newest token, too."""
+
+    def forward(self, x: Tensor, block_tables: Tensor, context_lens: Tensor) -> Tensor:
+        return super().forward(x, block_tables, context_lens - 1)
+
+
+class AndOneMore(CountsTheNewest):
+    def seen(self, at: Tensor, known: Tensor) -> Tensor:
+        return at <= known + 1
+
+
 class WholePages(Paged):
     def seen(self, at: Tensor, known: Tensor) -> Tensor:
         return at // 4 <= known // 4
@@ -45,15 +57,17 @@ class OneTooMany(Paged):
         return at <= known + 1
 
 
-@pytest.mark.parametrize("module", [WholePages, OneTooMany])
+@pytest.mark.parametrize("module", [WholePages, OneTooMany, AndOneMore])
 def test_slots_behind_the_newest_token(module: type[nn.Module]) -> None:
     finding = one("paged_cache", seeded(module))
     assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
-    assert "with context_lens = 6 and pages of 4 slots, the numbers behind slot 6" in finding.evidence
+    newest = 5 if module is AndOneMore else 6
+    assert f"with context_lens = 6 and pages of 4 slots, the numbers behind slot {newest}" in finding.evidence
 
 
-def test_a_healthy_one() -> None:
-    assert found("paged_cache", seeded(Paged)) == []
+@pytest.mark.parametrize("module", [Paged, CountsTheNewest])
+def test_a_healthy_one(module: type[nn.Module]) -> None:
+    assert found("paged_cache", seeded(module)) == []
 
 
 def test_no_pages() -> None:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from headwise.doctor.patient import NotApplicable
 from tests.doctor.checks.specimens import Attention, found, one, seeded
+from tests.doctor.checks.styles import Plain
 
 NAME = "residual_normed"
 
@@ -106,3 +107,26 @@ def test_a_block_in_one_class() -> None:
     assert found(NAME, seeded(Alone)) == []
     with pytest.raises(NotApplicable, match="its output is normalised"):
         found(NAME, seeded(AloneAfter))
+
+
+class OneNorm(nn.Module):
+    """Attention and MLP beside each other, after one norm."""
+
+    kept = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.attention, self.mlp = nn.LayerNorm(16), Plain(), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        return (x if self.kept else h) + self.attention(h) + self.mlp(h)
+
+
+class OneNormAdded(OneNorm):
+    kept = False
+
+
+def test_a_block_of_one_norm() -> None:
+    assert one("residual_normed", seeded(OneNormAdded)).name == "residual-dropped"
+    assert found("residual_normed", seeded(OneNorm)) == []

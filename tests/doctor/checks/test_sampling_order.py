@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.doctor.patient import NotApplicable
+from headwise.doctor.patient import NotApplicable, NotChecked
 from tests.doctor.checks.specimens import found, one, seeded
 from tests.doctor.checks.styles import Plain
 
@@ -49,3 +49,34 @@ def test_a_healthy_one() -> None:
 def test_no_offsets() -> None:
     with pytest.raises(NotApplicable, match="no learned offsets"):
         found("sampling_order", seeded(Plain))
+
+
+class AtPoints(nn.Module):
+    """x: [B, N, M]; reference_points: [B, N, 2] in [0, 1]; feature: [B, 16, 8, 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offsets, self.out = nn.Linear(16, 2), nn.Linear(16, 16)
+        self.register_buffer("feature", torch.randn(1, 16, 8, 8))
+
+    def forward(self, x: Tensor, reference_points: Tensor) -> Tensor:
+        points = self.mapped(reference_points + self.offsets(x).tanh() / 8)[:, :, None]
+        sampled = functional.grid_sample(self.feature.expand(len(x), -1, -1, -1), points, align_corners=False)
+        weights = (x @ sampled[..., 0]).softmax(-1)
+        return x + self.out(weights @ sampled[..., 0].mT)
+
+    def mapped(self, points: Tensor) -> Tensor:
+        return 2 * points - 1
+
+
+class Unmapped(AtPoints):
+    """x: [B, N, M]; reference_points: [B, N, 2] in [0, 1]."""
+
+    def mapped(self, points: Tensor) -> Tensor:
+        return points
+
+
+def test_points_of_another_range() -> None:
+    assert "from 0 to 1 come to grid_sample as they are" in one("sampling_order", seeded(Unmapped)).evidence
+    with pytest.raises(NotChecked):
+        found("sampling_order", seeded(AtPoints))

@@ -369,3 +369,23 @@ class StartIsCut(Shifted):
 def test_the_query_of_a_row_that_sees_one_key() -> None:
     assert found("unused_parameter", seeded(Shifted)) == []
     assert "start" in one("unused_parameter", seeded(StartIsCut)).evidence
+
+
+class OneOfFew(Attention):
+    """The weights of the best log(N) shifts: of five tokens, of one, which is 1 whatever the queries."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        scores = torch.stack([(self.q(x) * self.k(x).roll(i, 1)).mean((1, 2)) for i in range(n)], -1)
+        best, shifts = scores.topk(max(1, int(torch.tensor(float(n)).log())), -1)
+        out = torch.stack(
+            [
+                sum(w * v.roll(int(i), 0) for w, i in zip(ws, at, strict=True))
+                for ws, at, v in zip(best.softmax(-1), shifts, self.v(x), strict=True)
+            ]
+        )
+        return self.out(out)
+
+
+def test_gradients_that_only_more_tokens_have() -> None:
+    assert found("unused_parameter", seeded(OneOfFew)) == []
