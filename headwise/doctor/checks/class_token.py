@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor.calling.claims import text_of
 from headwise.doctor.finding import Finding
 from headwise.doctor.parts import attends
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
@@ -21,6 +22,7 @@ from headwise.doctor.probing.probe import ROUNDING, Probe, gap
 FINDINGS = ("class-token-unread",)
 
 _CLASS = re.compile(r"(^|[_.])(cls|class)(_?(tokens?|embed\w*|emb))?$", re.IGNORECASE)
+_DROPPED = re.compile(r"registers?\b[^.]*\b(discarded|dropped|removed|cut off|thrown away)", re.IGNORECASE)
 _REGISTER = re.compile(r"(^|[_.])reg(ister)?s?(_?tokens?|_?embed\w*)?$", re.IGNORECASE)
 
 
@@ -39,7 +41,16 @@ def check(patient: Patient) -> Iterator[Finding]:
     if before.shape[1] == inputs.query.shape[1]:
         raise NotChecked("its output is that of all tokens")
     depends = {name: _change(probe, inputs, before, parameters[name]) > ROUNDING for name in (read, beside)}
-    if depends[beside] and not depends[read]:
+    dropped = _DROPPED.search(text_of(probe.module))
+    if depends[beside] and depends[read] and dropped:
+        yield Finding(
+            "class-token-unread",
+            "bug",
+            f"its text says that registers are {dropped[1]}; with its blocks left out, the output depends on {beside}",
+            "cut the registers where they were put: at the end, x[:, :-count], or behind the class token",
+            patient.where,
+        )
+    elif depends[beside] and not depends[read]:
         yield Finding(
             "class-token-unread",
             "bug",

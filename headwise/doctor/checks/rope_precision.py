@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import torch
@@ -9,9 +10,12 @@ import torch
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading.creation import origin
 
 FINDINGS = ("rope-half-precision",)
 
+_TABLE = re.compile(r"cos|sin|freq|angle|rope|rotary")
+_EXACT, _FEW = 256, 0.1  # positions that bfloat16 holds exactly; a share of rows
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -24,6 +28,18 @@ def _rounded_to(angles: torch.Tensor) -> torch.dtype | None:
 
 
 def check(patient: Patient) -> Iterator[Finding]:
+    for name, table in patient.module.named_buffers():
+        if _TABLE.search(name) and table.is_floating_point() and (same := _alike(table)) > _FEW:
+            yield Finding(
+                "rope-half-precision",
+                "bug",
+                f"of {name} {list(table.shape)}, {same:.0%} of the rows behind {_EXACT} are those of the position "
+                "before: its positions or angles were computed in half precision",
+                "multiply positions and frequencies in float32; cast cos and sin afterwards",
+                origin(patient.module, name),
+                numbers={"same": same},
+            )
+            return
     exact = patient.see().run
     if not exact.functions and "cos" not in patient.source and "polar" not in patient.source:
         raise NotApplicable("it computes no cos or sin in its forward")
@@ -72,6 +88,16 @@ def check(patient: Patient) -> Iterator[Finding]:
                 numbers={"off": float(off)},
             )
             return
+
+
+def _alike(table: torch.Tensor) -> float:
+    """The share of the rows [..., N, D] behind position 256 that are those of the row before."""
+    if table.ndim < 2:
+        return 0.0
+    rows = table.detach().float().flatten(0, -2)
+    if table.shape[-1] < 2 or table.shape[-2] != len(rows) or len(rows) < 2 * _EXACT:
+        return 0.0
+    return float((rows[_EXACT + 1 :] == rows[_EXACT:-1]).all(-1).float().mean())
 
 
 def _plain(dtype: torch.dtype) -> str:

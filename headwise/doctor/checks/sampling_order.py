@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from headwise.doctor.calling.claims import text_of
+from headwise.doctor.calling.forward_arguments import sides
 from headwise.doctor.calling.way import MAP
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
@@ -42,7 +43,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         return
     with _Grids() as seen:
         probe.attempt(probe.inputs(1, MAP))
-    grids = [x for x in seen.grids if x.ndim == 4 and min(x.shape[1:3]) > 1]
+    # Of tokens row by row, each with some points.
+    grids = [x[:, :, 0].unflatten(1, sides(MAP)) if x.ndim == 4 and x.shape[1] == MAP else x for x in seen.grids]
+    grids = [x for x in grids if x.ndim == 4 and min(x.shape[1:3]) > 1]
     if not grids:
         raise NotChecked("it samples no map by grid_sample on a grid of rows and columns")
     for grid in grids:

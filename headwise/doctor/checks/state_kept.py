@@ -44,7 +44,12 @@ def check(patient: Patient) -> Iterator[Finding]:
     before = probe.answers(inputs)
     if gap(before, probe.output(inputs)) > 0:
         return  # the same input twice: checks/determinism.py
-    found = _layer(patient, inputs) or _later_call(patient, probe, inputs) or _other_padding(patient)
+    found = (
+        _layer(patient, inputs)
+        or _later_call(patient, probe, inputs)
+        or _other_padding(patient)
+        or _after_reset(patient, probe, inputs)
+    )
     if found is not None:
         yield found
     else:
@@ -80,6 +85,34 @@ def _other_padding(patient: Patient) -> Finding | None:
         return None
     change = gap(alone[0], after[1])
     return _kept(patient.original, "other padding", change) if change > ROUNDING else None
+
+
+def _after_reset(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
+    """The method that is to forget what calls with a cache keep, and other numbers after it."""
+    flag = next((x for x in probe.interface.flags if re.search(r"cache|incremental|stream", x)), None)
+    method = next((x for x in dir(type(probe.module)) if _RESETS.search(x) and x not in dir(nn.Module)), None)
+    if flag is None or method is None:
+        return None
+    used, unused, given_ = Probe(patient.as_given()), Probe(patient.as_given()), {flag: True}
+    try:
+        for each in (used, unused):
+            getattr(each.module, method)()
+        used.output(inputs, given=given_)
+        getattr(used.module, method)()
+        other = probe.inputs(seed=1)
+        change = gap(unused.output(other, given=given_), used.output(other, given=given_))
+    except Exception:  # it takes arguments, or needs something else before
+        return None
+    if change <= ROUNDING:
+        return None
+    return Finding(
+        "state-kept",
+        "bug",
+        f"after a call with {flag}=True and {method}(), another one differs by {change:.2g} of the output's size from "
+        f"one of a new module: {method}() does not clear all that calls keep",
+        f"clear every cache in {method}(), those of all parts",
+        numbers={"change": change},
+    )
 
 
 def _kept(module: nn.Module, what: str, change: float | Exception) -> Finding:

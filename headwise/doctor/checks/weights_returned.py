@@ -40,7 +40,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         name for name, role in probe.interface.roles.items() if role == "weights-flag" and name in probe.interface.flags
     ]
     asked: tuple[dict[str, Any], ...] = ({}, {"given": dict.fromkeys(flags, True)})
-    wrong = next((x for o in asked for made in (_compared, _of_its_own) for x in made(patient, probe, o)), None)
+    made_by = (_compared, _of_its_own, _scores)
+    wrong = next((x for o in asked for made in made_by for x in made(patient, probe, o)), None)
     if wrong is not None:
         yield wrong
         return
@@ -95,6 +96,29 @@ def _compared(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterat
                 patient.anatomy.sites[0].softmax.where,
             )
             return
+
+
+def _scores(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterator[Finding]:
+    """Scores in the place of the weights that a flag asks for."""
+    flag = next((x for x in options.get("given", {}) if not re.search(r"score|logit", x)), None)
+    if flag is None or patient.anatomy is None or len(patient.anatomy.sites) != 1:
+        return
+    try:
+        found = look(patient, **options)
+    except Exception:
+        return
+    for site in found.sites:
+        scores = site.softmax.scores.detach()
+        for _, x in tensors_in(found.run.result.raw):
+            if x.ndim == 4 and x.shape == scores.shape and _same(scores, x.detach().to(scores.dtype)):
+                yield Finding(
+                    "weights-wrong",
+                    "bug",
+                    f"with {flag}=True the returned weights {list(x.shape)} are the scores before the softmax",
+                    "return the weights that are multiplied with the values, [B, H, Q, K]",
+                    site.softmax.where,
+                )
+                return
 
 
 def _hiding(patient: Patient, probe: Probe) -> Iterator[tuple[str, dict[str, Any], AbstractContextManager[None]]]:

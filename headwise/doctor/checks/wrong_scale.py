@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor.calling import sizes
 from headwise.doctor.finding import Finding, Severity, Where
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading import marks
@@ -317,16 +318,14 @@ def _is_stated(patient: Patient, factor: float) -> bool:
         for name in ("scaling", "use_scale", "scaled")
     ):
         return True  # a switch, which is off
-    config = getattr(patient.module, "config", None)
     defaults = inspect.signature(type(patient.module).__init__).parameters
     for name in ("query_pre_attn_scalar", "attention_multiplier", "attn_scale", "attention_scale", "softmax_scale"):
-        value = getattr(config, name, defaults[name].default if name in defaults else None)
-        if (
-            isinstance(value, (int, float))
-            and value > 0
-            and any(_close(factor, x) for x in (value, value**-0.5, 1 / value))
-        ):
-            return True
+        values = [getattr(place, name, None) for place in sizes.places(patient.module)]
+        for value in (*values, defaults[name].default if name in defaults else None):
+            if not isinstance(value, (int, float)) or value <= 0:
+                continue
+            if any(_close(factor, x) for x in (value, value**-0.5, 1 / value)):
+                return True
     return False
 
 

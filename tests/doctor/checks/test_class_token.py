@@ -60,3 +60,23 @@ def test_where_it_cannot_be_asked() -> None:
         found("class_token", seeded(ReadsTheTokens))
     with pytest.raises(NotApplicable, match="no class token"):
         found("class_token", seeded(Plain))
+
+
+class MeanOfTheRest(Registers):
+    """The registers are discarded at the output."""
+
+    first = 3
+
+    def read(self, x: Tensor) -> Tensor:
+        return self.head(x[:, 2] + x[:, self.first :].mean(1))
+
+
+class MeanOfRegisters(MeanOfTheRest):
+    """The registers are discarded at the output."""
+
+    first = 1
+
+
+def test_registers_that_are_said_to_be_discarded() -> None:
+    assert "registers are discarded" in one("class_token", seeded(MeanOfRegisters)).evidence
+    assert found("class_token", seeded(MeanOfTheRest)) == []

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.patient import NotChecked
-from tests.doctor.checks.specimens import found, one, seeded
+from tests.doctor.checks.specimens import Attention, found, one, seeded
 from tests.doctor.checks.styles import Plain, assert_at
 from tests.doctor.checks.test_rope import Rotary, complex_, half
 
@@ -103,3 +103,26 @@ def test_angles_that_are_in_half_precision_whatever_the_module_is_in() -> None:
     finding = one("rope_precision", seeded(AnglesInBfloat16))
     assert (finding.name, finding.severity) == ("rope-half-precision", "bug")
     assert "are numbers of bfloat16" in finding.evidence
+
+
+class Cached(Attention):
+    """Its table of cos and sin is made once."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        angles = torch.outer(torch.arange(1024, dtype=dtype), torch.tensor([1.0, 0.1], dtype=dtype)).float()
+        self.register_buffer("cos_cached", angles.cos())
+        self.register_buffer("sin_cached", angles.sin())
+
+    def forward(self, x: Tensor) -> Tensor:
+        cos, sin = self.cos_cached[: x.shape[1]].repeat(1, 2), self.sin_cached[: x.shape[1]].repeat(1, 2)
+        q, k, v = (self.split(w(x)) for w in (self.q, self.k, self.v))
+        q, k = (y * cos + torch.cat((-y[..., 2:], y[..., :2]), -1) * sin for y in (q, k))
+        return self.out(self.merge(self.score(q, k).softmax(-1) @ v))
+
+
+def test_a_table_whose_positions_were_rounded() -> None:
+    finding = one("rope_precision", seeded(Cached, torch.bfloat16))
+    assert (finding.name, finding.severity) == ("rope-half-precision", "bug")
+    assert "of cos_cached [1024, 2]" in finding.evidence
+    assert all(x.severity != "bug" for x in found("rope_precision", seeded(Cached)))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.doctor.patient import NotApplicable, NotChecked
+from headwise.doctor.patient import NotApplicable
 from tests.doctor.checks.specimens import found, one, seeded
 from tests.doctor.checks.styles import Plain
 
@@ -78,5 +78,34 @@ class Unmapped(AtPoints):
 
 def test_points_of_another_range() -> None:
     assert "from 0 to 1 come to grid_sample as they are" in one("sampling_order", seeded(Unmapped)).evidence
-    with pytest.raises(NotChecked):
-        found("sampling_order", seeded(AtPoints))
+    assert found("sampling_order", seeded(AtPoints)) == []
+
+
+class OfTokens(nn.Module):
+    """x: [B, H * W, M] row by row; each token samples two points around its own place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offsets, self.weights, self.v = nn.Linear(16, 4), nn.Linear(16, 2), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, H: int, W: int) -> Tensor:
+        b, n, m = x.shape
+        rows, columns = torch.meshgrid(torch.linspace(-1, 1, H), torch.linspace(-1, 1, W), indexing="ij")
+        places = self.places(rows, columns).reshape(1, n, 1, 2)
+        grid = places + self.offsets(x).view(b, n, 2, 2).tanh() / 9
+        value = self.v(x).mT.reshape(b, m, H, W)
+        sampled = functional.grid_sample(value, grid, align_corners=True)
+        return (sampled * self.weights(x).softmax(-1)[:, None]).sum(-1).mT
+
+    def places(self, rows: Tensor, columns: Tensor) -> Tensor:
+        return torch.stack((columns, rows), -1)
+
+
+class OfTokensRowsFirst(OfTokens):
+    def places(self, rows: Tensor, columns: Tensor) -> Tensor:
+        return torch.stack((rows, columns), -1)
+
+
+def test_points_of_tokens() -> None:
+    assert one("sampling_order", seeded(OfTokensRowsFirst)).name == "sampling-transposed"
+    assert found("sampling_order", seeded(OfTokens)) == []

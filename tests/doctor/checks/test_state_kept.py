@@ -333,3 +333,30 @@ class KeepsItsAudio(Cross):
 def test_a_memory_that_is_kept() -> None:
     finding = one("state_kept", seeded(KeepsItsAudio))
     assert (finding.name, finding.severity) == ("state-kept", "bug")
+
+
+class Decodes(Cross):
+    """use_cache: keep the projected memory until reset_cache()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: Tensor | None = None
+
+    def reset_cache(self) -> None:
+        self.memory = None
+
+    def forward(self, x: Tensor, memory: Tensor, use_cache: bool = False) -> Tensor:
+        if use_cache and self.memory is None:
+            self.memory = memory.detach()
+        return super().forward(x, self.memory if use_cache else memory)
+
+
+class ForgetsToForget(Decodes):
+    def reset_cache(self) -> None:
+        """Clears something else."""
+
+
+def test_a_reset_that_leaves_something() -> None:
+    finding = one("state_kept", seeded(ForgetsToForget))
+    assert "reset_cache() does not clear all" in finding.evidence
+    assert found("state_kept", seeded(Decodes)) == []

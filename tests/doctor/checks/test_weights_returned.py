@@ -282,3 +282,28 @@ class Slots(WrongAxis):
 def test_queries_that_compete() -> None:
     assert found("weights_returned", seeded(Slots)) == []
     assert one("weights_returned", seeded(WrongAxis)).name == "softmax-axis"
+
+
+class ReturnsScores(Attention):
+    """output_attentions: also return what it calls attention."""
+
+    def forward(self, x: Tensor, output_attentions: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        q, k, v = (self.split(w(x)) for w in (self.q, self.k, self.v))
+        scores = self.score(q, k)
+        weights = scores.softmax(-1)
+        out = self.out(self.merge(weights @ v))
+        return (out, self.shown(scores, weights)) if output_attentions else out
+
+    def shown(self, scores: Tensor, weights: Tensor) -> Tensor:
+        return scores
+
+
+class ReturnsWeights(ReturnsScores):
+    def shown(self, scores: Tensor, weights: Tensor) -> Tensor:
+        return weights
+
+
+def test_scores_in_the_place_of_weights() -> None:
+    finding = one("weights_returned", seeded(ReturnsScores))
+    assert "with output_attentions=True the returned weights [3, 4, 5, 5] are the scores" in finding.evidence
+    assert found("weights_returned", seeded(ReturnsWeights)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import types
 
 import pytest
 import torch
@@ -295,6 +296,26 @@ class MuP(Plain):
         return q @ k.mT / q.shape[-1]
 
 
+class Stated(Plain):
+    """A configuration of the part states the width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cfg = types.SimpleNamespace(query_pre_attn_scalar=8.0)
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.mT * self.cfg.query_pre_attn_scalar**-0.5
+
+
+class StatedInside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Stated()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.attention(x)
+
+
 class MuPInside(nn.Module):
     """A part says it."""
 
@@ -348,6 +369,7 @@ class NormedAndScaled(Plain):
         (Luong, {"risk"}),
         (MuP, {"note"}),
         (MuPInside, {"note"}),
+        (StatedInside, set()),
         (Temperature, {"note"}),
         (TemperatureOfQueries, {"note"}),
         (QKNorm, set()),
