@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from headwise.doctor import checks
-from headwise.doctor.calling.example import as_example
+from headwise.doctor.calling.example import Example, as_example
 from headwise.doctor.calling.failure import Raises
 from headwise.doctor.calling.first_call import first_call
 from headwise.doctor.calling.spec import Spec
@@ -28,8 +28,9 @@ from headwise.doctor.explain import evidence, understood
 from headwise.doctor.finding import ORDER, Diagnosis, Finding
 from headwise.doctor.foreign import as_module
 from headwise.doctor.limits import LONG, TookTooLong, crashes, hangs, last_line, no_memory, out_of_memory, time_limit
-from headwise.doctor.parts import attending
+from headwise.doctor.parts import attending, calls_in
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.probe import Probe
 from headwise.errors import DoctorError, DtypeError, shortened
 from headwise.registry import framework_of
 
@@ -130,7 +131,8 @@ def diagnose(
         causes.append(crashes(f"sys.exit({error.code!r})", last_line(error) or (patient.where if patient else None)))
     findings = list(settled(causes, symptoms))
     if isinstance(module, nn.Module) and (not_examined or _unread(patient)):
-        alone, told = _on_their_own(attending(module), timeout and begun + timeout)
+        parts = attending(module)
+        alone, told = _on_their_own(parts, timeout and begun + timeout, _calls(patient, parts))
         known = {x.name for x in findings}
         findings = sorted((*findings, *(x for x in alone if x.name not in known)), key=lambda x: ORDER[x.severity])
         lines += told
@@ -157,15 +159,27 @@ def _unread(patient: Patient | None) -> bool:
         return True
 
 
-def _on_their_own(parts: Mapping[str, nn.Module], until: float | None) -> tuple[list[Finding], tuple[str, ...]]:
+def _calls(patient: Patient | None, parts: Mapping[str, nn.Module]) -> dict[str, Example]:
+    """How parts are called in a call of the whole, if it can be called."""
+    if patient is None or "interface" not in patient.__dict__:
+        return {}
+    probe = Probe(patient)
+    return calls_in(probe.module, parts, lambda: probe.attempt(probe.inputs()))
+
+
+def _on_their_own(
+    parts: Mapping[str, nn.Module], until: float | None, examples: Mapping[str, Example]
+) -> tuple[list[Finding], tuple[str, ...]]:
     """The findings about parts of a module, and a line about each part that could be examined in time."""
     found, lines = [], []
     for path, part in parts.items():
         left = None if until is None else until - time.monotonic()
         if left is not None and left <= 0:
             break
-        diagnosis = diagnose(part, timeout=left)
-        found += [dataclasses.replace(x, evidence=f"in its part {path}: {x.evidence}") for x in diagnosis.findings]
+        diagnosis = diagnose(part, example=examples.get(path), timeout=left)
+        # What the whole makes of its mask is its own affair: -1 and 1, for example.
+        of_part = [x for x in diagnosis.findings if path not in examples or not x.name.startswith("mask-")]
+        found += [dataclasses.replace(x, evidence=f"in its part {path}: {x.evidence}") for x in of_part]
         if not diagnosis.not_examined:
             lines.append(f"its part {path} ({diagnosis.subject}) was examined on its own")
     return found, tuple(lines)

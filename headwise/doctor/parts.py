@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import re
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from headwise.doctor.source import source_of
 
@@ -25,3 +29,27 @@ def attends(kind: type[nn.Module]) -> bool:
     own = [base for base in kind.__mro__ if not base.__module__.startswith(("torch.", "builtins"))]
     sources = (source_of(base) for base in own)
     return any(_ATTENDS.search(source.text) for source in sources if source is not None)
+
+
+def calls_in(
+    whole: nn.Module, paths: Iterable[str], run: Callable[[], object]
+) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
+    """How parts are called while `run` runs the whole: those that are given heads [B, H, N, D], or anything else that a
+    search would take for a sequence [B, N, M].
+    """
+    found: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+
+    def keep(path: str) -> Any:
+        def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
+            first = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
+            if first is not None and first.ndim != 3:
+                with contextlib.suppress(Exception):  # an argument that cannot be copied
+                    found.setdefault(path, copy.deepcopy((args, kwargs)))
+
+        return hook
+
+    hooks = [whole.get_submodule(path).register_forward_pre_hook(keep(path), with_kwargs=True) for path in paths]
+    run()
+    for hook in hooks:
+        hook.remove()
+    return found

@@ -421,3 +421,31 @@ class ReadsPassages(nn.Module):
 def test_a_memory_of_rows_that_a_mask_names() -> None:
     found = headwise.diagnose(ReadsPassages())
     assert "softmax-axis" in {x.name for x in found.bugs}
+
+
+class Scores(nn.Module):
+    """q, k, v: [B, H, N, 4]; their width is known to whoever made it. mask: -1 hides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = 4**0.5
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        scores = q @ k.mT / self.temperature
+        return (scores if mask is None else scores.masked_fill(mask == -1, -1e9)).softmax(-1) @ v
+
+
+class OfHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.scores = nn.Conv1d(16, 16, 3, padding=1), Scores()
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.mix(x.mT).mT.unflatten(-1, (4, 4)).transpose(1, 2)
+        return x + self.scores(q, q, q).transpose(1, 2).flatten(2)
+
+
+def test_a_part_is_called_as_the_whole_calls_it() -> None:
+    found = headwise.diagnose(OfHeads())
+    assert any("its part scores (Scores) was examined on its own" in line for line in found.understood)
+    assert not [x for x in found.findings if x.name in ("wrong-scale", "mask-ignored")]

@@ -63,9 +63,14 @@ def _alone(patient: Patient, probe: Probe) -> Iterator[Finding]:
         for layer in (x for x in probe.module.modules() if isinstance(x, _LAYERS)):
             for parameter in layer.parameters():
                 parameter.zero_()
+    first: list[Tensor] = []
+    for layer in (x for x in probe.module.modules() if isinstance(x, _LAYERS)):
+        layer.register_forward_pre_hook(lambda _, given: first.append(given[0]))
     once, twice = probe.attempt(inputs), probe.attempt(inputs.each(lambda x: 2 * x))
     if not isinstance(once, Tensor) or not isinstance(twice, Tensor) or once.shape != inputs.query.shape:
         return
+    if not first or gap(first[0], first[len(first) // 2]) > ROUNDING:
+        raise NotApplicable("its first projection is before its norm")
     if gap(once, twice) < ROUNDING < gap(inputs.query, once) and bool(once.any()):
         yield Finding(
             "residual-dropped",

@@ -28,7 +28,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     if patient.interface.takes != "self":
         raise NotApplicable("its queries and keys are not one sequence")
     probe = Probe(patient)
-    length = probe.interface.length or _LENGTH
+    fixed = patient.example is not None and bool(probe.interface.way.extras)  # positions, for as many tokens
+    length = probe.interface.length or (probe.interface.way.lengths[0] if fixed else _LENGTH)
     inputs = probe.interface.inputs(1, length, length)
     before = probe.rowwise(inputs)
     for key in range(max(0, length - _FEWEST), length):

@@ -130,3 +130,16 @@ class OneNormAdded(OneNorm):
 def test_a_block_of_one_norm() -> None:
     assert one("residual_normed", seeded(OneNormAdded)).name == "residual-dropped"
     assert found("residual_normed", seeded(OneNorm)) == []
+
+
+class PostNormAndMore(OneNorm):
+    """The sum is normalised, and the MLP is added to it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x + self.attention(x))
+        return h + self.mlp(h)
+
+
+def test_a_norm_behind_the_attention() -> None:
+    with pytest.raises(NotApplicable, match="its first projection is before its norm"):
+        found("residual_normed", seeded(PostNormAndMore))
