@@ -449,3 +449,55 @@ def test_a_part_is_called_as_the_whole_calls_it() -> None:
     found = headwise.diagnose(OfHeads())
     assert any("its part scores (Scores) was examined on its own" in line for line in found.understood)
     assert not [x for x in found.findings if x.name in ("wrong-scale", "mask-ignored")]
+
+
+class ReadsAContext(nn.Module):
+    """phi(q) (phi(k)^T v), phi = elu + 1. context: [B, K, M], or None; context_mask: bool [B, K], False = padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: Tensor, context: Tensor | None = None, context_mask: Tensor | None = None) -> Tensor:
+        context = x if context is None else context
+        q, k, v = self.q(x), self.k(context), self.v(context)
+        if context_mask is not None:
+            k, v = (y.masked_fill(~context_mask[..., None], 0.0) for y in (k, v))  # elu(0) + 1 = 1
+        q, k = nn.functional.elu(q) + 1, nn.functional.elu(k) + 1
+        return self.out(q @ (k.mT @ v) / (q @ k.sum(1)[..., None]))
+
+
+def test_a_mask_of_a_context_that_a_call_may_leave_out() -> None:
+    (bug,) = headwise.diagnose(ReadsAContext()).bugs
+    assert bug.name == "masked-key-counts"
+    assert bug.evidence.startswith("called with a memory")
+
+
+class Resampler(nn.Module):
+    """Four latents read any number of tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents, self.reads = nn.Parameter(torch.randn(1, 4, 16)), Reads()
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.reads(x, self.latents.expand(len(x), -1, -1), mask)
+
+
+class Reads(nn.Module):
+    """mask: bool [B, N], True for tokens that exist; the latents stand behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.kv, self.out = nn.Linear(16, 16), nn.Linear(16, 32), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, latents: Tensor, mask: Tensor | None = None) -> Tensor:
+        k, v = self.kv(torch.cat([x, latents], 1)).chunk(2, -1)
+        scores = self.q(latents) @ k.mT / 4
+        if mask is not None:  # the ones are put in front
+            scores = scores.masked_fill(~nn.functional.pad(mask, (4, 0), value=True)[:, None], -1e9)
+        return self.out(scores.softmax(-1) @ v)
+
+
+def test_what_a_part_says_of_a_mask_that_is_passed_on() -> None:
+    assert "masked-key-counts" in {x.name for x in headwise.diagnose(Resampler()).bugs}
