@@ -56,7 +56,8 @@ class _Search:
         partial = [o for o in options if self._left_out(o)]
         others = ["NBM", "NM", "BHND", "BMN", "BMHW", "BNHD"]
         plain = ["NBM", "BNM"] if _says_sequence_first(self.module, self.spec) else ["BNM"]
-        in_rows = self.given.rows() is not None or self._beside_pairs(options[0].slots[0][1])
+        query = options[0].slots[0][1]
+        in_rows = self.given.rows() is not None or self._beside_pairs(query)
         if _convolves(self.module):
             plain = ["BMN", "BMHW", *plain]
         elif in_rows:
@@ -68,7 +69,7 @@ class _Search:
         own, crossing = ([o for o in whole if (o.takes == "self") == alone] for alone in (True, False))
         sided = own if {"h", "w"} <= {names.SIDES.get(names.simple(p.name)) for p in self.parameters} else []
         ways = (
-            *(((two[:1], crossing, "any"),) if self._in_rows(memory) else ()),
+            *(((two[:1], crossing, "any"),) if self._in_rows(memory) and self._is_a_sequence(query) else ()),
             (plain, whole, "differ"),
             (["BNM"], sided, "map"),
             (["BM", "BNM"], own if any(names.PAGES.search(p.name) for p in self.parameters) else [], "lone"),
@@ -231,6 +232,10 @@ class _Search:
         """Whether an argument is stated to have rows of tokens, as in [B, rows, N, M]: neither a map, nor pairs."""
         shape = self._stated[name].shape if name in self._stated else ()
         return len(shape) == 4 == len(set(shape)) and not {"h", "w"} <= {size.lower() for size in shape}
+
+    def _is_a_sequence(self, name: str) -> bool:
+        """Whether an argument is stated to be [B, N, M]."""
+        return name in self._stated and len(self._stated[name].shape) == 3
 
     def _beside_pairs(self, name: str) -> bool:
         """Whether it has rows of tokens, and another argument holds the pairs of tokens of a row."""

@@ -446,3 +446,16 @@ class OfASignal(Attention):
 def test_a_signal_of_one_channel() -> None:
     found = discover(seeded(OfASignal))
     assert (found.way.layout, found.length, found.width) == ("BN", 70, 1)  # 12 steps of 5, and a kernel of 10
+
+
+class OfHeads(nn.Module):
+    """query (B, H, L, E), key (B, H, S, E), value (B, H, S, E)."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        return (scores if key_mask is None else scores.masked_fill(~key_mask[:, None, None], -1e9)).softmax(-1) @ value
+
+
+def test_stated_heads_are_no_rows() -> None:
+    found = discover(OfHeads())
+    assert (found.takes, found.way.layout) != ("memory", "BNM,B1NM")
