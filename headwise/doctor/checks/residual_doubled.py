@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from headwise.doctor.checks.residual_normed import left_without_projections
 from headwise.doctor.finding import Finding
 from headwise.doctor.parts import attends
 from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.probing.listen import Calls
 from headwise.doctor.probing.probe import Probe
 
 FINDINGS = ("residual-doubled",)
@@ -37,12 +37,12 @@ def check(patient: Patient) -> Iterator[Finding]:
             calls.setdefault(part, (args, kwargs, out))
 
     hooks = [part.register_forward_hook(keep, with_kwargs=True) for part in parts]
-    with _Sums() as sums:
+    with Calls(_ADD, _sum) as sums:
         probe.attempt(probe.inputs())
     for hook in hooks:
         hook.remove()
     for part, (args, kwargs, out) in calls.items():
-        if sums.has(args[0], out) and left_without_projections(part, (args, kwargs)) == "input":
+        if _were_added(sums.noted, args[0], out) and left_without_projections(part, (args, kwargs)) == "input":
             yield Finding(
                 "residual-doubled",
                 "bug",
@@ -54,17 +54,10 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
 
 
-class _Sums(TorchFunctionMode):
-    """Which two tensors were added, as objects."""
+def _sum(a: Any, b: Any, *, alpha: float = 1) -> tuple[Any, Any]:
+    """The two, as objects; kept, so that no other tensor has their identity."""
+    return (a, b) if alpha == 1 else (None, None)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.pairs: list[tuple[Any, Any]] = []  # kept, so that no other tensor has their identity
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _ADD and len(args) == 2 and not (kwargs or {}).get("alpha"):
-            self.pairs.append((args[0], args[1]))
-        return func(*args, **(kwargs or {}))
-
-    def has(self, a: Tensor, b: Tensor) -> bool:
-        return any((x is a and y is b) or (x is b and y is a) for x, y in self.pairs)
+def _were_added(pairs: list[tuple[Any, Any]], a: Tensor, b: Tensor) -> bool:
+    return any((x is a and y is b) or (x is b and y is a) for x, y in pairs)

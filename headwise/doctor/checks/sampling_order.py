@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from headwise.doctor.calling.claims import text_of
 from headwise.doctor.calling.forward_arguments import sides
 from headwise.doctor.calling.way import MAP
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.listen import Calls
 from headwise.doctor.probing.probe import Probe
 
 FINDINGS = ("sampling-transposed",)
@@ -41,10 +41,10 @@ def check(patient: Patient) -> Iterator[Finding]:
     if unmapped:
         yield from unmapped
         return
-    with _Grids() as seen:
+    with Calls({functional.grid_sample}, _grid) as seen:
         probe.attempt(probe.inputs(1, MAP))
     # Of tokens row by row, each with some points.
-    grids = [x[:, :, 0].unflatten(1, sides(MAP)) if x.ndim == 4 and x.shape[1] == MAP else x for x in seen.grids]
+    grids = [x[:, :, 0].unflatten(1, sides(MAP)) if x.ndim == 4 and x.shape[1] == MAP else x for x in seen.noted]
     grids = [x for x in grids if x.ndim == 4 and min(x.shape[1:3]) > 1]
     if not grids:
         raise NotChecked("it samples no map by grid_sample on a grid of rows and columns")
@@ -75,11 +75,11 @@ def _unmapped(patient: Patient, probe: Probe) -> Iterator[Finding]:
         return
     came = []
     for at in (0.0, 0.5):
-        with _Grids() as seen:
+        with Calls({functional.grid_sample}, _grid) as seen:
             probe.attempt(inputs, given={name: torch.full_like(value, at)})
-        if not seen.grids:
+        if not seen.noted:
             return
-        came.append(bool((seen.grids[0] - at).abs().max() < 1e-4))
+        came.append(bool((seen.noted[0] - at).abs().max() < 1e-4))
     if all(came):
         yield Finding(
             "sampling-transposed",
@@ -91,19 +91,9 @@ def _unmapped(patient: Patient, probe: Probe) -> Iterator[Finding]:
         )
 
 
-class _Grids(TorchFunctionMode):
-    """The grids that grid_sample was called with."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.grids: list[Tensor] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is functional.grid_sample:
-            grid = args[1] if len(args) > 1 else (kwargs or {}).get("grid")
-            if isinstance(grid, Tensor):
-                self.grids.append(grid.detach())
-        return func(*args, **(kwargs or {}))
+def _grid(*args: Any, **kwargs: Any) -> Tensor:
+    grid: Tensor = args[1] if len(args) > 1 else kwargs["grid"]
+    return grid.detach()
 
 
 def _changes(x: Tensor) -> tuple[bool, bool]:

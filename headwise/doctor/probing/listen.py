@@ -1,4 +1,4 @@
-"""Records two kinds of torch functions while a module runs: random functions and softmaxes.
+"""Records torch functions while a module runs: random functions, softmaxes, and any that are asked for.
 
 The first distinguish dropout that is active in eval mode from other randomness. Dropout can also be disabled here
 without changing the module, so that the module still takes the code paths of active dropout. The second show how large
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -139,3 +139,17 @@ def _replaced(
     if len(args) > at:
         return (*args[:at], value, *args[at + 1 :]), kwargs
     return args, {**kwargs, word: value}
+
+
+class Calls(TorchFunctionMode):
+    """What `note` makes of the arguments of each call of some torch functions, before the call."""
+
+    def __init__(self, functions: Iterable[Any], note: Callable[..., Any]) -> None:
+        super().__init__()
+        self.functions, self.note = set(functions), note
+        self.noted: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in self.functions:
+            self.noted.append(self.note(*args, **(kwargs or {})))
+        return func(*args, **(kwargs or {}))
