@@ -17,7 +17,7 @@ from headwise.doctor.calling import sizes
 from headwise.doctor.calling.claims import text_of
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from headwise.doctor.probing.padded_ids import answers
+from headwise.doctor.probing.padded_ids import answers, pad_of
 from headwise.doctor.probing.probe import ROUNDING
 
 FINDINGS = ("end-token-unread",)
@@ -26,6 +26,9 @@ _END = r"\b(eo[ts](_token)?|end[- ]of[- ](text|sequence|sentence)|endoftext|end 
 _ID = re.compile(r"^(eo[ts]|end)(_?token)?(_?(id|idx|index))?$")
 _NUMBER = re.compile(rf"{_END}\s*(?:\(|=|is |has id |id )\s*(\d+)", re.IGNORECASE)
 _HIGHEST = re.compile(rf"{_END}[^.]*\b(highest|largest|last) (id|number|index|token)", re.IGNORECASE)
+_READ = re.compile(
+    rf"\b(features?|embeddings?|vectors?|states?|pool\w*|represent\w*|read|taken?)\b[^.]{{0,60}}{_END}", re.IGNORECASE
+)
 _CAUSAL = re.compile(r"\bcausal|\btriu|\btril", re.IGNORECASE)
 _WORDS, _PADS = 5, 3
 
@@ -33,15 +36,15 @@ _WORDS, _PADS = 5, 3
 def check(patient: Patient) -> Iterator[Finding]:
     module = patient.original
     tables = [part for part in module.modules() if isinstance(part, nn.Embedding)]
-    text = "\n".join(text_of(part) for part in module.modules())
-    end = _end(module, text) if tables and _CAUSAL.search(text) else None
+    text = re.sub(r"[<>|`]", " ", "\n".join(text_of(part) for part in module.modules()))
+    end = _end(module, text) if tables and _CAUSAL.search(text) and _READ.search(text) else None
     if end is None:
         raise NotApplicable("nothing says that a causal encoder reads a text off at its end token")
     words = [i for i in range(3, min(end, 99)) if i != end] or [i for i in range(3, 99) if i != end]
     length = patient.interface.length or next(iter(sizes.stated_lengths(module)), 0) or _WORDS + 1 + _PADS
     if length < _WORDS + 3:
         raise NotChecked(f"it takes {length} tokens")
-    row = [1, *words[: _WORDS - 1], end, *[0] * (length - _WORDS - 1)]
+    row = [1, *words[: _WORDS - 1], end, *[pad_of(module)] * (length - _WORDS - 1)]
     if tables[0].num_embeddings > end + 1:
         row[1] = end + 1  # a token that was added to the vocabulary later
     ids = torch.tensor([row, row])
@@ -79,7 +82,6 @@ def _end(module: nn.Module, text: str) -> int | None:
     for name, argument in inspect.signature(type(module).__init__).parameters.items():
         if _ID.match(name) and type(argument.default) is int:
             return argument.default
-    text = re.sub(r"[<>|]", " ", text)
     written = _NUMBER.search(text)
     if written is not None:
         return int(written[written.lastindex or 0])

@@ -30,12 +30,14 @@ class Tower(nn.Module):
 
 
 class LastPosition(Tower):
+    """ids [B, N] -> [B, 10]: the state at <eot>; causal."""
+
     def end(self, ids: Tensor) -> Tensor:
         return torch.full((len(ids),), ids.shape[1] - 1)
 
 
 class HighestId(Tower):
-    """An id was added behind that of the end token."""
+    """The state at <eot> of a causal encoder; an id was added behind that of the end token."""
 
     def end(self, ids: Tensor) -> Tensor:
         return ids.argmax(-1)
@@ -60,6 +62,19 @@ def test_a_healthy_one(module: type[nn.Module]) -> None:
     assert found("end_token", seeded(module)) == []
 
 
+class LastTokenOnPurpose(nn.Module):
+    """Causal; rows are padded on the left, and the last token is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eos_id, self.words, self.attention = 48, nn.Embedding(50, 16), Causal()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.attention(self.words(ids))[:, -1]
+
+
 def test_no_end_token() -> None:
+    with pytest.raises(NotApplicable, match="nothing says"):
+        found("end_token", seeded(LastTokenOnPurpose))
     with pytest.raises(NotApplicable, match="nothing says"):
         found("end_token", seeded(Plain))
