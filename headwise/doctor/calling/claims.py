@@ -34,7 +34,7 @@ _MAY = "|".join(
 _MAY_NOT = "|".join(
     (
         r"not (?:be )?(?:attend\w*|allow\w*|visible|valid|seen?|used|real|permit\w*)",
-        r"(?:may|can|must|should|do|does|will) ?not (?:be )?(?:attend\w*|look\w*|see\w*)|can't|cannot",
+        r"(?:may|can|must|should|do|does|will) ?not (?:be )?(?:attend\w*|look\w*|see\w*|exist\w*)|can't|cannot",
         r"\bmasked\b(?: out)?|\bmask out|\bto mask\b|^[\s=:(\-]*mask[\s)]*$",
         r"(?:above|over) the (?:main )?diagonal|upper[- ]triang\w*",
         r"ignor\w*|padd?(?:ing|ed|s)?\b|forbid\w*|block\w*|hid(?:e|den)|exclud\w*|disallow\w*|prevent\w*",

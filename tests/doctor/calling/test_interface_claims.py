@@ -79,6 +79,7 @@ def test_only_one_argument_is_the_query() -> None:
         ),
         ("non-zero = padding", "forbidden"),
         ("True for media tokens that exist", "allowed"),
+        ("True for elements that do not exist", "forbidden"),
         ("one batch is padded to a common size; it tells which pixels belong to an image", None),
         ("an optional mask", None),
         ("mask of shape [batch, 1, query, key]", None),
