@@ -21,6 +21,18 @@ from headwise.doctor.finding import Diagnosis, Finding, Where
 from headwise.doctor.patient import Patient
 from headwise.doctor.telling.line import line
 from headwise.errors import DtypeError
+from tests.doctor.checks import (
+    test_chosen_twice,
+    test_class_token,
+    test_end_token,
+    test_global_tokens,
+    test_grid_positions,
+    test_memory_kept,
+    test_paged_cache,
+    test_residual_doubled,
+    test_sampling_order,
+)
+from tests.doctor.checks.specimens import seeded
 
 
 class Attention(nn.Module):
@@ -501,3 +513,25 @@ class Reads(nn.Module):
 
 def test_what_a_part_says_of_a_mask_that_is_passed_on() -> None:
     assert "masked-key-counts" in {x.name for x in headwise.diagnose(Resampler()).bugs}
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        test_chosen_twice.Tour,
+        test_class_token.Registers,
+        test_end_token.Tower,
+        test_global_tokens.Local,
+        test_grid_positions.OnAMap,
+        test_memory_kept.Recurrent,
+        test_paged_cache.Paged,
+        test_paged_cache.CountsTheNewest,
+        test_residual_doubled.OneAdds,
+        test_sampling_order.AtPoints,
+        test_sampling_order.Deformable,
+    ],
+)
+def test_no_other_check_finds_a_bug_in_the_healthy_ones(healthy: type[nn.Module]) -> None:
+    found = headwise.diagnose(seeded(healthy))
+    assert not found.not_examined
+    assert not found.bugs

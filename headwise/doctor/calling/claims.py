@@ -67,6 +67,12 @@ def text_of(module: nn.Module) -> str:
     return "\n".join(parts)
 
 
+def text_of_all(module: nn.Module) -> str:
+    """The same of the module and all its parts, each class once."""
+    parts = {type(part): part for part in module.modules()}
+    return "\n".join(text_of(part) for part in parts.values())
+
+
 def of_mask(
     name: str, annotation: str, text: str, *, sole: bool, others: Sequence[str] = ()
 ) -> tuple[str, Form | None]:

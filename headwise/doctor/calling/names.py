@@ -76,7 +76,7 @@ _MASK = re.compile(
     r"mask|(^|_)(pad|padding|is_pad|valid|real|visible|allowed|forbidden|blocked|ignore|adj|adjacency)(_|$)"
 )
 _OTHER_MASK = re.compile(
-    r"(^|_)head_mask|query_mask|q_mask|queries_mask|mask_token|mask_ratio|mask_mod|loss_mask|mem_mask$|additional_|position_mask"
+    r"(^|_)head_mask|(^|_)global_|query_mask|q_mask|queries_mask|mask_token|mask_ratio|mask_mod|loss_mask|mem_mask$|additional_|position_mask"
 )
 _PADDING = re.compile(r"pad|(key|k|keys|value)_mask|valid|(^|_)real(_|$)")
 _BIAS = re.compile(r"(^|_)(attn|attention|score|logit)s?_bias$|^bias$")

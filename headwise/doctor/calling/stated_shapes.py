@@ -26,6 +26,7 @@ _SHAPE = rf"[\[(]\s*((?:{_BATCH})(?:\s*,\s*(?:{_SIZE})){{0,4}})\s*,?\s*[\])]"
 _SUM = re.compile(r"(\w+)\s*([+-])\s*(\d+)")  # N + 1
 _LENGTH = re.compile(r"[nltkqhw]|len(gth)?|time|steps?|seq\w*|\w*_len", re.IGNORECASE)
 _IDS = re.compile(r"\b(ids?|indices|index|int(eger)?s?|int64|long)\b|\b0 (is|=|for) pad", re.IGNORECASE)
+_SHARE = re.compile(r"\[0(\.0)?, ?1(\.0)?\]|from 0 to 1|between 0 and 1", re.IGNORECASE)
 _ONE_ID = re.compile(r"\b(item|token|word|candidate|categor\w*|user|product|movie)s?\b", re.IGNORECASE)
 _BOOL = re.compile(r"\bbool|\bmask\b|\btrue\b|\bfalse\b", re.IGNORECASE)
 _COUNT = re.compile(r"\b(number|count|lengths?)\b|how many", re.IGNORECASE)
@@ -137,6 +138,7 @@ def maker(stated: Stated, of_inputs: Mapping[str, Stated], module: nn.Module, *,
             one = torch.ones(sizes, dtype=torch.bool)
         else:
             one = noise(at, 1, *most)[0][inside]
+            one = one.sigmoid() if _SHARE.search(stated.said) else one
         return one.to(at.device).repeat(at.batch, *(1 for _ in sizes))
 
     return make
@@ -154,17 +156,20 @@ def _of_input(shape: tuple[str, ...], length: int, width: int | None) -> dict[st
 
 def _with_bases(lengths: dict[str, int]) -> dict[str, int]:
     """Sizes by name, and of "N + 1" also that of N."""
-    sums = ((_SUM.fullmatch(name), size) for name, size in lengths.items())
-    bases = {m[1]: size - int(m[3]) * (1 if m[2] == "+" else -1) for m, size in sums if m is not None}
-    return {**bases, **lengths}
+    sums = ((_base(name), size) for name, size in lengths.items())
+    return {**{base[0]: size - base[1] for base, size in sums if base}, **lengths}
 
 
 def _sum(name: str, lengths: dict[str, int]) -> int | None:
     """The size of "N + 1" where that of N is known."""
+    base = _base(name)
+    return lengths[base[0]] + base[1] if base and base[0] in lengths else None
+
+
+def _base(name: str) -> tuple[str, int] | None:
+    """N and 1 of "N + 1", N and -1 of "N - 1"; None for a plain size."""
     match = _SUM.fullmatch(name)
-    if match is None or match[1] not in lengths:
-        return None
-    return lengths[match[1]] + int(match[3]) * (1 if match[2] == "+" else -1)
+    return match and (match[1], int(f"{match[2]}{match[3]}"))
 
 
 def _known(module: nn.Module) -> dict[str, int]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
-from headwise.doctor.calling.claims import text_of
+from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.calling.forward_arguments import sides
 from headwise.doctor.calling.way import MAP, MAPS
 from headwise.doctor.finding import Finding
@@ -26,7 +26,7 @@ _BOTH = (("row", "col"), ("height", "width"), ("vertical", "horizontal"), ("axia
 def check(patient: Patient) -> Iterator[Finding]:
     if patient.interface.way.layout not in MAPS or len(patient.see().sites) < 2:
         raise NotApplicable("it does not attend to a map twice")
-    text = "\n".join(text_of(part) for part in patient.module.modules()).lower()
+    text = text_of_all(patient.module).lower()
     said = next((x for x in _BOTH if all(re.search(rf"(\b|_){word}", text) for word in x)), None)
     probe = Probe(patient)
     inputs = probe.inputs(1, MAP)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling.claims import text_of
+from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Calls
@@ -24,7 +24,7 @@ _TANH = {torch.tanh, Tensor.tanh, Tensor.tanh_, torch.nn.functional.tanh}
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    if "tanh" not in "".join(text_of(part) for part in patient.module.modules()):
+    if "tanh" not in text_of_all(patient.module):
         raise NotApplicable("its code has no tanh")
     probe = Probe(patient)
     inputs = probe.inputs()

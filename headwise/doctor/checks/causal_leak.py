@@ -73,7 +73,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 def _of_the_best(probe: Probe, said: str, options: dict[str, Any]) -> Iterator[Finding]:
     """The same with more tokens, where it computes the best queries or keys alone: of few tokens, all are the best."""
-    if not said or "topk" not in "".join(claims.text_of(part) for part in probe.module.modules()):
+    if not said or "topk" not in claims.text_of_all(probe.module):
         return
     try:
         seen = probe.influence(probe.square(1, _LONG), **options)
@@ -159,7 +159,7 @@ def _by_length(probe: Probe, inputs: Inputs, said: str, options: dict[str, Any])
 
 def _shifts(probe: Probe) -> bool:
     """Whether it shifts scores of relative positions, which are the same for every length."""
-    text = "".join(claims.text_of(part) for part in probe.module.modules())
+    text = claims.text_of_all(probe.module)
     return bool(re.search(r"rel\w*_shift", text)) and not re.search(r"\blog\(|ntk|yarn|dynamic", text, re.IGNORECASE)
 
 

@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from headwise.doctor.calling import sizes
-from headwise.doctor.calling.claims import text_of
+from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.padded_ids import answers, pad_of
-from headwise.doctor.probing.probe import ROUNDING
+from headwise.doctor.probing.probe import ROUNDING, gap
 
 FINDINGS = ("end-token-unread",)
 
@@ -36,7 +36,7 @@ _WORDS, _PADS = 5, 3
 def check(patient: Patient) -> Iterator[Finding]:
     module = patient.original
     tables = [part for part in module.modules() if isinstance(part, nn.Embedding)]
-    text = re.sub(r"[<>|`]", " ", "\n".join(text_of(part) for part in module.modules()))
+    text = re.sub(r"[<>|`]", " ", text_of_all(module))
     end = _end(module, text) if tables and _CAUSAL.search(text) and _READ.search(text) else None
     if end is None:
         raise NotApplicable("nothing says that a causal encoder reads a text off at its end token")
@@ -54,10 +54,10 @@ def check(patient: Patient) -> Iterator[Finding]:
     if found is None or found[0].ndim != 2:
         raise NotChecked("it does not give one vector for a row of ids")
     plain, by_word, by_padding = found
-    if _apart(plain, by_padding) > ROUNDING or _apart(plain, by_word) <= ROUNDING:
+    if gap(plain, by_padding) > ROUNDING or gap(plain, by_word) <= ROUNDING:
         what = (
             "more padding behind its end token changes its vector"
-            if _apart(plain, by_padding) > ROUNDING
+            if gap(plain, by_padding) > ROUNDING
             else "the last word before its end token does not change its vector"
         )
         yield Finding(
@@ -67,10 +67,6 @@ def check(patient: Patient) -> Iterator[Finding]:
             "look for the id of the end token: (ids == end).int().argmax(-1)",
             patient.where,
         )
-
-
-def _apart(a: Tensor, b: Tensor) -> float:
-    return float((a - b).abs().max() / a.abs().max().clamp(min=1e-12))
 
 
 def _end(module: nn.Module, text: str) -> int | None:

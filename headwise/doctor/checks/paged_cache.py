@@ -44,6 +44,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     def out(other: range) -> Tensor | Exception:
         """The output, with other numbers in these slots of both sequences."""
         nonlocal newest
+        filled: dict[str, Tensor] = {}
         for i, (name, x) in enumerate(pools.items()):
             numbers = noise(*x.shape, seed=i, dtype=x.dtype, device=x.device)
             instead = noise(*x.shape, seed=i + 9, dtype=x.dtype, device=x.device)
@@ -51,9 +52,12 @@ def check(patient: Patient) -> Iterator[Finding]:
                 slot = numbers.select(dims[name], at % size)
                 slot[tables[:, at // size]] = instead.select(dims[name], at % size)[tables[:, at // size]]
             x.copy_(numbers)
+            filled[name] = numbers
         found = probe.attempt(inputs, given=given)
-        written = (x != numbers).movedim(dims[name], 1)[tables[0]].flatten(0, 1).flatten(1).any(1).nonzero()
-        if not len(other) and len(written) == 1:
+        name, x = next(iter(pools.items()))
+        # [slots] of the first sequence: which one the call has written.
+        written = (x != filled[name]).movedim(dims[name], 1)[tables[0]].flatten(0, 1).flatten(1).any(1).nonzero()
+        if not other and len(written) == 1:
             newest = int(written)
         return found
 

@@ -36,6 +36,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     wanted = trainable(probe)
     if not wanted:
         raise NotApplicable("it has no parameters that require a gradient")
+    if before.shape[1] == 1 < inputs.query.shape[1] and _reads_its_first(probe, inputs, before):
+        raise NotChecked("its output is read at the first token, which sees itself alone")
     reached = patient.reached
     if not reached.calls:
         if patient.serves:
@@ -88,6 +90,15 @@ def _reached_past_gates(patient: Patient, inputs: Inputs) -> set[str]:
         for x in other.module.parameters():
             x.add_(0.1 * torch.randn(x.shape, generator=draw).to(x.dtype))
     return set(gradients_of(other, inputs, trainable(other)) or ())
+
+
+def _reads_its_first(probe: Probe, inputs: Inputs, before: Tensor) -> bool:
+    """Whether the other tokens change nothing: a causal encoder whose ids hold no end token."""
+    after = probe.attempt(moved(inputs, slice(None), slice(1, None), queries=True))
+    first = probe.attempt(moved(inputs, slice(None), 0, queries=True))
+    if not isinstance(after, Tensor) or not isinstance(first, Tensor):
+        return False
+    return gap(before, after) == 0 < gap(before, first)
 
 
 def _of_a_lone_row(probe: Probe, inputs: Inputs, names: list[str], wanted: dict[str, Tensor]) -> bool:

@@ -458,4 +458,4 @@ class OfHeads(nn.Module):
 
 def test_stated_heads_are_no_rows() -> None:
     found = discover(OfHeads())
-    assert (found.takes, found.way.layout) != ("memory", "BNM,B1NM")
+    assert (found.takes, found.way.layout) == ("qkv", "BNM")
