@@ -259,7 +259,7 @@ def _entries() -> Iterable[Entry]:
     yield Entry("crashes", "bug", "The code ends the process")
     yield Entry("too-large", "bug", "The code takes too much memory")
     yield Entry("not-attention", "note", "The module does not compute attention")
-    yield Entry("output-shape", "bug", "The output is not a tensor of the expected shape")
+    yield Entry("output-shape", "bug", "The output has another shape than expected, or is NaN")
     yield Entry("wrong-variant", "bug", "A wrong variant of attention gives the same output")
 
 

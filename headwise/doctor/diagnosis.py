@@ -113,8 +113,10 @@ def diagnose(
                     "output-shape" if isinstance(error, NoOutput) else "does-not-run",
                     "bug",
                     str(error),
-                    "make sure that one forward runs, or state how the module is called (spec=)",
-                    error.where if isinstance(error, Raises) else None,
+                    "look for 0 · inf, inf - inf and 0 / 0; a mask is filled: scores.masked_fill(hidden, -inf)"
+                    if isinstance(error, NoOutput) and error.where
+                    else "make sure that one forward runs, or state how the module is called (spec=)",
+                    error.where,
                 )
             )
     except DoctorError as error:

@@ -12,6 +12,8 @@ from headwise.doctor.calling.way import NoOutput
 from headwise.doctor.finding import Where
 from headwise.errors import DoctorError, shortened
 
+NOT_FINITE = "every number of the output is NaN or infinite"
+
 
 class Raises(DoctorError):  # noqa: N818 (what it raises, in words)
     """Forward has a mistake that every call meets, such as a name that is not defined; `where` is its line."""
@@ -29,7 +31,8 @@ class Failed:
     said: str
     reached: int = 0  # how many parts of the module had run
     error: Exception | None = None
-    where: Where | None = None  # the line of the user's code that raised
+    where: Where | None = None  # the line of the user's code that raised, or where NaN began
+    plain: bool = False  # whether it was given its inputs, known by their names, and nothing else
 
 
 def failure(module: nn.Module, parameters: list[Parameter], failed: list[Failed]) -> DoctorError:
@@ -42,6 +45,8 @@ def failure(module: nn.Module, parameters: list[Parameter], failed: list[Failed]
     if own is not None:
         return Raises(f"every call of {name}.forward({listed}) raises {shortened(own.said, 400)}", own.where)
     best = _most_plausible(failed)
+    if best.plain and best.said == NOT_FINITE:
+        return NoOutput(f"{best.how} with ordinary inputs, N(0, 1): {NOT_FINITE}", best.where)
     at = f" at {best.where}" if best.where is not None else ""
     kind = NoOutput if best.said.startswith("forward returned") else DoctorError
     return kind(

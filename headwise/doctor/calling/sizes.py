@@ -17,6 +17,10 @@ from torch.nn.parameter import is_lazy
 from headwise.doctor.calling import names
 
 _FRAMES = 12  # of a signal
+_SIDES = (
+    *("input_resolution", "resolution", "window_size", "window", "grid_size", "grid", "patch_grid", "feature_size"),
+    *("feat_size", "map_size"),
+)  # of a map of tokens
 _LARGE = 1024  # tokens of a window: a number that is large as a side may be that of all tokens
 
 
@@ -96,7 +100,7 @@ def lengths(module: nn.Module) -> list[int]:
     found = stated_lengths(module)
     with_class: list[int] = []  # a map of tokens and a class token
     for place in places(module):
-        for name in ("input_resolution", "window_size", "window", "grid_size", "grid", "patch_grid", "feature_size"):
+        for name in _SIDES:
             window = names.attribute(place, [name], lambda x: x is not None)
             if window is None:
                 continue

@@ -15,12 +15,14 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling import sizes
 from headwise.doctor.calling.example import Example
-from headwise.doctor.calling.failure import Failed
+from headwise.doctor.calling.failure import NOT_FINITE, Failed
 from headwise.doctor.calling.given import Given
 from headwise.doctor.calling.signature import parameters, signature
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.way import LAYOUTS, Inputs, OutputProblem, Result, Way, describe, home
+from headwise.doctor.finding import Where
 from headwise.doctor.limits import LONG, last_line, out_of_memory
+from headwise.doctor.probing.listen import NaNs
 
 QUERIES, KEYS = 5, 7  # lengths of a trial: all sizes differ, so that none can be confused with another
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -85,7 +87,7 @@ class Trial:
     def attempt(self, way: Way, batch: int, queries: int, keys: int) -> tuple[Way, Result] | str:
         """One call in this way: the way, with its lengths and its output's place, and the result; or the error."""
         inputs = self.inputs(way, batch, queries, keys)
-        self._reached, raised = 0, None
+        self._reached, raised, began = 0, None, None
         try:
             result = self.run(way, inputs)
         except OutputProblem as problem:
@@ -100,16 +102,29 @@ class Trial:
             if path is None:
                 return "no output"
             if not bool(result.output.isfinite().any()):
-                said = "every number of the output is NaN or infinite"
+                said, began = NOT_FINITE, self._where_nan_begins(way, inputs)
             elif result.output.shape[1] == queries or way.takes == "self":
                 weights = way.find_weights(result.raw, at, path)
                 return dataclasses.replace(way, output_at=path, weights_at=weights, lengths=(queries, keys)), result
             else:
                 said = f"forward returned {describe(result.raw)}, which has no dimension of {queries} queries"
-        where = None if raised is None else last_line(raised)
+        where = began if raised is None else last_line(raised)
         kept = None if raised is None else raised.with_traceback(None)  # which would keep tensors
-        self.failed.append(Failed(self.describe(way, batch, queries, keys), said, self._reached, kept, where))
+        self.failed.append(
+            Failed(self.describe(way, batch, queries, keys), said, self._reached, kept, where, self._is_plain(way))
+        )
         return said
+
+    def _is_plain(self, way: Way) -> bool:
+        """Whether the arguments are those inputs that their names say, and nothing else."""
+        inputs = {p.name for p in self.parameters if p.role in ("query", "key", "value", "memory")}
+        return not way.extras and {name for _, name in way.slots} <= inputs
+
+    def _where_nan_begins(self, way: Way, inputs: Inputs) -> Where | None:
+        """The line of the first operation that makes NaN of numbers."""
+        with NaNs() as heard, contextlib.suppress(Exception):
+            self.run(way, inputs)
+        return heard.began
 
     def describe(self, way: Way, batch: int, queries: int, keys: int) -> str:
         q, k, v = way.widths

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.forward_arguments import Maker, Sizes, sides
+from headwise.doctor.finding import Where
 from headwise.errors import DoctorError
 
 LAYOUTS = {
@@ -65,7 +66,11 @@ class Result:
 
 
 class NoOutput(DoctorError):  # noqa: N818 (what came back, in words)
-    """A module runs, but returns no output: a string, for example, or another batch size."""
+    """A module runs, but returns no output: a string, another batch size, or NaN alone, which began at `where`."""
+
+    def __init__(self, said: str, where: Where | None = None) -> None:
+        super().__init__(said)
+        self.where = where
 
 
 class OutputProblem(Exception):  # noqa: N818 (what is wrong with what came back)

@@ -1,4 +1,4 @@
-"""Heads that compute the same numbers, projections that are 0, and heads whose weights meet no values.
+"""Heads that compute the same numbers or share one projection, projections of 0, heads whose weights meet no values.
 
 Two heads with the same queries, keys and values are one head computed twice, whatever the reason: a slice that was
 copied, a loop that fills every head from the first, a checkpoint that was loaded wrongly. A projection of zeros gives
@@ -8,20 +8,25 @@ every key the same weight, or adds nothing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.probing.probe import Probe
 from headwise.doctor.reading.site import Site
 from headwise.doctor.source import source_of
 
 FINDINGS = ("projection-zero", "projection-reused", "head-idle")
 
+_SHARED = re.compile(r"\bshar|\btied|same (\w+ ){0,3}(matri|project|weight|layer|linear)", re.IGNORECASE)
 _WORDS = {"q": "queries", "k": "keys", "v": "values"}
 _EFFECT = {
     "q": "every key gets the same weight, whatever the query",
@@ -40,6 +45,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     sites = [site for site in patient.see().sites if site.grid is not None and site.contraction is not None]
     if not sites:
         raise NotApplicable("queries, keys and values are not known")
+    yield from _of_slices(patient)
     for site in sites:
         zero = [name for name in "qkv" if not bool(_of(site, name).any())]
         if zero:
@@ -49,6 +55,43 @@ def check(patient: Patient) -> Iterator[Finding]:
         if not _all_learn(patient, site):
             yield from _idle(site)
         yield from _tied(site)
+
+
+def _of_slices(patient: Patient) -> Iterator[Finding]:
+    """One small projection that every head applies to its own slice of the input, where no text says that it is meant.
+
+    Some do that on purpose, for few parameters. In others the input was split into heads too early.
+    """
+    probe = Probe(patient)
+    if _SHARED.search(text_of_all(probe.module)):
+        return
+    inputs = probe.inputs()
+    given = [x.flatten().sort().values for x in inputs.tensors().values()]
+    found: dict[str, tuple[int, int]] = {}
+
+    def keep(layer: nn.Module, args: tuple[Any, ...], name: str) -> None:
+        x = args[0] if args else None
+        width, small = inputs.query.shape[-1], cast(nn.Linear, layer).in_features
+        if isinstance(x, Tensor) and small < width and width % small == 0:
+            numbers = x.flatten().sort().values
+            if any(numbers.shape == y.shape and torch.equal(numbers, y) for y in given):
+                found.setdefault(name, (width // small, small))
+
+    for name, layer in probe.module.named_modules():
+        if isinstance(layer, nn.Linear):
+            layer.register_forward_pre_hook(functools.partial(keep, name=name))
+    probe.attempt(inputs)
+    if len(found) > 1:
+        heads, small = next(iter(found.values()))
+        yield Finding(
+            "projection-reused",
+            "risk",
+            f"{', '.join(found)} take {small} of the input's numbers at a time: all {heads} heads share them, and each "
+            "head sees only its own slice of the input",
+            "project first, then split into heads: Linear(width, width) before the view; or say that heads share it",
+            patient.where,
+            numbers={"heads": float(heads), "width": float(small)},
+        )
 
 
 def _all_learn(patient: Patient, site: Site) -> bool:

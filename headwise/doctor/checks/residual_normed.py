@@ -3,12 +3,14 @@
 `x = self.norm(x)` overwrites what the residual is to be: the stream of residuals ends there. With all projections of a
 part set to 0 only its residual is left: that must be the part's input, as it is in the other parts of the same block.
 A block whose parts all normalise the sum (post-norm) is consistent. A block that is given alone and has several norms
-must add its input too, unless its output is normalised.
+must add its input too, unless its output is normalised. Where the parts are lines of one forward, each norm tells what
+the stream is: what it takes, or what it gave, reaches the next norm.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,7 +31,18 @@ def check(patient: Patient) -> Iterator[Finding]:
     groups = [_parts(block) for block in probe.module.modules()]
     groups = [parts for parts in groups if len(parts) > 1]
     if not groups:
-        yield from _alone(patient, probe)
+        normed, kept = _in_lines(patient)
+        if normed and kept:
+            yield Finding(
+                "residual-dropped",
+                "bug",
+                f"with all projections set to 0, what {normed[0]} gives goes on to the next norm, and for {kept[0]} it "
+                "is its input as it is: the residual was overwritten by the norm",
+                "keep the input: residual = x, then residual + attention(norm(x))",
+                patient.where,
+            )
+        elif not kept:
+            yield from _alone(patient, probe)
         return
     calls = _calls(probe, [part for parts in groups for part in parts.values()])
     for parts in groups:
@@ -46,6 +59,49 @@ def check(patient: Patient) -> Iterator[Finding]:
                 patient.where,
             )
             return
+
+
+def _in_lines(patient: Patient) -> tuple[list[str], list[str]]:
+    """Of parts that are lines of one forward: the norms before them whose output goes on to the next norm, and those
+    whose input does.
+    """
+    probe = Probe(patient)
+    events: list[tuple[nn.Module, Tensor, Tensor | None]] = []  # a norm, its input and output; or a layer and its input
+
+    def note(part: nn.Module, given: tuple[Any, ...], out: Any) -> None:
+        if given and isinstance(given[0], Tensor):
+            events.append((part, given[0].clone(), out.clone() if isinstance(out, Tensor) else None))
+
+    paths = {part: name for name, part in probe.module.named_modules()}
+    draw = torch.Generator().manual_seed(17)
+    for part in list(paths):
+        if isinstance(part, (*_LAYERS, nn.MultiheadAttention)):
+            part.register_forward_pre_hook(lambda part, given: note(part, given, None))
+        elif "norm" in type(part).__name__.lower() and not list(part.children()):
+            part.register_forward_hook(note)
+        with torch.no_grad():
+            for parameter in part.parameters(recurse=False):
+                if isinstance(part, _LAYERS):
+                    parameter.zero_()
+                elif "norm" in type(part).__name__.lower():  # a norm of a norm must be another one
+                    parameter.add_(0.3 * torch.randn(parameter.shape, generator=draw).to(parameter))
+    probe.attempt(probe.inputs())
+    at = [n for n, (_, x, out) in enumerate(events) if out is not None and bool(x.any())]
+    normed, kept = [], []
+    for this, following in itertools.pairwise(at):
+        (norm, x, out), stream = events[this], events[following][1]
+        assert out is not None
+        if any(_same_numbers(out, given) for _, given, none in events[this + 1 : following] if none is None):
+            if _same_numbers(x, stream):
+                kept.append(paths[norm])
+            elif _same_numbers(out, stream) and this != at[0]:  # the first may be that of the embeddings
+                normed.append(paths[norm])
+    return normed, kept
+
+
+def _same_numbers(a: Tensor, b: Tensor) -> bool:
+    """Whether they hold the same numbers, in whatever order: [B, N, M] and [N, B, M]."""
+    return a.numel() == b.numel() and gap(a.flatten().sort().values, b.flatten().sort().values) < ROUNDING
 
 
 def _alone(patient: Patient, probe: Probe) -> Iterator[Finding]:

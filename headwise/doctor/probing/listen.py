@@ -153,3 +153,17 @@ class Calls(TorchFunctionMode):
         if func in self.functions:
             self.noted.append(self.note(*args, **(kwargs or {})))
         return func(*args, **(kwargs or {}))
+
+
+class NaNs(TorchFunctionMode):
+    """Where the first torch function makes NaN of numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began: Where | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if self.began is None and isinstance(out, Tensor) and bool(out.isnan().any()):
+            self.began = where()
+        return out

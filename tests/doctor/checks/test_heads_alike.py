@@ -108,3 +108,39 @@ def test_a_healthy_one(module: type[nn.Module]) -> None:
 
 def test_one_head_of_zeros_is_none_of_its_business() -> None:
     assert found("heads_alike", zero("q", slice(0, 4))) == []
+
+
+class Slices(Attention):
+    """Splits the input, then projects each slice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (layer(self.split(x)) for layer in (self.q, self.k, self.v))
+        return self.out(self.merge(self.score(q, k).softmax(-1) @ v))
+
+
+class SlicesOnPurpose(Slices):
+    """All heads use the same three matrices."""
+
+
+class Narrow(Attention):
+    """One head for keys and values: narrow layers that read the whole width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.k, self.v = nn.Linear(16, 4), nn.Linear(16, 4)
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.k(memory)[:, None], self.v(memory)[:, None]
+        return self.out(self.merge(self.score(q, k).softmax(-1) @ v))
+
+
+def test_one_small_projection_for_all_slices() -> None:
+    finding = one("heads_alike", seeded(Slices))
+    assert (finding.name, finding.severity) == ("projection-reused", "risk")
+    assert "q, k, v take 4 of the input's numbers at a time: all 4 heads share them" in finding.evidence
+    assert found("heads_alike", seeded(SlicesOnPurpose)) == []
+    assert found("heads_alike", seeded(Narrow)) == []

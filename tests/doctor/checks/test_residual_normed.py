@@ -143,3 +143,56 @@ class PostNormAndMore(OneNorm):
 def test_a_norm_behind_the_attention() -> None:
     with pytest.raises(NotApplicable, match="its first projection is before its norm"):
         found("residual_normed", seeded(PostNormAndMore))
+
+
+class Lines(nn.Module):
+    """Two blocks whose parts are lines of one forward, with lists of norms and layers, as in SASRec."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding_norm = nn.LayerNorm(16)
+        self.before_attention, self.before_mlp = (nn.ModuleList(nn.LayerNorm(16) for _ in range(2)) for _ in range(2))
+        self.attentions = nn.ModuleList(nn.MultiheadAttention(16, 2) for _ in range(2))
+        self.mlps = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embedding_norm(x)
+        for norm, attention, norm2, mlp in zip(
+            self.before_attention, self.attentions, self.before_mlp, self.mlps, strict=True
+        ):
+            x = self.attend(norm, attention, x.transpose(0, 1)).transpose(0, 1)
+            x = x + mlp(norm2(x))
+        return x
+
+    def attend(self, norm: nn.Module, attention: nn.Module, x: Tensor) -> Tensor:
+        h = norm(x)
+        return x + attention(h, h, h)[0]
+
+
+class LinesOverwrite(Lines):
+    def attend(self, norm: nn.Module, attention: nn.Module, x: Tensor) -> Tensor:
+        h = norm(x)
+        return h + attention(h, x, x)[0]
+
+
+class LinesAfter(Lines):
+    """Post-norm at the attention, pre-norm at the MLP."""
+
+    def attend(self, norm: nn.Module, attention: nn.Module, x: Tensor) -> Tensor:
+        return norm(x + attention(x, x, x)[0])
+
+
+class FirstWithoutNorm(Lines):
+    """As ModernBERT: the embedding's norm is that of the first attention, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before_attention[0] = nn.Identity()
+
+
+def test_parts_that_are_lines_of_one_forward() -> None:
+    finding = one(NAME, seeded(LinesOverwrite))
+    assert (finding.name, finding.severity) == ("residual-dropped", "bug")
+    assert "what before_attention.0 gives goes on" in finding.evidence
+    for healthy in (Lines, FirstWithoutNorm, LinesAfter):
+        assert found(NAME, seeded(healthy)) == []
