@@ -160,3 +160,26 @@ def test_a_mask_that_keras_passes_itself_means_what_keras_means() -> None:
     for known, severity in ((True, "bug"), (False, "risk"))[: None if BACKEND == "tensorflow" else 1]:
         diagnosis = headwise.diagnose(Pooled(known), make=lambda known=known: Pooled(known), timeout=None)
         assert ("mask-polarity", severity) in {(x.name, x.severity) for x in diagnosis.findings}, str(diagnosis)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="only there the layer is a torch module that has a state dict")
+def test_a_layer_that_keras_can_save_is_no_bug_of_its_state_dict() -> None:
+    """Keras copies such a layer by saving and loading it, and gives the weights of the copy new names."""
+
+    @keras.saving.register_keras_serializable(package="tests")
+    class Pools(keras.layers.Layer):
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.hidden, self.score = keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(1, use_bias=False)
+
+        def build(self, shape: Any) -> None:
+            self.hidden.build(shape)
+            self.score.build((*shape[:-1], 16))
+
+        def call(self, inputs: Any) -> Any:
+            weights = keras.ops.softmax(self.score(self.hidden(inputs)), axis=1)
+            return keras.ops.sum(weights * inputs, axis=1)
+
+    diagnosis = headwise.diagnose(Pools(), make=Pools)
+    assert not diagnosis.bugs, str(diagnosis)
+    assert "state_dict" not in diagnosis.unchecked

@@ -10,7 +10,10 @@ import dataclasses
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
+from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.probe import Probe, moved
@@ -32,7 +35,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("a setting may switch off that it attends to its memory")
     probe = Probe(patient)
     inputs = probe.inputs()
-    if torch.equal(probe.answers(inputs), probe.output(moved(inputs, slice(None)))):
+    probe.answers(inputs)
+    before, after = (_returned(probe, x) for x in (inputs, moved(inputs, slice(None))))
+    if len(before) == len(after) and all(map(torch.equal, before, after)):
         yield Finding(
             "memory-ignored",
             "bug",
@@ -40,6 +45,16 @@ def check(patient: Patient) -> Iterator[Finding]:
             f"pass {name} on to the layers that attend to it",
             patient.where,
         )
+
+
+def _returned(probe: Probe, inputs: Inputs) -> list[Tensor]:
+    """All that is returned but the memory itself: it may reach the learned queries that come back beside the text."""
+    found = (x for _, x in tensors_in(probe.run(inputs).raw))
+    return [
+        x
+        for x in found
+        if not any(x.shape == y.shape and torch.equal(x, y) for y in (inputs.key, inputs.value) if y is not None)
+    ]
 
 
 def _switches(patient: Patient) -> bool:

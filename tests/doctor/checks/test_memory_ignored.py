@@ -103,3 +103,22 @@ class ReadsItself(Stack):
 def test_a_context_that_is_overwritten() -> None:
     assert found(NAME, seeded(Stack)) == []
     assert one(NAME, seeded(ReadsItself)).severity == "bug"
+
+
+class ReadsForItsQueries(Cross):
+    """Learned queries read the image; text and queries come back."""
+
+    reads = True
+
+    def forward(self, text: Tensor, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        queries = self.q.bias.expand(len(text), 3, 16)
+        return super().forward(queries, image if self.reads else text), text + 1, image
+
+
+class ReadsTheText(ReadsForItsQueries):
+    reads = False
+
+
+def test_a_memory_that_reaches_another_of_the_outputs() -> None:
+    assert found(NAME, seeded(ReadsForItsQueries)) == []
+    assert one(NAME, seeded(ReadsTheText)).name == "memory-ignored"
