@@ -63,18 +63,18 @@ _ADDS = re.compile(
 )
 _NONE = re.compile(r"\b(no|not|without|outside|caller|excluding|before|optional\w*)\b", re.IGNORECASE)
 _NORM = re.compile(r"norm", re.IGNORECASE)
+_OF_HEADS = re.compile(r"(^|[._])(q|k|query|key)(_|[A-Z]|norm|$)")  # a norm of queries or keys
 
 
 def _lost(patient: Patient) -> Iterator[Finding]:
     """Whether the output still depends on the queries where one part gives 0."""
     sentences = re.split(r"(?<=[.;])\s|\n\s*\n", "\n\n".join(documents(patient.module)))
     said = next((" ".join(x.split()) for x in sentences if _ADDS.search(x) and not _NONE.search(x)), "")
-    named = re.search(r"(Layer|Block)$", type(patient.module).__name__)
-    branches = sum(bool(_NORM.search(type(x).__name__)) for x in patient.module.children())  # each has a norm
-    if patient.is_library or not (said or (named and branches > 1)):
+    blocks = any(_is_block(part) for part in patient.module.modules())
+    if patient.is_library or not (said or blocks):
         return
     values = [{n for seed in x.projections.get("v", ()) for n in seed.name.split(", ")} for x in patient.see().sites]
-    if named and branches > 1:  # and the last layer of each MLP
+    if blocks:  # and the last layer of each MLP
         values += [
             {f"{path}.weight"}
             for path, x in patient.module.named_modules()
@@ -105,6 +105,14 @@ def _lost(patient: Patient) -> Iterator[Finding]:
                 numbers={"change": change},
             )
             return
+
+
+def _is_block(part: nn.Module) -> bool:
+    """Whether it is called a layer or a block, and has two norms at least: one for each of its branches."""
+    kind = type(part)
+    norms = [path for path, x in part.named_modules() if path and _NORM.search(type(x).__name__)]
+    named = re.search(r"(Layer|Block)$", kind.__name__) is not None and not kind.__module__.startswith("torch.")
+    return named and sum(not _OF_HEADS.search(path) for path in norms) > 1
 
 
 def _rows(step: Step, which: int) -> bool:

@@ -152,14 +152,67 @@ class EncoderLayer(Block):
         return self.mlp(self.norm2(h))
 
 
-@pytest.mark.parametrize("kind", [AddsTheOutputToItself, DecoderBlock, EncoderLayer])
+class NormsItsOutput(Plain):
+    """As BERT's: the norm is that of the residual's sum."""
+
+    adds = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.attend(x, x, None)
+        return self.norm(x + out if self.adds else out)
+
+
+class AddsNothing(NormsItsOutput):
+    adds = False
+
+
+class BertLayer(nn.Module):
+    def __init__(self, attention: type[nn.Module]) -> None:
+        super().__init__()
+        self.attention, self.norm = attention(), nn.LayerNorm(16)
+        self.mlp = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.attention(x)
+        return self.norm(x + self.mlp(x))
+
+
+class Encoder(nn.Module):
+    def __init__(self, attention: type[nn.Module] = AddsNothing) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(BertLayer(attention), BertLayer(attention))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class NormedHeadsBlock(Plain):
+    """Queries and keys are normalised, and so is the input: one branch, whose sum may be its caller's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.q_norm, self.k_norm = nn.LayerNorm(16), nn.LayerNorm(16), nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(self.q_norm(self.norm(x)), self.k_norm(x), None)
+
+
+@pytest.mark.parametrize("kind", [AddsTheOutputToItself, DecoderBlock, EncoderLayer, Encoder])
 def test_a_residual_that_is_lost(kind: type[nn.Module]) -> None:
     finding = one("residual", seeded(kind))
     assert (finding.name, finding.severity) == ("residual-dropped", "bug")
     assert "does not depend on the queries' tokens" in finding.evidence
 
 
-@pytest.mark.parametrize("kind", [Said, AddedByTheCaller])
+def test_the_layers_of_a_whole_encoder() -> None:
+    assert found("residual", seeded(Encoder, NormsItsOutput)) == []
+
+
+@pytest.mark.parametrize("kind", [Said, AddedByTheCaller, NormedHeadsBlock])
 def test_a_residual_that_stands(kind: type[nn.Module]) -> None:
     with pytest.raises(NotApplicable):
         found("residual", seeded(kind))

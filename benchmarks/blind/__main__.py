@@ -1,0 +1,152 @@
+"""Attention modules by authors who knew only a list of styles: which of the broken ones does the doctor name?
+
+    python benchmarks/blind                       # all sets, two at a time: some 40 minutes
+    python benchmarks/blind usual_8 research_7    # some of them
+    python benchmarks/blind usual_8 --only 10 27  # and of these some files
+
+A set is a folder of 50 files, 30 with one mistake and 20 without, and `answers.csv`. Its author had not seen the doctor
+and ran no code. `usual_*` are in the styles of tutorials, libraries and language models, `research_*` in those of vision,
+speech, graphs, recommendation and memory. Each set was scored before anybody looked at it (docs/doctor.md); since then
+the rules were repaired with it in view, so a score here says what still works, and not what the doctor will name.
+
+Each file is examined as a user does it, by `headwise doctor FILE:CLASS`, in a process of its own. Where the command says
+which argument of the constructor it needs, that is set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import json
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import headwise.doctor  # loaded once, before the processes part
+from headwise.cli import main as command
+
+HERE = Path(__file__).parent
+PROCESSES, HINTS = 2, 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One file."""
+
+    set: str
+    file: str
+    kind: str  # of its main class
+    broken: bool
+    mistake: str
+
+    @property
+    def target(self) -> str:
+        return f"{HERE / self.set / self.file}:{self.kind}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """What the doctor said of it."""
+
+    case: Case
+    examined: bool
+    bugs: tuple[str, ...]
+    risks: tuple[str, ...]
+    seconds: float
+
+
+def cases(sets: Sequence[str], only: Sequence[str]) -> list[Case]:
+    """Those of some sets; of all, if none is named."""
+    found = []
+    for folder in sorted(path.parent for path in HERE.glob("*/answers.csv")):
+        if sets and folder.name not in sets:
+            continue
+        with (folder / "answers.csv").open(encoding="utf-8", newline="") as lines:
+            for row in csv.DictReader(lines):
+                if not only or row["file"].removesuffix(".py") in only:
+                    is_broken = row["verdict"] == "broken"
+                    found.append(Case(folder.name, row["file"], row["class"], is_broken, row["mistake"]))
+    return found
+
+
+def score(case: Case) -> Score:
+    """Asks the command."""
+    begun = time.perf_counter()
+    settings: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        said, found = Path(folder) / "said.txt", Path(folder) / "found.json"
+        for _ in range(HINTS):
+            ask(case, settings, said, found)
+            needed = re.findall(r"--set (\w+=[^\s.,)]+)", said.read_text(encoding="utf-8").rpartition("needs")[2])
+            if found.exists() or not set(needed) - set(settings):
+                break
+            settings += needed
+        told = json.loads(found.read_text(encoding="utf-8"))["diagnoses"] if found.exists() else []
+    names = {
+        severity: tuple(sorted({x["name"] for each in told for x in each["findings"] if x["severity"] == severity}))
+        for severity in ("bug", "risk")
+    }
+    examined = bool(told) and not any(each["not_examined"] for each in told)
+    return Score(case, examined, names["bug"], names["risk"], time.perf_counter() - begun)
+
+
+def ask(case: Case, settings: Sequence[str], said: Path, found: Path) -> None:
+    """`headwise doctor` in a process of its own, which has what this one has loaded."""
+    options = [word for setting in settings for word in ("--set", setting)]
+    child = os.fork()
+    if child == 0:
+        text = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(text, 1)
+        os.dup2(text, 2)
+        try:
+            command(["doctor", case.target, "--json", str(found), *options])
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+def summary(scores: Sequence[Score]) -> str:
+    broken, healthy = ([x for x in scores if x.case.broken is which] for which in (True, False))
+    named, told = sum(bool(x.bugs) for x in broken), sum(bool(x.bugs or x.risks) for x in broken)
+    false = sum(bool(x.bugs) for x in healthy)
+    share = f" ({named / len(broken):.0%})" if broken else ""
+    return f"{named} of {len(broken)} named{share}, {told} with risks; {false} of {len(healthy)} with a false bug"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", nargs="*", metavar="SET", help="the sets to score; all, if none is given")
+    parser.add_argument("--only", nargs="*", default=[], metavar="NN", help="some files of them")
+    asked = parser.parse_args()
+    known = {path.parent.name for path in HERE.glob("*/answers.csv")}
+    if set(asked.sets) - known:
+        parser.error(f"no set {', '.join(sorted(set(asked.sets) - known))}; there are {', '.join(sorted(known))}")
+    torch.set_num_threads(1)
+    wanted = cases(asked.sets, asked.only)
+    with multiprocessing.get_context("fork").Pool(PROCESSES) as pool:
+        scores = list(pool.imap(score, wanted))
+    table = Table("set", "file", "class", "its answer", "bugs", "risks", "seconds")
+    for x in scores:
+        if bool(x.bugs) != x.case.broken or not x.examined:
+            answer = x.case.mistake if x.case.broken else "healthy"
+            bugs = ", ".join(x.bugs) or ("" if x.examined else "not examined")
+            table.add_row(x.case.set, x.case.file, x.case.kind, answer, bugs, ", ".join(x.risks), f"{x.seconds:.1f}")
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print("Missed, false, or not examined:", table)
+    for name in dict.fromkeys(x.case.set for x in scores):
+        console.print(f"{name}: {summary([x for x in scores if x.case.set == name])}")
+    console.print(f"all: {summary(scores)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+import math
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class MAB(nn.Module):
+    def __init__(self, dim_Q, dim_K, dim_V, num_heads, ln=False):
+        super(MAB, self).__init__()
+        self.dim_V = dim_V
+        self.num_heads = num_heads
+        self.fc_q = nn.Linear(dim_Q, dim_V)
+        self.fc_k = nn.Linear(dim_K, dim_V)
+        self.fc_v = nn.Linear(dim_K, dim_V)
+        self.ln0 = nn.LayerNorm(dim_V) if ln else nn.Identity()
+        self.ln1 = nn.LayerNorm(dim_V) if ln else nn.Identity()
+        self.fc_o = nn.Linear(dim_V, dim_V)
+
+    def forward(self, Q, K, mask=None):
+        Q = self.fc_q(Q)
+        K, V = self.fc_k(K), self.fc_v(K)
+
+        dim_split = self.dim_V // self.num_heads
+        Q_ = torch.cat(Q.split(dim_split, 2), 0)
+        K_ = torch.cat(K.split(dim_split, 2), 0)
+        V_ = torch.cat(V.split(dim_split, 2), 0)
+
+        # the paper scales by the full width, sqrt(dim_V), for all head counts
+        S = Q_.bmm(K_.transpose(1, 2)) / math.sqrt(self.dim_V)
+        if mask is not None:
+            keep = mask.bool().repeat(self.num_heads, 1).unsqueeze(1)
+            S = S.masked_fill(~keep, torch.finfo(S.dtype).min)
+        A = torch.softmax(S, 2)
+        O = torch.cat((Q_ + A.bmm(V_)).split(Q.size(0), 0), 2)
+        O = self.ln0(O)
+        O = O + F.relu(self.fc_o(O))
+        O = self.ln1(O)
+        return O
+
+
+class ISAB(nn.Module):
+    def __init__(self, dim_in, dim_out, num_heads, num_inds, ln=False):
+        super(ISAB, self).__init__()
+        self.I = nn.Parameter(torch.Tensor(1, num_inds, dim_out))
+        nn.init.xavier_uniform_(self.I)
+        self.mab0 = MAB(dim_out, dim_in, dim_out, num_heads, ln=ln)
+        self.mab1 = MAB(dim_in, dim_out, dim_out, num_heads, ln=ln)
+
+    def forward(self, X, mask=None):
+        H = self.mab0(self.I.repeat(X.size(0), 1, 1), X, mask)
+        return self.mab1(X, H)
+
+
+class PMA(nn.Module):
+    def __init__(self, dim, num_heads, num_seeds, ln=False):
+        super(PMA, self).__init__()
+        self.S = nn.Parameter(torch.Tensor(1, num_seeds, dim))
+        nn.init.xavier_uniform_(self.S)
+        self.mab = MAB(dim, dim, dim, num_heads, ln=ln)
+
+    def forward(self, X, mask=None):
+        return self.mab(self.S.repeat(X.size(0), 1, 1), X, mask)
+
+
+class SetTransformer(nn.Module):
+    """Set encoder: two ISABs and pooling by attention.
+
+    X: (batch, set_size, dim_input); mask: (batch, set_size), 1 for elements of the set, 0 for padding.
+    """
+
+    def __init__(self, dim_input=8, num_outputs=1, dim_output=10, num_inds=16, dim_hidden=64, num_heads=4, ln=True):
+        super(SetTransformer, self).__init__()
+        self.enc1 = ISAB(dim_input, dim_hidden, num_heads, num_inds, ln=ln)
+        self.enc2 = ISAB(dim_hidden, dim_hidden, num_heads, num_inds, ln=ln)
+        self.pool = PMA(dim_hidden, num_heads, num_outputs, ln=ln)
+        self.head = nn.Linear(dim_hidden, dim_output)
+
+    def forward(self, X, mask=None):
+        H = self.enc2(self.enc1(X, mask), mask)
+        return self.head(self.pool(H, mask))

@@ -1,0 +1,55 @@
+import torch
+from torch import nn
+
+
+class SlotAttention(nn.Module):
+    """Object-centric slots, Locatello et al. 2020.
+
+    Slots compete for the inputs (softmax over the slots), and every slot is updated
+    with the weighted mean of the inputs it has won.
+    """
+
+    def __init__(self, dim=64, num_slots=6, iters=3, hidden_dim=128, eps=1e-8):
+        super().__init__()
+        self.num_slots = num_slots
+        self.iters = iters
+        self.eps = eps
+        self.scale = dim ** -0.5
+
+        self.slots_mu = nn.Parameter(torch.randn(1, 1, dim))
+        self.slots_logsigma = nn.Parameter(torch.zeros(1, 1, dim))
+        nn.init.xavier_uniform_(self.slots_logsigma)
+
+        self.to_q = nn.Linear(dim, dim, bias=False)
+        self.to_k = nn.Linear(dim, dim, bias=False)
+        self.to_v = nn.Linear(dim, dim, bias=False)
+        self.gru = nn.GRUCell(dim, dim)
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(dim), nn.Linear(dim, hidden_dim), nn.ReLU(inplace=True), nn.Linear(hidden_dim, dim)
+        )
+        self.norm_input = nn.LayerNorm(dim)
+        self.norm_slots = nn.LayerNorm(dim)
+
+    def forward(self, inputs, slots=None):
+        b, n, d = inputs.shape
+        if slots is None:
+            mu = self.slots_mu.expand(b, self.num_slots, -1)
+            sigma = self.slots_logsigma.exp().expand(b, self.num_slots, -1)
+            slots = mu + sigma * torch.randn_like(mu)
+
+        inputs = self.norm_input(inputs)
+        k, v = self.to_k(inputs), self.to_v(inputs)
+
+        for _ in range(self.iters):
+            slots_prev = slots
+            q = self.to_q(self.norm_slots(slots))
+
+            dots = torch.einsum("bid,bjd->bij", q, k) * self.scale
+            attn = dots.softmax(dim=1) + self.eps
+            weights = attn / attn.sum(dim=1, keepdim=True)
+            updates = torch.einsum("bij,bjd->bid", weights, v)
+
+            slots = self.gru(updates.reshape(-1, d), slots_prev.reshape(-1, d)).reshape(b, -1, d)
+            slots = slots + self.mlp(slots)
+
+        return slots, attn

@@ -1,0 +1,57 @@
+import math
+
+import torch
+import torch.nn as nn
+
+
+class PositionalEncoding(nn.Module):
+    def __init__(self, d_model, dropout=0.1, max_len=5000):
+        super().__init__()
+        self.dropout = nn.Dropout(p=dropout)
+
+        position = torch.arange(max_len).unsqueeze(1)
+        div_term = torch.exp(torch.arange(0, d_model, 2) * (-math.log(10000.0) / d_model))
+        pe = torch.zeros(max_len, 1, d_model)
+        pe[:, 0, 0::2] = torch.sin(position * div_term)
+        pe[:, 0, 1::2] = torch.cos(position * div_term)
+        self.register_buffer('pe', pe)
+
+    def forward(self, x):
+        x = x + self.pe[:x.size(0)]
+        return self.dropout(x)
+
+
+class SentimentTransformer(nn.Module):
+    """Sentence classifier.
+
+    Input: token ids of shape (batch, seq_len), 0 is padding.
+    Output: logits of shape (batch, num_classes).
+    """
+
+    def __init__(self, vocab_size=2000, d_model=64, nhead=4, num_layers=2, dim_feedforward=128,
+                 num_classes=2, dropout=0.1):
+        super().__init__()
+        self.d_model = d_model
+        self.embedding = nn.Embedding(vocab_size, d_model, padding_idx=0)
+        self.pos_encoder = PositionalEncoding(d_model, dropout)
+        encoder_layer = nn.TransformerEncoderLayer(
+            d_model=d_model, nhead=nhead, dim_feedforward=dim_feedforward,
+            dropout=dropout, batch_first=True,
+        )
+        self.encoder = nn.TransformerEncoder(encoder_layer, num_layers, enable_nested_tensor=False)
+        self.classifier = nn.Sequential(
+            nn.Linear(d_model, d_model),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(d_model, num_classes),
+        )
+
+    def forward(self, input_ids):
+        pad_mask = input_ids == 0
+        x = self.embedding(input_ids) * math.sqrt(self.d_model)
+        x = self.pos_encoder(x)
+        x = self.encoder(x, src_key_padding_mask=pad_mask)
+
+        keep = (~pad_mask).unsqueeze(-1).to(x.dtype)
+        pooled = (x * keep).sum(dim=1) / keep.sum(dim=1).clamp(min=1.0)
+        return self.classifier(pooled)

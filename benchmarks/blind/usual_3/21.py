@@ -1,0 +1,104 @@
+import torch
+import torch.nn as nn
+
+
+def window_partition(x, ws):
+    """(B, H, W, C) -> (num_windows * B, ws, ws, C)"""
+    B, H, W, C = x.shape
+    x = x.view(B, H // ws, ws, W // ws, ws, C)
+    return x.permute(0, 1, 3, 2, 4, 5).contiguous().view(-1, ws, ws, C)
+
+
+def window_reverse(windows, ws, H, W):
+    """(num_windows * B, ws, ws, C) -> (B, H, W, C)"""
+    B = windows.shape[0] // (H * W // ws // ws)
+    x = windows.view(B, H // ws, W // ws, ws, ws, -1)
+    return x.permute(0, 1, 3, 2, 4, 5).contiguous().view(B, H, W, -1)
+
+
+class WindowAttention(nn.Module):
+    def __init__(self, dim, window_size, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.scale = (dim // num_heads) ** -0.5
+        self.relative_position_bias_table = nn.Parameter(torch.zeros((2 * window_size - 1) ** 2, num_heads))
+        nn.init.trunc_normal_(self.relative_position_bias_table, std=0.02)
+
+        axis = torch.arange(window_size)
+        coords = torch.stack(torch.meshgrid(axis, axis, indexing="ij")).flatten(1)
+        rel = (coords[:, :, None] - coords[:, None, :]).permute(1, 2, 0) + window_size - 1
+        index = rel[..., 0] * (2 * window_size - 1) + rel[..., 1]
+        self.register_buffer("relative_position_index", index, persistent=False)
+
+        self.qkv = nn.Linear(dim, dim * 3)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x, mask=None):
+        B_, N, C = x.shape
+        qkv = self.qkv(x).reshape(B_, N, 3, self.num_heads, C // self.num_heads).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv.unbind(0)
+        attn = (q * self.scale) @ k.transpose(-2, -1)
+        bias = self.relative_position_bias_table[self.relative_position_index.view(-1)]
+        attn = attn + bias.view(N, N, -1).permute(2, 0, 1).unsqueeze(0)
+        if mask is not None:
+            nW = mask.shape[0]
+            attn = attn.view(B_ // nW, nW, self.num_heads, N, N) + mask.unsqueeze(1).unsqueeze(0)
+            attn = attn.view(-1, self.num_heads, N, N)
+        attn = attn.softmax(dim=-1)
+        return self.proj((attn @ v).transpose(1, 2).reshape(B_, N, C))
+
+
+class SwinBlock(nn.Module):
+    """Swin block with (shifted) window attention. Input (B, H * W, C)."""
+
+    def __init__(self, dim=32, input_resolution=(8, 8), num_heads=4, window_size=4, shift_size=2, mlp_ratio=4.0):
+        super().__init__()
+        self.input_resolution = input_resolution
+        self.window_size = window_size
+        self.shift_size = shift_size
+        if min(input_resolution) <= window_size:
+            self.shift_size = 0
+            self.window_size = min(input_resolution)
+        self.norm1 = nn.LayerNorm(dim)
+        self.attn = WindowAttention(dim, self.window_size, num_heads)
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = nn.Sequential(
+            nn.Linear(dim, int(dim * mlp_ratio)), nn.GELU(), nn.Linear(int(dim * mlp_ratio), dim)
+        )
+
+        attn_mask = None
+        if self.shift_size > 0:
+            H, W = input_resolution
+            img_mask = torch.zeros((1, H, W, 1))
+            slices = (
+                slice(0, -self.window_size),
+                slice(-self.window_size, -self.shift_size),
+                slice(-self.shift_size, None),
+            )
+            cnt = 0
+            for h in slices:
+                for w in slices:
+                    img_mask[:, h, w, :] = cnt
+                    cnt += 1
+            ids = window_partition(img_mask, self.window_size).view(-1, self.window_size ** 2)
+            diff = ids.unsqueeze(1) - ids.unsqueeze(2)
+            attn_mask = torch.zeros_like(diff).masked_fill(diff != 0, -100.0)
+        self.register_buffer("attn_mask", attn_mask, persistent=False)
+
+    def forward(self, x):
+        H, W = self.input_resolution
+        B, L, C = x.shape
+        assert L == H * W, "input feature has wrong size"
+
+        shortcut = x
+        x = self.norm1(x).view(B, H, W, C)
+        if self.shift_size > 0:
+            x = torch.roll(x, shifts=(-self.shift_size, -self.shift_size), dims=(1, 2))
+        windows = window_partition(x, self.window_size).view(-1, self.window_size ** 2, C)
+        windows = self.attn(windows, mask=self.attn_mask)
+        windows = windows.view(-1, self.window_size, self.window_size, C)
+        x = window_reverse(windows, self.window_size, H, W)
+        if self.shift_size > 0:
+            x = torch.roll(x, shifts=(self.shift_size, self.shift_size), dims=(1, 2))
+        x = shortcut + x.reshape(B, L, C)
+        return x + self.mlp(self.norm2(x))

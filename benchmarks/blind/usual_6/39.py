@@ -1,0 +1,51 @@
+import keras
+from keras import layers, ops
+
+
+class MultiHeadSelfAttention(layers.Layer):
+    """Multi-head self-attention layer for the sequence models of this package."""
+
+    def __init__(self, embed_dim=64, num_heads=8, **kwargs):
+        super().__init__(**kwargs)
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        if embed_dim % num_heads != 0:
+            raise ValueError(
+                f"embedding dimension = {embed_dim} should be divisible by number of heads = {num_heads}"
+            )
+        self.projection_dim = embed_dim // num_heads
+        self.query_dense = layers.Dense(embed_dim)
+        self.key_dense = layers.Dense(embed_dim)
+        self.value_dense = layers.Dense(embed_dim)
+        self.combine_heads = layers.Dense(embed_dim)
+
+    def build(self, input_shape):
+        self.query_dense.build(input_shape)
+        self.key_dense.build(input_shape)
+        self.value_dense.build(input_shape)
+        self.combine_heads.build((*input_shape[:-1], self.embed_dim))
+        super().build(input_shape)
+
+    def attention(self, query, key, value):
+        score = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
+        scaled_score = score / ops.sqrt(ops.cast(self.projection_dim, score.dtype))
+        weights = ops.softmax(scaled_score, axis=-1)
+        return ops.matmul(weights, value), weights
+
+    def separate_heads(self, x, batch_size, length):
+        return ops.reshape(x, (batch_size, self.num_heads, length, self.projection_dim))
+
+    def call(self, inputs):
+        # inputs.shape = [batch_size, seq_len, embedding_dim]
+        batch_size, length = ops.shape(inputs)[0], ops.shape(inputs)[1]
+        query = self.separate_heads(self.query_dense(inputs), batch_size, length)
+        key = self.separate_heads(self.key_dense(inputs), batch_size, length)
+        value = self.separate_heads(self.value_dense(inputs), batch_size, length)
+        attention, _ = self.attention(query, key, value)
+        concat_attention = ops.reshape(attention, (batch_size, length, self.embed_dim))
+        return self.combine_heads(concat_attention)
+
+    def get_config(self):
+        config = super().get_config()
+        config.update({"embed_dim": self.embed_dim, "num_heads": self.num_heads})
+        return config

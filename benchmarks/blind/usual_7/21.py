@@ -1,0 +1,51 @@
+import torch
+import torch.nn as nn
+
+
+class Mlp(nn.Module):
+    def __init__(self, dim, hidden_dim, drop=0.0):
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden_dim)
+        self.act = nn.GELU()
+        self.fc2 = nn.Linear(hidden_dim, dim)
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, x):
+        return self.drop(self.fc2(self.drop(self.act(self.fc1(x)))))
+
+
+class PreNormAttention(nn.Module):
+    def __init__(self, dim, num_heads=8, qkv_bias=True, attn_drop=0.0, proj_drop=0.0):
+        super().__init__()
+        self.num_heads = num_heads
+        self.scale = (dim // num_heads) ** -0.5
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.qkv = nn.Linear(dim, dim * 3, bias=qkv_bias)
+        self.attn_drop = nn.Dropout(attn_drop)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def forward(self, x):
+        identity = x
+        B, N, C = x.shape
+        qkv = self.qkv(self.norm(x)).reshape(B, N, 3, self.num_heads, C // self.num_heads).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv.unbind(0)
+        attn = ((q * self.scale) @ k.transpose(-2, -1)).softmax(dim=-1)
+        x = (self.attn_drop(attn) @ v).transpose(1, 2).reshape(B, N, C)
+        return identity + self.proj_drop(self.proj(x))
+
+
+class ViTBlock(nn.Module):
+    """Pre-norm Vision Transformer block with LayerScale on the MLP branch."""
+
+    def __init__(self, dim=64, num_heads=4, mlp_ratio=4.0, qkv_bias=True, drop=0.0, attn_drop=0.0, init_values=1.0):
+        super().__init__()
+        self.attn = PreNormAttention(dim, num_heads, qkv_bias, attn_drop, drop)
+        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop)
+        self.gamma = nn.Parameter(init_values * torch.ones(dim))
+
+    def forward(self, x):
+        x = x + self.attn(x)
+        x = x + self.gamma * self.mlp(self.norm2(x))
+        return x
