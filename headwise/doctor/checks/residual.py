@@ -70,16 +70,16 @@ def _lost(patient: Patient) -> Iterator[Finding]:
     """Whether the output still depends on the queries where one part gives 0."""
     sentences = re.split(r"(?<=[.;])\s|\n\s*\n", "\n\n".join(documents(patient.module)))
     said = next((" ".join(x.split()) for x in sentences if _ADDS.search(x) and not _NONE.search(x)), "")
-    blocks = any(_is_block(part) for part in patient.module.modules())
+    blocks = {path: part for path, part in patient.module.named_modules() if _is_block(part)}
     if patient.is_library or not (said or blocks):
         return
     values = [{n for seed in x.projections.get("v", ()) for n in seed.name.split(", ")} for x in patient.see().sites]
-    if blocks:  # and the last layer of each MLP
-        values += [
-            {f"{path}.weight"}
-            for path, x in patient.module.named_modules()
-            if isinstance(x, nn.Linear) and x.in_features >= 2 * x.out_features
-        ]
+    values += [  # and the last layer of each MLP
+        {f"{path}.{name}.weight".lstrip(".")}
+        for path, block in blocks.items()
+        for name, x in block.named_modules()
+        if isinstance(x, nn.Linear) and x.in_features >= 2 * x.out_features
+    ]
     probe = Probe(patient)
     inputs = probe.inputs()
     if probe.rowwise(inputs).shape != inputs.query.shape:

@@ -190,6 +190,17 @@ class Encoder(nn.Module):
         return self.layers(x)
 
 
+class WithAHead(Encoder):
+    """A narrow layer at the end, as for classes."""
+
+    def __init__(self) -> None:
+        super().__init__(NormsItsOutput)
+        self.wide, self.head = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.wide(super().forward(x)))
+
+
 class NormedHeadsBlock(Plain):
     """Queries and keys are normalised, and so is the input: one branch, whose sum may be its caller's."""
 
@@ -210,6 +221,7 @@ def test_a_residual_that_is_lost(kind: type[nn.Module]) -> None:
 
 def test_the_layers_of_a_whole_encoder() -> None:
     assert found("residual", seeded(Encoder, NormsItsOutput)) == []
+    assert found("residual", seeded(WithAHead)) == []
 
 
 @pytest.mark.parametrize("kind", [Said, AddedByTheCaller, NormedHeadsBlock])
