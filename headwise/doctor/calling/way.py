@@ -90,6 +90,7 @@ class Way:
     widths: tuple[int, int, int] = (0, 0, 0)
     extras: tuple[tuple[str, Maker], ...] = ()
     lengths: tuple[int, int] = (0, 0)  # queries and keys with which it worked
+    keys: int = 0  # the only number that works, where that is known
     output_at: tuple[Any, ...] | None = None
     weights_at: tuple[Any, ...] | None = None
 
@@ -111,6 +112,7 @@ class Way:
     ) -> Inputs:
         """N(0, 1) for query, key and value, as far as the module takes them."""
         q, k, v = self.widths
+        keys = self.keys or keys
         shapes = ((batch, queries, q), (batch, keys, k), (batch, keys, v))
         taken = {"self": 1, "memory": 2, "qkv": 3}[self.takes]
         return Inputs(*(noise(*x, seed=seed + i, dtype=dtype, device=device) for i, x in enumerate(shapes[:taken])))

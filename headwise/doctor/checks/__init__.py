@@ -35,7 +35,7 @@ projection_order lora_order argument_order gqa_order
 wrong_scale bias_scaled settings_unused
 rope rope_parts rope_precision alibi grid_positions
 norm_axis norm_swapped causal_unasked
-mask_cells mask_infinite built_in_mask layer_windows window_sides window_shape inner_padding
+mask_cells mask_infinite built_in_mask layer_windows window_sides window_shape far_future inner_padding
 softmax_split scores_misaligned weights_misaligned weights_sum residual dropout_misplaced softmax_precision
 """)
 PROBED = _load("""

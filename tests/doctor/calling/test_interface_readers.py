@@ -338,3 +338,20 @@ def test_a_pooled_output_beside_its_weights() -> None:
     found = discover(Pools())
     inputs = found.inputs()
     assert torch.equal(found.run(inputs).output[:, 0], Pools.forward(found.module, inputs.query)[0])
+
+
+class PackedDocuments(Projected):
+    """Starts of documents fit one number of queries and one of keys."""
+
+    def forward(self, new: Tensor, context: Tensor, cu_q: Tensor, cu_k: Tensor) -> Tensor:
+        assert (new.shape[1], context.shape[1]) == (int(cu_q[-1]), int(cu_k[-1]))
+        return self.attend(new, context, context)
+
+
+def test_one_number_of_queries_and_one_of_keys() -> None:
+    given = (torch.randn(1, 9, 24), torch.randn(1, 12, 24), torch.tensor([0, 9]), torch.tensor([0, 12]))
+    found = discover(PackedDocuments(), example=(given, {}))
+    assert (found.length, found.same_length, found.takes) == (9, False, "memory")
+    inputs = found.inputs(1, 5, 7)
+    assert inputs.key is not None
+    assert inputs.key.shape[1] == 12
