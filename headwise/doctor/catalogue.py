@@ -230,6 +230,7 @@ def _entries() -> Iterable[Entry]:
     yield Entry("weights-misaligned", "bug", "The weights are multiplied with the values of other keys")
     yield Entry("scores-misaligned", "bug", "A term of other tokens is added to the scores", None, ("espnet #2684",))
     yield Entry("memory-ignored", "bug", "A memory is passed but has no effect")
+    yield Entry("query-cancels", "bug", "The query changes no attention weight")
     yield Entry("reshape-scrambles", "bug", "A view or reshape stands in the place of a transpose")
     yield Entry("tokens-unread", "bug", "Tokens behind some position are not read", None, ("transformers #36477",))
     yield Entry("axis-unread", "bug", "All attentions of a map are along the same axis")

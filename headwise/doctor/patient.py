@@ -19,6 +19,7 @@ from headwise.doctor.calling.copying import at_rest, copied
 from headwise.doctor.calling.example import Example
 from headwise.doctor.calling.interface import Interface, discover
 from headwise.doctor.calling.spec import Spec
+from headwise.doctor.calling.way import in_dtype
 from headwise.doctor.finding import ORDER, Severity, Where
 from headwise.doctor.foreign import as_module
 from headwise.doctor.limits import out_of_memory
@@ -44,7 +45,7 @@ def _at_home(module: nn.Module) -> nn.Module:
     if any(x.device.type != "cpu" for x in (*module.parameters(), *module.buffers())):
         module = module.cpu()
     lowered = any(x.dtype in (torch.float16, torch.bfloat16) for x in module.parameters())
-    return module.float() if lowered else module
+    return in_dtype(module, torch.float32) if lowered else module
 
 
 class Patient:

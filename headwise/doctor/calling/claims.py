@@ -43,7 +43,7 @@ _MAY_NOT = "|".join(
 )
 _ADDED = re.compile(
     r"\badd(?:ed|itive|s)?\b.*\b(?:scores?|logits?|attention|softmax|mask|bias)|additive"
-    r"|float\(.-inf.\)|negative|-\s*inf|smallest|lowest|minus infinity|-1e\d|-10000|finfo",
+    r"|float\(.-inf.\)|negative|-\s*inf|smallest|lowest|minus infinity|-1e\d|(?<![\w.])-\d{2,}|finfo",
     re.I,
 )
 # The beginnings of a line of code; every other line is text.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -63,6 +64,9 @@ class Result:
     output: Tensor  # [B, Q, Mo], batch first
     weights: Tensor | None  # as returned
     raw: Any  # everything that was returned
+
+
+_OWN_DTYPE = re.compile(r"_?(torch_|param(eter)?_|weight_|compute_|model_)?dtype")  # not softmax_dtype, for example
 
 
 class NoOutput(DoctorError):  # noqa: N818 (what came back, in words)
@@ -302,6 +306,16 @@ def describe(raw: Any) -> str:
     if isinstance(raw, Mapping):
         return f"a {type(raw).__name__} of {{{', '.join(f'{k}: {describe(v)}' for k, v in list(raw.items())[:4])}}}"
     return f"a {type(raw).__name__}" if raw is not None else "None"
+
+
+def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The module in another dtype, with the attributes that hold its own: those that it casts its inputs to."""
+    own = {x.dtype for x in module.parameters() if x.is_floating_point()}
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, torch.dtype) and value in own and _OWN_DTYPE.fullmatch(name):
+                vars(part)[name] = dtype
+    return module.to(dtype)
 
 
 def home(module: nn.Module) -> tuple[torch.dtype, torch.device]:

@@ -41,8 +41,8 @@ softmax_split scores_misaligned weights_misaligned weights_sum residual dropout_
 PROBED = _load("""
 output_shape determinism state_kept train_eval paths_differ input_modified noncontiguous
 batch_mixing reshape_scrambles token_split tokens_unread axis_unread output_misplaced sizes
-mask_claims edges memory_ignored mask_ignored head_mask media_before mask_integers masked_weight length_mask
-mask_broadcast
+mask_claims edges memory_ignored query_cancels mask_ignored head_mask media_before mask_integers masked_weight
+length_mask mask_broadcast
 pad_tokens ids_mask mask_fill
 causal_leak empty_row masked_nan
 half example_half unused_parameter idle_part gradient_blocked state_dict

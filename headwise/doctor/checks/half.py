@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.calling.way import in_dtype
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.foreign import foreign_backend
 from headwise.doctor.patient import NotChecked, Patient
@@ -34,7 +35,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     failed = False
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         other = Probe(patient)
-        other.module.to(dtype)
+        in_dtype(other.module, dtype)
         out = other.attempt(inputs.each(functools.partial(Tensor.to, dtype=dtype)))
         if isinstance(out, Exception):
             if not _platform(out):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 
@@ -29,7 +30,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield _finding(f"the {name} that was passed" if probe.crosses else "the input", before, now)
     yield from _beside(probe)
     modified: set[str] = set()
-    for mask in probe.interface.masks:
+    masks = probe.interface.masks  # and one of 0 and 1 also in bool, of which .to(bool) makes no copy
+    for mask in (*masks, *(dataclasses.replace(x, dtype=torch.bool) for x in masks if x.form != "additive")):
         if mask.parameter in modified:
             continue
         inputs = probe.inputs()

@@ -61,7 +61,9 @@ _ADDS = re.compile(
     r"|\bresiduals?\b(?! (attention|score|dropout|vector|quant))",
     re.IGNORECASE,
 )
-_NONE = re.compile(r"\b(no|not|without|outside|caller|excluding|before|optional\w*)\b", re.IGNORECASE)
+_NONE = re.compile(
+    r"\b(no|not|without|outside|caller|excluding|before|optional\w*|follow\w*|lives?|elsewhere)\b", re.IGNORECASE
+)
 _NORM = re.compile(r"norm", re.IGNORECASE)
 _OF_HEADS = re.compile(r"(^|[._])(q|k|query|key)(_|[A-Z]|norm|$)")  # a norm of queries or keys
 

@@ -86,6 +86,7 @@ class Scores:
     scores: Tensor
     dtype: torch.dtype  # in which it was computed
     where: Where | None
+    dim: int  # that sums to 1
 
     def largest(self) -> float:
         """The largest absolute value of a finite score."""
@@ -112,7 +113,8 @@ class Softmaxes(TorchFunctionMode):
             x = args[0] if args else kwargs.get("input")
             if isinstance(x, Tensor) and x.is_floating_point():
                 asked = next((y for y in (*args[1:], *kwargs.values()) if isinstance(y, torch.dtype)), x.dtype)
-                self.heard.append(Scores(x.detach().clone(), asked, where()))
+                dim = next((y for y in (*args[1:2], kwargs.get("dim")) if isinstance(y, int)), -1)
+                self.heard.append(Scores(x.detach().clone(), asked, where(), dim))
         return func(*args, **kwargs)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from headwise.doctor.calling.interface import Inputs, Result
+from headwise.doctor.calling.way import in_dtype
 from headwise.doctor.foreign import seen_from_outside
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.events import Softmax, Trace
@@ -90,7 +91,7 @@ def look(
         change(twin.module)
     twin.module.train(train)
     if dtype is not None:
-        twin.module.to(dtype)
+        in_dtype(twin.module, dtype)
     inputs = twin.interface.inputs(batch, length, seed=seed, dtype=dtype)
     inputs = inputs if edit is None else edit(inputs)
 

@@ -72,6 +72,7 @@ def test_only_one_argument_is_the_query() -> None:
         ("float mask, added to the attention scores", "additive"),
         ("0 to attend, a large negative number elsewhere", "additive"),
         ("additive mask, 0 or -inf", "additive"),
+        ("0 for allowed pairs and -100 for pairs from different regions", "additive"),
         ("None or (B, N) with 0 / -inf, added to the logits of a key", "additive"),
         (
             "non-zero for real frames. Rows without any valid frame come out as zero attention",

@@ -83,3 +83,26 @@ class AddsToItsTable(Attention):
 def test_a_table_that_is_added_to() -> None:
     finding = one("input_modified", seeded(AddsToItsTable))
     assert "'table' in place" in finding.evidence
+
+
+class InvertsInPlace(Attention):
+    """mask: [B, N], bool or integer, true for real tokens"""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        hidden = None if mask is None else self.inverted(mask)[:, None, None]
+        return self.attend(x, x, None if hidden is None else ~hidden)
+
+    def inverted(self, mask: Tensor) -> Tensor:
+        return mask.to(torch.bool).logical_not_()
+
+
+class InvertsACopy(InvertsInPlace):
+    """mask: [B, N], bool or integer, true for real tokens"""
+
+    def inverted(self, mask: Tensor) -> Tensor:
+        return mask.to(torch.bool).logical_not()
+
+
+def test_a_mask_that_is_changed_only_if_it_is_bool() -> None:
+    assert "the mask 'mask' in place" in one("input_modified", seeded(InvertsInPlace)).evidence
+    assert found("input_modified", seeded(InvertsACopy)) == []

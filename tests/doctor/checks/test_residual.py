@@ -152,6 +152,10 @@ class EncoderLayer(Block):
         return self.mlp(self.norm2(h))
 
 
+class ElsewhereAdded(Plain):
+    """The projection, the residual and the norm that follow live in another class."""
+
+
 class NormsItsOutput(Plain):
     """As BERT's: the norm is that of the residual's sum."""
 
@@ -224,7 +228,7 @@ def test_the_layers_of_a_whole_encoder() -> None:
     assert found("residual", seeded(WithAHead)) == []
 
 
-@pytest.mark.parametrize("kind", [Said, AddedByTheCaller, NormedHeadsBlock])
+@pytest.mark.parametrize("kind", [Said, AddedByTheCaller, ElsewhereAdded, NormedHeadsBlock])
 def test_a_residual_that_stands(kind: type[nn.Module]) -> None:
     with pytest.raises(NotApplicable):
         found("residual", seeded(kind))

@@ -126,3 +126,27 @@ def test_a_table_whose_positions_were_rounded() -> None:
     assert (finding.name, finding.severity) == ("rope-half-precision", "bug")
     assert "of cos_cached [1024, 2]" in finding.evidence
     assert all(x.severity != "bug" for x in found("rope_precision", seeded(Cached)))
+
+
+class OfItsOwnDtype(Attention):
+    """Its weights, and what it casts its input to, are in bfloat16."""
+
+    def __init__(self, lowers: bool = True) -> None:
+        super().__init__()
+        self.dtype, self.angles_dtype, self.lowers = torch.bfloat16, torch.float32, lowers
+        self.to(self.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        given, x = x.dtype, x.to(self.dtype)
+        at = torch.arange(x.shape[1], dtype=x.dtype if self.lowers else self.angles_dtype)
+        angles = torch.outer(at, 100.0 ** -torch.arange(2, dtype=at.dtype)).repeat(1, 2)
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        q, k, v = (self.split(w(x)) for w in (self.q, self.k, self.v))
+        q, k = (y * cos + torch.cat((-y[..., 2:], y[..., :2]), -1) * sin for y in (q, k))
+        return self.out(self.merge(self.score(q, k).softmax(-1) @ v)).to(given)
+
+
+def test_a_module_that_casts_its_input_to_a_dtype_of_its_own() -> None:
+    finding = one("rope_precision", seeded(OfItsOwnDtype))
+    assert (finding.name, finding.severity) == ("rope-half-precision", "bug")
+    assert found("rope_precision", seeded(OfItsOwnDtype, False)) == []
