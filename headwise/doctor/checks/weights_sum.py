@@ -1,7 +1,8 @@
 """The sum of the weights that meet the values: whether something was added to them, or they were normalised to another.
 
 A softmax gives each query weights that sum to 1. A bias that is added to them moves every query by the same amount,
-whatever its keys are; weights that are divided by their mean, and not by their sum, sum to the number of keys.
+whatever its keys are; weights that are divided by their mean, and not by their sum, sum to the number of keys. A sum
+with 1 added, which lets a head attend to nothing, must be shifted as a whole.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from headwise.doctor.reading.site import Site
 FINDINGS = ("bias-after-softmax", "mask-after-softmax", "normaliser-wrong")
 
 _NEAR = 1e-3
+_OFF = 0.1  # scores whose maxima are closer to 0 do not tell exp(-max) from 1
 _SELECTS = re.compile(r"top_?k|threshold|prun|sparse|sparsemax|drop_?key", re.IGNORECASE)  # weights are cut on purpose
 
 
@@ -57,6 +59,16 @@ def check(patient: Patient) -> Iterator[Finding]:
                 numbers={"least": cut},
             )
             return
+        if _one_is_not_shifted(site):
+            yield Finding(
+                "normaliser-wrong",
+                "bug",
+                "each row is divided by 1 + the sum of exp(score - max): the 1 is not shifted with the scores, so that "
+                "the weights sum to a half at least, however low the scores are",
+                "shift the 1 as well: exp(score - max) / (exp(-max) + sum)",
+                site.softmax.where,
+            )
+            return
         if keys > 1 and bool(((sums / keys - 1).abs() < _NEAR).all()):
             yield Finding(
                 "normaliser-wrong",
@@ -69,6 +81,17 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
     if not judged:
         raise NotApplicable("no weights are multiplied with values")
+
+
+def _one_is_not_shifted(site: Site) -> bool:
+    """Whether softmax + 1 (Miller 2023: exp(x) / (1 + sum of exp(x))) is computed with a maximum subtracted, and 1."""
+    if site.grid is None or not site.softmax.by_hand:
+        return False
+    scores, total = site.scores.double(), site.weights.double().sum(-1)
+    most = scores.amax(-1, keepdim=True)
+    shifted = (scores - most).exp().sum(-1)
+    near = (total - shifted / (1 + shifted)).abs() < _NEAR
+    return bool(near.all()) and float(most.abs().max()) > _OFF
 
 
 def _cut_afterwards(site: Site) -> float | None:

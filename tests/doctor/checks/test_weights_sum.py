@@ -96,3 +96,26 @@ def test_weights_that_are_cut_after_the_softmax() -> None:
     assert 0.1 < finding.numbers["least"] < 0.9
     assert found("weights_sum", seeded(CutBefore)) == []
     assert found("weights_sum", seeded(RowsOfZeros)) == []
+
+
+class AttendsToNothing(Plain):
+    """exp(x) / (1 + sum of exp(x))"""
+
+    shifts_the_one = True
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        most = scores.amax(-1, keepdim=True)
+        weights = (scores - most).exp()
+        one = (-most).exp() if self.shifts_the_one else 1.0
+        return weights / (one + weights.sum(-1, keepdim=True))
+
+
+class OneIsNotShifted(AttendsToNothing):
+    shifts_the_one = False
+
+
+def test_a_one_that_is_not_shifted_with_the_scores() -> None:
+    finding = one("weights_sum", seeded(OneIsNotShifted))
+    assert (finding.name, finding.severity) == ("normaliser-wrong", "bug")
+    assert "the 1 is not shifted" in finding.evidence
+    assert found("weights_sum", seeded(AttendsToNothing)) == []
