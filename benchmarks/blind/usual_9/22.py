@@ -1,0 +1,42 @@
+import torch
+from torch import nn
+
+
+class TalkingHeadsAttention(nn.Module):
+    """Talking-Heads attention (Shazeer et al., 2020): the heads are mixed linearly before and after the softmax.
+
+    Padding is masked between the two, on the mixed logits; the second mix works on weights, where a padded key is
+    zero in every head and stays zero. Its rows need not sum to one.
+    """
+
+    def __init__(self, dim=192, num_heads=6, qkv_bias=False, attn_drop=0.0, proj_drop=0.0):
+        super().__init__()
+        self.num_heads = num_heads
+        head_dim = dim // num_heads
+        self.scale = head_dim ** -0.5
+
+        self.qkv = nn.Linear(dim, dim * 3, bias=qkv_bias)
+        self.attn_drop = nn.Dropout(attn_drop)
+        self.proj_l = nn.Linear(num_heads, num_heads)
+        self.proj_w = nn.Linear(num_heads, num_heads, bias=False)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def forward(self, x, padding_mask=None):
+        """padding_mask: (B, N) bool, True marks padding."""
+        B, N, C = x.shape
+        qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, C // self.num_heads).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv[0] * self.scale, qkv[1], qkv[2]
+
+        attn = q @ k.transpose(-2, -1)
+        attn = self.proj_l(attn.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+        if padding_mask is not None:
+            attn = attn.masked_fill(padding_mask[:, None, None, :], torch.finfo(attn.dtype).min)
+        attn = attn.softmax(dim=-1)
+
+        attn = self.proj_w(attn.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        attn = self.attn_drop(attn)
+
+        x = (attn @ v).transpose(1, 2).reshape(B, N, C)
+        return self.proj_drop(self.proj(x))
