@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 
 from torch import nn
 
 from headwise.doctor.calling import forward_arguments as arguments
 from headwise.doctor.calling import guesses, names, sizes, token_ids
+from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.calling.failure import failure
 from headwise.doctor.calling.forward_arguments import Maker
 from headwise.doctor.calling.given import is_sequence
@@ -21,6 +23,9 @@ from headwise.doctor.calling.way import MAPS, Way, noise
 from headwise.errors import DoctorError
 
 _ATTEMPTS = 3000  # the maximum number of calls
+_SEQUENCE_FIRST = re.compile(
+    r"[\[(]\s*(1|\w*len|\w*length|time|T|S|L)\s*,\s*(batch(_?size)?|bsz|B|N)\s*,\s*\w+\s*[\])]", re.IGNORECASE
+)  # (1, batch, hidden) and (src_len, batch, hidden)
 _FITTED = 80  # calls for one assignment once readers are known
 
 
@@ -257,4 +262,5 @@ def _convolves(module: nn.Module) -> bool:
 def _says_sequence_first(module: nn.Module, spec: Spec) -> bool:
     if spec.batch_first is not None:
         return not spec.batch_first
-    return any(getattr(part, "batch_first", None) is False for part in module.modules())
+    parts = any(getattr(part, "batch_first", None) is False for part in module.modules())
+    return parts or _SEQUENCE_FIRST.search(text_of_all(module)) is not None

@@ -174,13 +174,14 @@ class Way:
             laid = unlay(x, self.layout, at)
             if laid is None:
                 continue
+            logits = at.queries == 1 and x.ndim == 2 and x.shape[-1] != at.keys  # beside the state of a decoder
             looks = x.ndim >= 3 and x.shape[-2:] == (at.queries, at.keys) and laid.shape[-1] != at.width
             rated.append(
                 (
                     x.ndim == 1,
                     looks,
                     laid.shape[1] != at.queries,
-                    laid.shape[1] == at.queries and laid.shape[-1] != at.width and x.ndim != 3,
+                    laid.shape[1] == at.queries and laid.shape[-1] != at.width and x.ndim != 3 and not logits,
                     order,
                     path,
                 )
@@ -247,7 +248,7 @@ def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
     if layout == "NBM":
         if x.ndim == 3 and x.shape[1] == batch:
             return x.transpose(0, 1)
-        return x[:, None] if length == 1 and x.ndim == 2 and x.shape[0] == batch else None
+        return x[:, None] if x.ndim == 2 and x.shape[0] == batch else None  # of one query, or pooled
     if x.ndim == 3 and x.shape[0] == batch:
         return x
     if x.ndim == 4 and x.shape[0] == batch:

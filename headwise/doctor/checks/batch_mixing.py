@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from headwise.doctor.calling.interface import Inputs
-from headwise.doctor.calling.way import MAPS
+from headwise.doctor.calling.way import MAPS, tensors_in
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import hiding
@@ -48,6 +49,18 @@ def check(patient: Patient) -> Iterator[Finding]:
         )
         return
 
+    change_beside = _beside(probe, inputs)
+    if change_beside > REACHED:
+        yield Finding(
+            "batch-mixing",
+            "bug",
+            "after a change of example 1 alone, what else is returned for examples 0 and 2 changed, by up to "
+            f"{change_beside:.2g} of its size",
+            "keep the batch dimension separate: take the softmax over the keys, and do not reduce over the batch",
+            numbers={"change": change_beside},
+        )
+        return
+
     alone = probe.attempt(inputs.each(lambda x: x[:1]))
     difference = gap(before[:1], alone) if isinstance(alone, Tensor) else 0.0  # an error is reported by checks/sizes.py
     if difference > ROUNDING:
@@ -61,6 +74,19 @@ def check(patient: Patient) -> Iterator[Finding]:
     else:
         yield from _places(probe, inputs)
     yield from _masks(probe)
+
+
+def _beside(probe: Probe, inputs: Inputs) -> float:
+    """How far the other examples change in what is returned beside the output, such as the logits beside a state."""
+    batch, largest = inputs.query.shape[0], 0.0
+    raws = (probe.run(x).raw for x in (inputs, moved(inputs, 1, queries=True)))
+    for (_, before), (_, after) in zip(*map(tensors_in, raws), strict=False):
+        axes = [axis for axis, size in enumerate(before.shape[:2]) if size == batch]
+        if before.shape == after.shape and len(axes) == 1 and before.ndim > 1:
+            others = torch.tensor([n for n in range(batch) if n != 1])
+            change = rows(before.index_select(axes[0], others), after.index_select(axes[0], others))
+            largest = max(largest, float(change.amax()))
+    return largest
 
 
 def _places(probe: Probe, inputs: Inputs) -> Iterator[Finding]:

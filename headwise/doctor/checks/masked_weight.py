@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.interface import Inputs, MaskInput
@@ -39,7 +40,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         if mask.works:
             yield from _counts(probe, mask, inputs, hidden)
         elif mask.what == "cells" or (
-            (mask.shape == "B" or mask.claimed == mask.form or _named(mask)) and not convolves(patient.module)
+            (mask.shape == "B" or mask.claimed == mask.form or _named(mask)) and not _mixes(probe, inputs)
         ):
             yield from _read(probe, mask, inputs, hidden)
         return
@@ -93,10 +94,23 @@ def _read(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> Iter
         )
 
 
-def convolves(module: nn.Module) -> bool:
-    """Whether something else than attention brings the numbers of one token to another."""
+def convolving(module: nn.Module) -> list[nn.Module]:
+    """The parts that bring the numbers of one token to another, and are no attention."""
     kinds = (nn.RNNBase, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    return any(isinstance(x, kinds) and set(getattr(x, "kernel_size", (0,))) != {1} for x in module.modules())
+    return [x for x in module.modules() if isinstance(x, kinds) and set(getattr(x, "kernel_size", (0,))) != {1}]
+
+
+def _mixes(probe: Probe, inputs: Inputs) -> bool:
+    """Whether such a part reads the last token: the RNN of a decoder reads the token before, and no encoder's."""
+    parts = convolving(probe.module)
+    read: list[Tensor] = []
+    hooks = [x.register_forward_pre_hook(lambda _, given: read.append(given[0].clone())) for x in parts]
+    probe.attempt(inputs)
+    first = len(read)
+    probe.attempt(moved(inputs, slice(None), inputs.key_length - 1))
+    for hook in hooks:
+        hook.remove()
+    return len(read) != 2 * first or not all(map(torch.equal, read[:first], read[first:]))
 
 
 def _finding(evidence: str, change: float) -> Finding:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.calling.way import tensors_in
-from headwise.doctor.checks.masked_weight import convolves
+from headwise.doctor.checks.masked_weight import convolving
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.padded_ids import pads, real_ids
@@ -70,7 +70,7 @@ def _hides_queries(told: Softmax, other: Softmax, length: int) -> bool:
 def _by_number(patient: Patient, name: str, ids: Tensor, pad: int) -> Iterator[Finding]:
     """Whether the outputs of the real tokens depend on how many tokens of padding follow them."""
     module = at_rest(patient.original).cpu()
-    if convolves(module):
+    if convolving(module):
         return
     longer = torch.cat([ids, torch.full_like(ids[:, :_PADDED], pad)], dim=1)
     real = ids.shape[1] - _PADDED

@@ -22,6 +22,7 @@ from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.probe import REACHED, Probe, gap, moved, rows
 from headwise.doctor.probing.reached import Reached, gradients_of, matters, trainable
 from headwise.doctor.reading.creation import left_out, mentioned, origin, owner
+from headwise.doctor.reading.marks import tensors_in
 
 FINDINGS = ("unused-parameter", "gradient-blocked")
 
@@ -56,6 +57,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     if waiting and probe.interface.length is None and probe.interface.takes == "self":
         more = probe.interface.inputs(2, _MANY, _MANY)  # of few tokens one is the best, and its weight is 1
         waiting -= set(gradients_of(probe, more, wanted) or ())
+    if waiting:
+        waiting -= _of_one_step(probe, inputs)
     blocked: dict[str, float] = {}
     unused: dict[str, list[str]] = {}
     for name in (name for name in wanted if name in waiting):
@@ -90,6 +93,25 @@ def _reached_past_gates(patient: Patient, inputs: Inputs) -> set[str]:
         for x in other.module.parameters():
             x.add_(0.1 * torch.randn(x.shape, generator=draw).to(x.dtype))
     return set(gradients_of(other, inputs, trainable(other)) or ())
+
+
+def _of_one_step(probe: Probe, inputs: Inputs) -> set[str]:
+    """The weights of the state of RNNs that make one step, from a state of 0: a decoder of one token a call."""
+    found: set[str] = set()
+
+    def note(part: nn.Module, given: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x, *state = (*given, *kwargs.values())
+        steps = x.shape[0] if x.ndim < 3 else x.shape[1 if getattr(part, "batch_first", False) else 0]
+        if (isinstance(part, nn.RNNCellBase) or steps == 1) and not any(bool(y.any()) for y in tensors_in(state)):
+            found.update(f"{paths[part]}.{name}" for name, _ in part.named_parameters() if name.startswith("weight_hh"))
+
+    paths = {x: path for path, x in probe.module.named_modules() if isinstance(x, (nn.RNNBase, nn.RNNCellBase))}
+    hooks = [x.register_forward_pre_hook(note, with_kwargs=True) for x in paths]
+    if hooks:
+        probe.attempt(inputs)
+    for hook in hooks:
+        hook.remove()
+    return found
 
 
 def _reads_its_first(probe: Probe, inputs: Inputs, before: Tensor) -> bool:

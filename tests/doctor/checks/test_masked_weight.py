@@ -172,3 +172,37 @@ def test_an_edge_that_is_not_there() -> None:
     assert one("masked_weight", seeded(Gates)).severity == "bug"
     with pytest.raises(NotApplicable):
         found("masked_weight", seeded(GatesOfMinusInfinity))
+
+
+class LuongDecoder(nn.Module):
+    """One step of a decoder with global attention (Luong et al. 2015).
+
+    token:       (batch,) the target token before
+    hidden:      (1, batch, hidden)
+    enc_outputs: (src_len, batch, hidden)
+    src_mask:    (batch, src_len), 0 on <pad>
+    """
+
+    def __init__(self, fill: float = -1e9, of_the_batch: bool = False) -> None:
+        super().__init__()
+        self.fill, self.of_the_batch = fill, of_the_batch
+        self.embedding, self.rnn = nn.Embedding(40, 8), nn.GRU(8, 16)
+        self.w, self.mix, self.out = nn.Linear(16, 16, bias=False), nn.Linear(32, 16), nn.Linear(16, 40)
+
+    def forward(
+        self, token: Tensor, hidden: Tensor, enc_outputs: Tensor, src_mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        output, hidden = self.rnn(self.embedding(token)[None], hidden)
+        scores = (self.w(enc_outputs) * output).sum(-1)  # (src_len, batch)
+        if src_mask is not None:
+            scores = scores.masked_fill(src_mask.mT == 0, self.fill)
+        weights = scores.softmax(1 if self.of_the_batch else 0)
+        read = (weights[..., None] * enc_outputs).sum(0)
+        return self.out(self.mix(torch.cat([read, output[0]], -1)).tanh()), hidden
+
+
+def test_a_step_of_a_decoder() -> None:
+    """Its state is (1, batch, hidden), it returns logits beside the new state, and its RNN begins from 0."""
+    assert not headwise.diagnose(seeded(LuongDecoder)).bugs
+    assert [x.name for x in headwise.diagnose(seeded(LuongDecoder, 1e-10)).bugs] == ["masked-key-counts"]
+    assert "batch-mixing" in {x.name for x in headwise.diagnose(seeded(LuongDecoder, of_the_batch=True)).bugs}
