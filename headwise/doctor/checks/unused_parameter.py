@@ -105,7 +105,8 @@ def _of_one_step(probe: Probe, inputs: Inputs) -> set[str]:
         if (isinstance(part, nn.RNNCellBase) or steps == 1) and not any(bool(y.any()) for y in tensors_in(state)):
             found.update(f"{paths[part]}.{name}" for name, _ in part.named_parameters() if name.startswith("weight_hh"))
 
-    paths = {x: path for path, x in probe.module.named_modules() if isinstance(x, (nn.RNNBase, nn.RNNCellBase))}
+    named = probe.module.named_modules()
+    paths: dict[nn.Module, str] = {x: path for path, x in named if isinstance(x, (nn.RNNBase, nn.RNNCellBase))}
     hooks = [x.register_forward_pre_hook(note, with_kwargs=True) for x in paths]
     if hooks:
         probe.attempt(inputs)
