@@ -301,7 +301,8 @@ def _not_applied(patient: Patient, source: str, name: str, size: int, site: Site
 
 
 _BOTH = re.compile(
-    r"(each|either|both) (side|direction)s?|symmetric|\b(left|before) and (to the )?(right|after)\b"
+    r"(each|either|both) (side|direction)s?|symmetric|"
+    r"(?<!norm )(?<!norms )\b(left|before) and (to the )?(right|after)\b"  # not of the norms of a block
     r"|\b(at most|up to) [^.]{0,30}away",
     re.IGNORECASE,
 )

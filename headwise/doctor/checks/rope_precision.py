@@ -11,11 +11,13 @@ from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.creation import origin
+from headwise.doctor.reading.documents import documents
 
 FINDINGS = ("rope-half-precision",)
 
 _TABLE = re.compile(r"cos|sin|freq|angle|rope|rotary")
 _EXACT, _FEW = 256, 0.1  # positions that bfloat16 holds exactly; a share of rows
+_LOWERED = re.compile(r"\b(train|runs?|used?|serve)\w*\b[^\n]{0,60}\b(bfloat16|bf16|float16|fp16)\b", re.IGNORECASE)
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -58,7 +60,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         run = look(patient, dtype=torch.bfloat16).run
     except Exception as error:
         raise NotChecked(f"it does not run in bfloat16: {type(error).__name__}") from error
-    lowered = any(x.dtype in HALF for x in patient.original.parameters())
+    said = _LOWERED.search("\n".join(documents(patient.module))) is not None  # that it is used so
+    lowered = said or any(x.dtype in HALF for x in patient.original.parameters())
     for name, dtype, where in run.functions:
         if dtype in HALF:
             yield Finding(

@@ -192,6 +192,10 @@ class BothSides(Added):
         return torch.where(far, -torch.inf, super(Added, self).scaled(scores))
 
 
+class NormsOnBothEnds(Windowed):
+    """Sublayer with a norm before and after, and a sliding window."""
+
+
 class Including(Windowed):
     """Attends to the last `window` tokens, the position itself included."""
 
@@ -530,3 +534,7 @@ class StrictWindow(Filled):
 
 def test_a_window_without_the_position_itself() -> None:
     assert "window-off-by-one" not in {x.name for x in found("built_in_mask", seeded(StrictWindow))}
+
+
+def test_before_and_after_of_norms_are_no_sides_of_a_window() -> None:
+    assert found("built_in_mask", seeded(NormsOnBothEnds)) == []

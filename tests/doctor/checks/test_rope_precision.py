@@ -150,3 +150,12 @@ def test_a_module_that_casts_its_input_to_a_dtype_of_its_own() -> None:
     finding = one("rope_precision", seeded(OfItsOwnDtype))
     assert (finding.name, finding.severity) == ("rope-half-precision", "bug")
     assert found("rope_precision", seeded(OfItsOwnDtype, False)) == []
+
+
+class SaysSo(FollowsTheInput):
+    """We train with model.to(torch.bfloat16)."""
+
+
+def test_a_risk_is_a_bug_where_its_text_says_that_it_is_used_in_half_precision() -> None:
+    assert one("rope_precision", seeded(FollowsTheInput)).severity == "risk"
+    assert one("rope_precision", seeded(SaysSo)).severity == "bug"
