@@ -213,7 +213,7 @@ def discover(
         trial = Trial(at_rest(plain), spec, example)
         way = settle(trial, search(trial))
         length, same = lengths(trial, way)
-        if same and way.lengths[1] != way.lengths[0]:  # one number of each: packed documents of an example
+        if length and same and way.lengths[1] != length:  # one number of each: packed documents of an example
             way, same = dataclasses.replace(way, keys=way.lengths[1]), False
         heads = spec.heads or sizes.heads(module)
         if heads and way.layout in ("BNM", "NBM", "NM", "1NM"):
