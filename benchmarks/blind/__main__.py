@@ -1,13 +1,13 @@
 """Attention modules by authors who knew only a list of styles: which of the broken ones does the doctor name?
 
-    python benchmarks/blind                       # all sets, two at a time: some 40 minutes
+    python benchmarks/blind                       # all sets, two files at a time: some 45 minutes
     python benchmarks/blind usual_8 research_7    # some of them
     python benchmarks/blind usual_8 --only 10 27  # and of these some files
 
 A set is a folder of 50 files, 30 with one mistake and 20 without, and `answers.csv`. Its author had not seen the doctor
 and ran no code. `usual_*` are in the styles of tutorials, libraries and language models, `research_*` in those of vision,
-speech, graphs, recommendation and memory. Each set was scored before anybody looked at it (docs/doctor.md); since then
-the rules were repaired with it in view, so a score here says what still works, and not what the doctor will name.
+speech, graphs, recommendation and memory. Each set was scored before anybody looked at it (docs/doctor.md). Since then
+the rules were repaired with it in view: a score here says what still works, and not what the doctor will name.
 
 Each file is examined as a user does it, by `headwise doctor FILE:CLASS`, in a process of its own. Where the command says
 which argument of the constructor it needs, that is set.
@@ -32,7 +32,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import headwise.doctor  # loaded once, before the processes part
+import headwise.doctor  # loaded here once: the processes are forks of this one
 from headwise.cli import main as command
 
 HERE = Path(__file__).parent
@@ -80,14 +80,15 @@ def cases(sets: Sequence[str], only: Sequence[str]) -> list[Case]:
 
 
 def score(case: Case) -> Score:
-    """Asks the command."""
+    """What the command says, with the arguments that it asks for."""
     begun = time.perf_counter()
     settings: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         said, found = Path(folder) / "said.txt", Path(folder) / "found.json"
         for _ in range(HINTS):
             ask(case, settings, said, found)
-            needed = re.findall(r"--set (\w+=[^\s.,)]+)", said.read_text(encoding="utf-8").rpartition("needs")[2])
+            asked = said.read_text(encoding="utf-8").rpartition("needs")[2]
+            needed = [setting.rstrip(".,)") for setting in re.findall(r"--set (\w+=\S+)", asked)]
             if found.exists() or not set(needed) - set(settings):
                 break
             settings += needed

@@ -108,17 +108,12 @@ def diagnose(
         if isinstance(error, NoOutput) and patient is not None and not patient.reports("output-shape: no output"):
             not_examined = str(error)
         else:
-            causes.append(
-                Finding(
-                    "output-shape" if isinstance(error, NoOutput) else "does-not-run",
-                    "bug",
-                    str(error),
-                    "look for 0 · inf, inf - inf and 0 / 0; a mask is filled: scores.masked_fill(hidden, -inf)"
-                    if isinstance(error, NoOutput) and error.where
-                    else "make sure that one forward runs, or state how the module is called (spec=)",
-                    error.where,
-                )
-            )
+            name, fix = "does-not-run", "make sure that one forward runs, or state how the module is called (spec=)"
+            if isinstance(error, NoOutput):
+                name = "output-shape"
+                if error.where is not None:  # where NaN begins
+                    fix = "look for 0 · inf, inf - inf and 0 / 0; a mask is filled: scores.masked_fill(hidden, -inf)"
+            causes.append(Finding(name, "bug", str(error), fix, error.where))
     except DoctorError as error:
         not_examined = str(error)
     except (RuntimeError, MemoryError) as error:

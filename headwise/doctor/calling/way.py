@@ -66,9 +66,6 @@ class Result:
     raw: Any  # everything that was returned
 
 
-_OWN_DTYPE = re.compile(r"_?(torch_|param(eter)?_|weight_|compute_|model_)?dtype")  # not softmax_dtype, for example
-
-
 class NoOutput(DoctorError):  # noqa: N818 (what came back, in words)
     """A module runs, but returns no output: a string, another batch size, or NaN alone, which began at `where`."""
 
@@ -307,6 +304,9 @@ def describe(raw: Any) -> str:
     if isinstance(raw, Mapping):
         return f"a {type(raw).__name__} of {{{', '.join(f'{k}: {describe(v)}' for k, v in list(raw.items())[:4])}}}"
     return f"a {type(raw).__name__}" if raw is not None else "None"
+
+
+_OWN_DTYPE = re.compile(r"_?(torch_|param(eter)?_|weight_|compute_|model_)?dtype")  # not softmax_dtype, for example
 
 
 def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -22,8 +22,10 @@ _FEWEST = 3  # queries
 
 
 def check(patient: Patient) -> Iterator[Finding]:
+    if patient.interface.takes == "self" and patient.interface.causal_claim:
+        raise NotApplicable("it says that it is causal")  # checks/causal_leak.py sees what it does
     sites = [site for site in patient.see().sites if site.grid is not None]
-    if not sites or (patient.interface.takes == "self" and patient.interface.causal_claim):  # checks/causal_leak.py
+    if not sites:
         raise NotApplicable("queries, keys and values are not known")
     for site in sites:
         finding = _of(site)

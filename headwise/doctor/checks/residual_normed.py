@@ -91,7 +91,7 @@ def _in_lines(patient: Patient) -> tuple[list[str], list[str]]:
     for this, following in itertools.pairwise(at):
         (norm, x, out), stream = events[this], events[following][1]
         assert out is not None
-        if any(_same_numbers(out, given) for _, given, none in events[this + 1 : following] if none is None):
+        if any(_same_numbers(out, given) for _, given, made in events[this + 1 : following] if made is None):
             if _same_numbers(x, stream):
                 kept.append(paths[norm])
             elif _same_numbers(out, stream) and this != at[0]:  # the first may be that of the embeddings

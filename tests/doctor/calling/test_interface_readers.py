@@ -301,8 +301,11 @@ class OfAResolution(Projected):
         super().__init__()
         self.window_size, self.input_resolution = 4, (8, 12)
 
+    def sides(self) -> tuple[int, int]:
+        return self.input_resolution
+
     def forward(self, x: Tensor) -> Tensor:
-        h, w = self.input_resolution
+        h, w = self.sides()
         windows = x.view(len(x), h // 4, 4, w // 4, 4, 24).transpose(2, 3).reshape(-1, 16, 24)
         out = self.attend(windows, windows, windows)
         return out.view(len(x), h // 4, w // 4, 4, 4, 24).transpose(2, 3).reshape(x.shape)
@@ -310,6 +313,22 @@ class OfAResolution(Projected):
 
 def test_a_resolution_beside_a_window() -> None:
     assert discover(OfAResolution()).length == 96
+
+
+class OfASide(OfAResolution):
+    """A square map, of which the side is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.input_resolution
+        self.resolution = 12
+
+    def sides(self) -> tuple[int, int]:
+        return self.resolution, self.resolution
+
+
+def test_the_side_of_a_square_map() -> None:
+    assert discover(OfASide()).length == 144
 
 
 class MaskedMap(Projected):

@@ -95,3 +95,24 @@ class TiedRows(nn.Module):
 def test_maps_whose_batch_is_said_to_be_another_axis() -> None:
     with pytest.raises(NotChecked, match="not the first axis"):
         found("batch_mixing", seeded(TiedRows))
+
+
+class MixesItsLogits(Attention):
+    """What comes back beside the output is a softmax over the batch."""
+
+    dim = 0
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        out = super().forward(x)
+        return out, out.mean(1)[:, :6].softmax(self.dim)
+
+
+class HasLogits(MixesItsLogits):
+    dim = -1
+
+
+def test_examples_that_mix_beside_the_output() -> None:
+    finding = one("batch_mixing", seeded(MixesItsLogits))
+    assert (finding.name, finding.severity) == ("batch-mixing", "bug")
+    assert "what else is returned for examples 0 and 2 changed" in finding.evidence
+    assert found("batch_mixing", seeded(HasLogits)) == []

@@ -174,13 +174,21 @@ def test_an_output_of_nan_alone_is_a_bug_of_the_line_where_it_begins() -> None:
 
 
 class NeedsMore(Attention):
-    """What `scale` is cannot be guessed: NaN may be the fault of the call."""
+    """What `unheard_of` is cannot be guessed: NaN may be the fault of the call."""
 
     def forward(self, x: Tensor, unheard_of: Tensor) -> Tensor:
         return self.attend(x, x, None) * torch.nan
 
 
-def test_nan_of_a_call_with_invented_arguments_is_no_bug() -> None:
-    diagnosis = headwise.diagnose(seeded(NeedsMore))
+class NeedsTimes(Attention):
+    """What `timestep` holds is a guess."""
+
+    def forward(self, x: Tensor, timestep: Tensor) -> Tensor:
+        return self.attend(x, x, None) * torch.nan
+
+
+@pytest.mark.parametrize("kind", [NeedsMore, NeedsTimes])
+def test_nan_of_a_call_with_invented_arguments_is_no_bug(kind: type[nn.Module]) -> None:
+    diagnosis = headwise.diagnose(seeded(kind))
     assert not diagnosis.bugs
     assert diagnosis.not_examined
