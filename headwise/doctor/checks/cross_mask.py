@@ -31,6 +31,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     masks = [name for name in probe.interface.roles if "mask" in name.lower() or names.role(name) == "padding"]
     if probe.interface.takes != "memory" or not masks:
         raise NotApplicable("it takes no memory, or no mask")
+    if probe.interface.length == 1:
+        raise NotApplicable("it takes one query, which needs no mask of its own")
     inputs = probe.square(length=_N)
     if max(_memory(probe, inputs, {})) <= REACHED:
         raise NotChecked("its output does not depend on the memory")

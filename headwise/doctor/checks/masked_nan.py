@@ -28,7 +28,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         out = probe.attempt(_spoilt(inputs), **options)
         if isinstance(out, Tensor):
             own = torch.zeros(out.shape[:2], dtype=torch.bool)
-            own[:, 1] = not probe.crosses  # its own query is NaN in any case
+            own[:, 1:2] = not probe.crosses  # its own query is NaN in any case
             reached = ~out.isfinite().all(-1) & ~own
             if reached.any():
                 yield Finding(
@@ -47,7 +47,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 def _spoilt(inputs: Inputs) -> Inputs:
     def spoil(x: Tensor) -> Tensor:
         x = x.clone()
-        x[:, 1] = torch.nan
+        x[:, 1:2] = torch.nan
         return x
 
     spoilt = inputs.each(spoil)

@@ -203,6 +203,8 @@ class LuongDecoder(nn.Module):
 
 def test_a_step_of_a_decoder() -> None:
     """Its state is (1, batch, hidden), it returns logits beside the new state, and its RNN begins from 0."""
-    assert not headwise.diagnose(seeded(LuongDecoder)).bugs
+    healthy = headwise.diagnose(seeded(LuongDecoder))
+    assert not healthy.bugs
+    assert not any("Error" in reason for reason in healthy.unchecked.values()), healthy.unchecked
     assert [x.name for x in headwise.diagnose(seeded(LuongDecoder, 1e-10)).bugs] == ["masked-key-counts"]
     assert "batch-mixing" in {x.name for x in headwise.diagnose(seeded(LuongDecoder, of_the_batch=True)).bugs}
