@@ -78,6 +78,8 @@ def _entries() -> Iterable[Entry]:
     yield Entry("oldest-kept", "bug", "The oldest tokens of the past are kept, not the latest")
     yield Entry("masked-key-counts", "bug", "A masked key keeps a weight")
     yield Entry("padding-attended", "bug", "Tokens attend to the padding of blocks")
+    yield Entry("padding-read", "bug", "What stands in padding reaches the output")
+    yield Entry("padding-row", "bug", "A real token gets the position of padding")
     yield Entry(
         "shift-mask",
         "bug",

@@ -60,13 +60,15 @@ def _names(text: str) -> frozenset[str]:
 _LEAKS = _names(
     "batch-mixing cache-mismatch causal-corner causal-leak cross-mask empty-row-nan left-padding mask-added "
     "mask-after-softmax mask-broadcast mask-fill-too-small mask-head-order mask-ignored mask-multiplied "
-    "mask-polarity masked-key-counts masked-nan-leaks output-shape packing-leak sizes-fixed train-eval-differ "
-    "weights-averaged window-off-by-one wrong-variant output-misplaced"
+    "mask-polarity masked-key-counts masked-nan-leaks output-shape packing-leak padding-read sizes-fixed "
+    "train-eval-differ weights-averaged window-off-by-one wrong-variant output-misplaced"
 )
+# What a mask that hides nothing, or the wrong keys, also looks like.
+_UNMASKED = _names("masked-key-counts causal-leak mask-ignored packing-leak padding-read wrong-variant")
 # Mistake -> its symptoms, which are then not reported.
 EXPLAINS: dict[str, frozenset[str]] = {
     "head-merge": (_LEAKS - {"head-merge", "batch-mixing"}) | _names("reshape-scrambles"),
-    "softmax-axis": _LEAKS - {"softmax-axis"},
+    "softmax-axis": _LEAKS | _names("unused-parameter"),
     "weights-transposed": _LEAKS - {"weights-transposed"},
     "head-split": _LEAKS | _names("head-merge reshape-scrambles"),
     "token-split": _LEAKS | _names("reshape-scrambles"),
@@ -77,30 +79,19 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "softmax-half": _names("softmax-unstable"),
     "gradient-blocked": _names("gradient-wrong unused-parameter"),
     "argument-order": _names("sizes-fixed wrong-variant"),
-    "mask-polarity": _names(
-        "masked-key-counts cache-mismatch causal-leak empty-row-nan mask-broadcast mask-ignored packing-leak "
-        "unused-parameter wrong-variant"
-    ),
-    "mask-added": _names(
-        "masked-key-counts causal-leak cross-mask mask-broadcast mask-fill-too-small mask-ignored packing-leak "
-        "wrong-variant"
-    ),
-    "mask-multiplied": _names(
-        "masked-key-counts causal-leak mask-broadcast mask-fill-too-small mask-ignored packing-leak wrong-variant"
-    ),
-    "mask-after-softmax": _names(
-        "masked-key-counts causal-leak mask-broadcast mask-fill-too-small mask-ignored packing-leak wrong-variant"
-    ),
-    "mask-broadcast": _names(
-        "masked-key-counts empty-row-nan mask-fill-too-small mask-ignored packing-leak sizes-fixed wrong-variant"
-    ),
+    "mask-polarity": _UNMASKED | _names("cache-mismatch empty-row-nan mask-broadcast unused-parameter"),
+    "mask-added": _UNMASKED | _names("cross-mask mask-broadcast mask-fill-too-small"),
+    "mask-multiplied": _UNMASKED | _names("mask-broadcast mask-fill-too-small"),
+    "mask-after-softmax": _UNMASKED | _names("mask-broadcast mask-fill-too-small"),
+    "mask-broadcast": (_UNMASKED - {"causal-leak"}) | _names("empty-row-nan mask-fill-too-small sizes-fixed"),
+    "masked-key-counts": _names("padding-read"),
+    "padding-attended": _names("padding-read"),
+    "padding-row": _names("gradient-wrong padding-read unused-parameter"),
     "mask-head-order": _names("masked-key-counts batch-mixing mask-broadcast mask-ignored wrong-variant"),
-    "mask-fill-too-small": _names(
-        "masked-key-counts cache-mismatch causal-leak mask-ignored packing-leak wrong-variant"
-    ),
+    "mask-fill-too-small": _UNMASKED | _names("cache-mismatch"),
     "dropout-in-eval": _names(
-        "paths-differ batch-mixing cache-mismatch causal-leak gradient-wrong mask-ignored masked-key-counts state-dict "
-        "train-eval-differ wrong-variant"
+        "paths-differ batch-mixing cache-mismatch causal-leak gradient-wrong mask-ignored masked-key-counts "
+        "padding-read state-dict train-eval-differ wrong-variant"
     ),
     "input-modified": _names(
         "paths-differ batch-mixing dropout-in-eval gradient-blocked gradient-wrong noncontiguous-input state-dict"

@@ -19,7 +19,7 @@ from headwise.doctor.calling.copying import at_rest, copied
 from headwise.doctor.calling.example import Example
 from headwise.doctor.calling.interface import Interface, discover
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.way import in_dtype
+from headwise.doctor.calling.way import NoOutput, in_dtype
 from headwise.doctor.finding import ORDER, Severity, Where
 from headwise.doctor.foreign import as_module
 from headwise.doctor.limits import out_of_memory
@@ -70,6 +70,7 @@ class Patient:
         self.make = make
         self.anatomy_problem = ""
         self.fit_problem = "no variant of the catalogue reproduces its output"
+        self._on_ids: DoctorError | None = None  # why it could not be called on ids
         self.has_attention = True  # until `anatomy` finds that there is none
         self._without_softmax = False
         self.excused: set[str] = set()  # findings that a check examined and dismissed with a reason
@@ -89,6 +90,8 @@ class Patient:
                 return discover(self.module, spec=self.spec, example=self.example)
             if not token_ids.takes_ids_by_name(self.module) and (found := self._of_ids()) is not None:
                 return found
+            if isinstance(self._on_ids, NoOutput):
+                raise self._on_ids from None  # it runs on ids, and gives nothing
             raise
 
     def _of_ids(self) -> Interface | None:
@@ -99,7 +102,8 @@ class Patient:
         example = self.example and token_ids.with_embeddings(self.example, token_ids.width_of(module))
         try:
             found = discover(module, spec=self.spec, example=example)
-        except DoctorError:
+        except DoctorError as problem:
+            self._on_ids = problem
             return None
         self.module, self.example = module, example
         found.run(found.inputs())  # from now on its table is known

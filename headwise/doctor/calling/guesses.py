@@ -113,7 +113,7 @@ def makers(
     found = arguments.makers(p.name, p.role, p.annotation, module, own=own, neighbours=paired)
     if not p.required and p.role in ("mask", "padding"):
         found = found[:4]
-    if reader is not None and p.role in ("unknown", "other", "positions", "memory"):
+    if reader is not None and p.role in ("unknown", "other", "positions", "query", "memory"):
         found[:0] = arguments.read_by(reader)
     bias = p.role == "mask" and p.required and names.simple(p.name).endswith("bias")
     if stated is not None and (bias or p.role in ("unknown", "other", "positions", "query", "key", "value", "memory")):

@@ -64,6 +64,8 @@ _SOURCES = frozenset(_words("src source src_seq encoder_input"))
 _TARGETS = frozenset(
     _words("tgt trg target targets target_seq dec decoder_input dec_input dec_inputs decoder_hidden_states")
 )
+# The state of an RNN.
+STATE = re.compile(r"((last|prev|previous|decoder|dec|rnn)_)?(hiddens?|hidden_state|state|h|s)(_(t|0|prev))?")
 
 _CAUSAL = re.compile(r"^(is_)?causal|^use_causal_mask$|^autoregressive$|is_causal$")
 _WEIGHTS_FLAG = re.compile(

@@ -19,7 +19,7 @@ from headwise.doctor.calling.signature import Assignment, Parameter, assignments
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.stated_shapes import maker, stated_shapes
 from headwise.doctor.calling.trial import QUERIES, Trial
-from headwise.doctor.calling.way import MAPS, Way, noise
+from headwise.doctor.calling.way import MAPS, STATES, Way, noise
 from headwise.errors import DoctorError
 
 _ATTEMPTS = 3000  # the maximum number of calls
@@ -78,7 +78,9 @@ class _Search:
             (plain, whole, "differ"),
             (["BNM"], sided, "map"),
             (["BM", "BNM"], own if any(names.PAGES.search(p.name) for p in self.parameters) else [], "lone"),
-            *((["BM"], whole, "one"), (plain if "NBM" in plain else [], whole, "one"), (rows, whole, "alike")),
+            *((["BM"], whole, "one"), (plain if "NBM" in plain else [], whole, "one")),
+            (STATES if "NBM" in plain or _recurs(self.module) else [], crossing, "one"),
+            (rows, whole, "alike"),
             (["BN"], own, "signal"),
             (["BNM"], own, "stated"),
             *((others, whole, "any"), (two, crossing, "any"), (rows, whole, "fixed")),
@@ -93,7 +95,7 @@ class _Search:
                 found = self._try(option, layout, batch, with_optional, lengths)
                 if found is not None and (not of_ids or self._of_each_example(found, batch)):
                     return found
-        found = replay(self.trial) or self._by_readers(whole, batch)
+        found = replay(self.trial) or self._by_readers(whole, batch) or self._of_a_step(batch)
         if found is not None:
             return found
         raise failure(self.module, self.parameters, self.trial.failed)
@@ -119,6 +121,23 @@ class _Search:
                         return found
                     if len(self.trial.readers) > known:
                         break
+        return None
+
+    def _of_a_step(self, batch: int) -> Way | None:
+        """A way to call one step of a decoder with an RNN: its state is the query, beside the id of the last token."""
+        memory = next((p.name for p in self.parameters if p.role == "memory"), None)
+        states = [p.name for p in self.parameters if names.STATE.fullmatch(names.simple(p.name)) and p.required]
+        if memory is None or not states or not _recurs(self.module):
+            return None
+        option = Assignment("memory", (("query", states[0]), ("memory", memory)))
+        self._fitted = True
+        for layout in (*STATES, "BM", "NBM"):
+            known = -1
+            while len(self.trial.readers) > known:  # each argument that fits lets the next call get farther
+                known = len(self.trial.readers)
+                found = self._try(option, layout, batch, False, "one")
+                if found is not None:
+                    return found
         return None
 
     def _of_each_example(self, way: Way, batch: int) -> bool:
@@ -159,13 +178,13 @@ class _Search:
         heads = sizes.heads(self.module) or 4
         fixed = tuple((name, arguments.constant(value)) for name, value in self.spec.arguments.items())
         hinted: set[tuple[int, int, int]] = set()
-        second: Way | None = None
+        doubtful: list[Way] = []  # a mask that does not fit may have been broadcast into the output
         every = itertools.product(range(len(lengths)), range(len(others)), range(len(widths)))
         order = sorted(every, key=lambda t: t[0] + t[1] + 2 * t[2])
         known = len(self.trial.readers)
         for which_length, which_others, which_width in order[: _FITTED if self._fitted else 320]:
             if self._fitted and len(self.trial.readers) > known:
-                return second  # what was learned from this call serves the next ones
+                return self._least_doubtful(doubtful)  # what was learned from this call serves the next ones
             extras = tuple((p.name, make) for p, make in zip(needed, others[which_others], strict=True))
             todo = [widths[which_width]]
             while todo:
@@ -181,22 +200,36 @@ class _Search:
                     continue
                 if not isinstance(got, str):
                     masked = any(p.role in ("mask", "padding") for p in needed)
-                    if not masked or got[0].whole(got[1].raw):
+                    if not masked or (got[0].whole(got[1].raw) and self._keeps_apart(got[0])):
                         return got[0]
-                    second = second or got[0]  # a mask that does not fit may have been broadcast into the output
+                    doubtful.append(got[0])
                     continue
                 if self.spec.width is None:
                     todo += [
                         w for w in guesses.hinted_widths(got, width, batch, *lengths[which_length]) if w not in hinted
                     ]
                     hinted.update(todo)
-        return second
+        return self._least_doubtful(doubtful)
+
+    def _least_doubtful(self, ways: list[Way]) -> Way | None:
+        """The first way in which examples stay apart, or else the first."""
+        return next((way for way in ways if self._keeps_apart(way)), next(iter(ways), None))
 
     def _is_a_map(self, way: Way, batch: int) -> bool:
         """Whether what was taken for heads is the height of an image [B, H, W, M]: projected, and any height runs."""
         projects = any(isinstance(part, (nn.Linear, nn.Conv2d)) for part in self.module.modules())
         wider = dataclasses.replace(way, heads=way.heads * 2, widths=tuple(2 * w for w in way.widths))  # type: ignore[arg-type]
         return projects and not isinstance(self.trial.attempt(wider, batch, QUERIES, QUERIES), str)
+
+    def _keeps_apart(self, way: Way) -> bool:
+        """Whether an example reaches its own output and no other. If not, a mask may lie over the wrong axis, or hide
+        all.
+        """
+        inputs = self.trial.inputs(way, *self.trial.sizes(way))
+        x = inputs.query.clone()
+        x[0] = noise(*x.shape[1:], seed=5, dtype=x.dtype, device=x.device)
+        before, after = (self.trial.run(way, given).output for given in (inputs, dataclasses.replace(inputs, query=x)))
+        return bool((after - before)[0].any()) and not bool((after - before)[1:].any())
 
     def _apart(self, way: Way) -> bool:
         """Whether no row of [length, width] reaches the output of another: rows are examples then, and no tokens."""
@@ -257,6 +290,11 @@ def _convolves(module: nn.Module) -> bool:
     parts = list(module.modules())
     convolutions = any(isinstance(part, (nn.Conv1d, nn.Conv2d)) for part in parts)
     return convolutions and not any(isinstance(part, nn.Linear) for part in parts)
+
+
+def _recurs(module: nn.Module) -> bool:
+    """Whether it has an RNN, whose state is [1, B, M] whatever the layout of its inputs."""
+    return any(isinstance(part, (nn.RNNBase, nn.RNNCellBase)) for part in module.modules())
 
 
 def _says_sequence_first(module: nn.Module, spec: Spec) -> bool:

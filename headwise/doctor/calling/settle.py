@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.doctor.calling import guesses, names
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
-from headwise.doctor.calling.way import MAPS, Inputs, Way, noise
+from headwise.doctor.calling.way import MAPS, STATES, Inputs, Way, noise
 
 _MANY = 3 * KEYS
 _EXACT = 1e-6  # a smaller relative change of the output counts as none
@@ -114,7 +114,7 @@ def lengths(trial: Trial, way: Way) -> tuple[int | None, bool]:
     """The only number of queries that works, if five tokens do not; whether keys must be as many as queries."""
     if way.layout == "BN":  # fewer samples make too few frames
         return way.lengths[0], True
-    if way.layout == "BM":
+    if way.layout in ("BM", *STATES):
         return 1, False
     if way.layout in MAPS and way.lengths[0] != QUERIES:
         return way.lengths[0], False  # a map with rows and columns shows more than one of a single row

@@ -28,9 +28,12 @@ LAYOUTS = {
     "BHWM": "[batch, rows, columns, width]",
     "BMHW": "[batch, width, rows, columns]",
     "BNM,B1NM": "[batch, length, width], and a memory [batch, 1, length, width]",
+    "NBM,BNM": "[1, batch, width] for the one query, and a memory [batch, length, width]",
+    "BM,NBM": "[batch, width] for the one query, and a memory [length, batch, width]",
     "BMHW,BNM": "[batch, width, rows, columns], and a memory [batch, length, width]",
 }
 MAPS = ("BHWM", "BMHW")  # maps of tokens, row by row
+STATES = ("NBM,BNM", "BM,NBM")  # a decoder's state [1, B, M] beside a memory [B, N, M], and [B, M] beside [N, B, M]
 MAP = 24  # tokens of a map that may have any sides: 4 rows and 6 columns, which cannot be confused
 
 

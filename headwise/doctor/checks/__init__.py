@@ -43,12 +43,12 @@ output_shape determinism state_kept train_eval paths_differ input_modified nonco
 batch_mixing reshape_scrambles token_split tokens_unread axis_unread output_misplaced sizes
 mask_claims edges memory_ignored query_cancels mask_ignored head_mask media_before mask_integers masked_weight
 length_mask mask_broadcast
-pad_tokens ids_mask mask_fill
+pad_tokens ids_mask padding_read padding_row mask_fill
 causal_leak empty_row masked_nan
 half example_half unused_parameter idle_part gradient_blocked state_dict
 cache cache_gradient left_padding packing cross_mask
 positions_ignored positions_in_values relative_index class_token
 residual_normed residual_doubled global_tokens paged_cache sampling_order chosen_twice memory_kept end_token capped_mask
-normaliser zero_start gate_linear
+normaliser softmax_of_one zero_start gate_linear
 weights_returned heads_dividing shift_mask explained
 """)

@@ -135,7 +135,9 @@ def _sums_of_listed(patient: Patient, probe: Probe, name: str, edges: Tensor) ->
 
 
 def _has_softmax(patient: Patient) -> bool:
-    return any(re.search(r"softmax\(", text_of(part)) for part in patient.module.modules())
+    """Whether there is a softmax, be it written out: exp(...), and a division by what was summed up at the nodes."""
+    texts = [text_of(part) for part in patient.module.modules()]
+    return any(re.search(r"softmax\(", x) or re.search(r"\bexp\(.*\b(index|scatter)_add.* / ", x, re.S) for x in texts)
 
 
 def _given(probe: Probe, mask: MaskInput, cells: Tensor) -> dict[str, Tensor]:

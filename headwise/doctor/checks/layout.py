@@ -18,6 +18,7 @@ from headwise.doctor.finding import Finding
 from headwise.doctor.fitting.projection_names import read_name
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap, moved, rows
+from headwise.doctor.reading.documents import documents
 from headwise.doctor.reading.placement import Placement
 from headwise.doctor.reading.site import Site
 
@@ -25,6 +26,7 @@ FINDINGS = ("head-split", "softmax-axis", "weights-transposed", "batch-mixing")
 
 _QUERIES = ("the queries", "the learned queries")
 _WORDS = {"q": "queries", "k": "keys", "v": "values"}
+_COMPETE = re.compile(r"\bslots? (that )?compet\w+|\bcompet\w+ (between|among|of|over) (the )?slots", re.IGNORECASE)
 _SPLIT = "split the heads with .view(B, N, H, D).transpose(1, 2), so that positions and heads stay apart"
 
 
@@ -62,6 +64,22 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield from _placed(patient, site, wrong)
         elif not _both_ways(site, sites):
             yield from _axis(patient, site)
+            yield from _competing(patient, site)
+
+
+def _competing(patient: Patient, site: Site) -> Iterator[Finding]:
+    """A softmax over the inputs where slots are said to compete: it is over the slots (Locatello et al. 2020)."""
+    said = _COMPETE.search("\n".join(documents(patient.module)))
+    if said is None or not site.layout.right or site.softmax.dims != (site.softmax.scores.ndim - 1,):
+        return
+    yield Finding(
+        "softmax-axis",
+        "bug",
+        f"{said.group(0)!r}, but the softmax is taken over the inputs, for each slot alone",
+        "take the softmax over the slots, and then divide by the sum over the inputs",
+        site.softmax.where,
+        numbers={"axis": float(site.softmax.dims[0])},
+    )
 
 
 def _both_ways(site: Site, sites: Sequence[Site]) -> bool:

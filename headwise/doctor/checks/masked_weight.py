@@ -22,7 +22,12 @@ from headwise.doctor.probing.probe import ROUNDING, Probe, gap, moved
 FINDINGS = ("masked-key-counts",)
 
 
-_UNJOINED = re.compile(r"not connected|unconnected|no edge|non-?neighbou?r|without an edge", re.IGNORECASE)
+# Only neighbours exchange something: said in words, or by the name of the method.
+_UNJOINED = re.compile(
+    r"not connected|unconnected|no edge|non-?neighbou?r|without an edge|self[- ]loops?\b|\breceives\b|\bGAT\b"
+    r"|graph attention|\bneighbou?rs? only|only (its |the )?neighbou?r",
+    re.IGNORECASE,
+)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -88,8 +93,11 @@ def _read(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> Iter
     change = gap(hidden, after)
     if change > ROUNDING:
         yield _finding(
-            f"`{mask.parameter}` says that the last token is padding, and other numbers in it change the output by "
-            f"{change:.2g} of its size",
+            f"`{mask.parameter}` joins the last token to no other, and other numbers in it change the output by "
+            f"{change:.2g} of its size"
+            if mask.what == "cells"
+            else f"`{mask.parameter}` says that the last token is padding, and other numbers in it change the output "
+            f"by {change:.2g} of its size",
             change,
         )
 

@@ -313,3 +313,21 @@ def test_scaled_dot_product_attention_takes_a_mask_of_either_kind() -> None:
 
     masks = discover(Sdpa()).masks
     assert [(m.shape, m.form) for m in masks if m.shape == "BQK"] == [("BQK", "allowed"), ("BQK", "additive")]
+
+
+class Pooling(nn.Module):
+    """One vector for each row; `mask` is required. A mask [B, 1, K] is broadcast over the batch, and hides nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj, self.context = nn.Linear(24, 24), nn.Linear(24, 1)
+
+    def forward(self, h: Tensor, mask: Tensor) -> Tensor:
+        score = self.context(self.proj(h).tanh()).squeeze(-1)
+        w = score.masked_fill(~mask, torch.finfo(score.dtype).min).softmax(1) * mask
+        return (w.unsqueeze(-1) * h).sum(1)
+
+
+def test_a_required_mask_that_would_be_broadcast_over_the_batch() -> None:
+    masks = discover(Pooling()).masks
+    assert next((m.shape, m.form, m.works) for m in masks) == ("BK", "allowed", True)

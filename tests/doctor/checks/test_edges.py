@@ -147,3 +147,26 @@ def test_edges_are_made_where_none_are_given() -> None:
     finding = one("edges", seeded(OverStarts))
     assert (finding.name, finding.severity) == ("softmax-axis", "bug")
     assert found("edges", seeded(Messages)) == []
+
+
+class ByHand(Messages):
+    """x: [N, 16] nodes; messages flow from edge_index[0] to edge_index[1]; the sum is written out."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        source, target = edge_index
+        h, group = self.lin(x), self.group(source, target)
+        weights = torch.exp(self.start(h)[source] + self.end(h)[target])
+        weights = weights / (torch.zeros(len(x), 1).index_add(0, group, weights)[group] + 1e-16)
+        return torch.zeros_like(h).index_add(0, target, weights * h[source])
+
+
+class ByHandOverStarts(ByHand):
+    """x: [N, 16] nodes; messages flow from edge_index[0] to edge_index[1]; the sum is written out."""
+
+    def group(self, source: Tensor, target: Tensor) -> Tensor:
+        return source
+
+
+def test_a_softmax_that_is_written_out() -> None:
+    assert one("edges", seeded(ByHandOverStarts)).name == "softmax-axis"
+    assert found("edges", seeded(ByHand)) == []

@@ -386,3 +386,32 @@ def test_a_softmax_over_learned_queries() -> None:
     assert "which is the learned queries" in finding.evidence
     assert found("layout", seeded(LearnedLatents)) == []
     assert found("layout", seeded(LatentsCompete)) == []
+
+
+class Slots(nn.Module):
+    """x [B, N, 16] -> [B, 3, 16]: the slots compete for the inputs."""
+
+    axis = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots = nn.Parameter(torch.randn(1, 3, 16, generator=torch.Generator().manual_seed(0)))
+        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.q(self.slots) @ self.k(x).mT * 16**-0.5  # [B, slots, N]
+        weights = scores.softmax(self.axis) + 1e-8
+        return weights / weights.sum(-1, keepdim=True) @ self.v(x)
+
+
+class ForEachSlotAlone(Slots):
+    """x [B, N, 16] -> [B, 3, 16]: the slots compete for the inputs."""
+
+    axis = -1
+
+
+def test_slots_that_do_not_compete() -> None:
+    finding = one("layout", seeded(ForEachSlotAlone))
+    assert (finding.name, finding.severity) == ("softmax-axis", "bug")
+    assert "'slots compete'" in finding.evidence
+    assert [x for x in found("layout", seeded(Slots)) if x.severity == "bug"] == []

@@ -208,3 +208,33 @@ def test_a_step_of_a_decoder() -> None:
     assert not any("Error" in reason for reason in healthy.unchecked.values()), healthy.unchecked
     assert [x.name for x in headwise.diagnose(seeded(LuongDecoder, 1e-10)).bugs] == ["masked-key-counts"]
     assert "batch-mixing" in {x.name for x in headwise.diagnose(seeded(LuongDecoder, of_the_batch=True)).bugs}
+
+
+class Neighbours(nn.Module):
+    """A GAT layer. adj: [B, N, N] of 0 and 1, with self-loops; adj[b, i, j] = 1 if i receives from j."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.start, self.end = nn.Linear(16, 16), nn.Linear(16, 1), nn.Linear(16, 1)
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        h = self.lin(x)
+        scores = nn.functional.leaky_relu(self.end(h) + self.start(h).mT, 0.2)
+        return self.joined(scores, adj).softmax(-1) @ h
+
+    def joined(self, scores: Tensor, adj: Tensor) -> Tensor:
+        return scores.masked_fill(adj == 0, -1e9)
+
+
+class TimesAdjacency(Neighbours):
+    """A GAT layer. adj: [B, N, N] of 0 and 1, with self-loops; adj[b, i, j] = 1 if i receives from j."""
+
+    def joined(self, scores: Tensor, adj: Tensor) -> Tensor:
+        return scores * adj
+
+
+def test_an_adjacency_that_multiplies_the_scores() -> None:
+    finding = one("masked_weight", seeded(TimesAdjacency))
+    assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
+    assert "`adj` joins the last token to no other" in finding.evidence
+    assert headwise.diagnose(seeded(Neighbours)).bugs == ()

@@ -192,3 +192,24 @@ def test_nan_of_a_call_with_invented_arguments_is_no_bug(kind: type[nn.Module]) 
     diagnosis = headwise.diagnose(seeded(kind))
     assert not diagnosis.bugs
     assert diagnosis.not_examined
+
+
+class HidesRealTokens(Attention):
+    """ids [B, N] -> [B, N, 16]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(1000, 16, padding_idx=0)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids)
+        return self.attend(x, x, (ids == 0)[:, None, None])
+
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
+
+
+def test_nan_alone_for_ids_without_padding() -> None:
+    diagnosis = headwise.diagnose(seeded(HidesRealTokens))
+    assert [x.name for x in diagnosis.bugs] == ["output-shape"]
+    assert "every number of the output is NaN" in diagnosis.bugs[0].evidence
