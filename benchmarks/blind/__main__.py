@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import itertools
 import json
 import multiprocessing
 import os
@@ -134,18 +135,20 @@ def main() -> None:
         parser.error(f"no set {', '.join(sorted(set(asked.sets) - known))}; there are {', '.join(sorted(known))}")
     torch.set_num_threads(1)
     wanted = cases(asked.sets, asked.only)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    scores: list[Score] = []
     with multiprocessing.get_context("fork").Pool(PROCESSES) as pool:
-        scores = list(pool.imap(score, wanted))
+        for name, group in itertools.groupby(pool.imap(score, wanted), key=lambda x: x.case.set):
+            scores += (of_set := list(group))
+            console.print(f"{name}: {summary(of_set)}")
+            sys.stdout.flush()  # a set takes minutes
     table = Table("set", "file", "class", "its answer", "bugs", "risks", "seconds")
     for x in scores:
         if bool(x.bugs) != x.case.broken or not x.examined:
             answer = x.case.mistake if x.case.broken else "healthy"
             bugs = ", ".join(x.bugs) or ("" if x.examined else "not examined")
             table.add_row(x.case.set, x.case.file, x.case.kind, answer, bugs, ", ".join(x.risks), f"{x.seconds:.1f}")
-    console = Console(width=None if sys.stdout.isatty() else 160)
     console.print("Missed, false, or not examined:", table)
-    for name in dict.fromkeys(x.case.set for x in scores):
-        console.print(f"{name}: {summary([x for x in scores if x.case.set == name])}")
     console.print(f"all: {summary(scores)}")
 
 

@@ -13,6 +13,7 @@ GRAVEST: dict[str, Severity | None] = {
     # The weights were trained with it, and the results are right for them.
     "gqa-order: tiled": "note",
     "qkv-order: of a fused projection": "note",
+    "projection-reused: of slices": "risk",
     "rope-axis: of the table": "risk",
     "t5-scaled: beside a T5 bias": None,
     "wrong-scale: of the scores": "risk",

@@ -58,9 +58,9 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _of_slices(patient: Patient) -> Iterator[Finding]:
-    """One small projection that every head applies to its own slice of the input, where no text says that it is meant.
+    """One small projection that every head applies to its own slice of the input: it was split into heads too early.
 
-    Some do that on purpose, for few parameters. In others the input was split into heads too early.
+    Some do that on purpose, for few parameters, and say so.
     """
     probe = Probe(patient)
     if _SHARED.search(text_of_all(probe.module)):
@@ -85,7 +85,7 @@ def _of_slices(patient: Patient) -> Iterator[Finding]:
         heads, small = next(iter(found.values()))
         yield Finding(
             "projection-reused",
-            "risk",
+            patient.severity("projection-reused: of slices", "bug"),
             f"{', '.join(found)} take {small} of the input's numbers at a time: all {heads} heads share them, and each "
             "head sees only its own slice of the input",
             "project first, then split into heads: Linear(width, width) before the view; or say that heads share it",

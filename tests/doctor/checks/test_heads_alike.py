@@ -140,7 +140,7 @@ class Narrow(Attention):
 
 def test_one_small_projection_for_all_slices() -> None:
     finding = one("heads_alike", seeded(Slices))
-    assert (finding.name, finding.severity) == ("projection-reused", "risk")
+    assert (finding.name, finding.severity) == ("projection-reused", "bug")
     assert "q, k, v take 4 of the input's numbers at a time: all 4 heads share them" in finding.evidence
     assert found("heads_alike", seeded(SlicesOnPurpose)) == []
     assert found("heads_alike", seeded(Narrow)) == []
