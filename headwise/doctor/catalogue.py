@@ -53,7 +53,7 @@ def _entries() -> Iterable[Entry]:
     yield Entry("sampling-transposed", "bug", "Sampling points are passed as (y, x), or in another range")
     yield Entry("chosen-twice", "bug", "A decoder chooses an input twice that it should choose once")
     yield Entry("end-token-unread", "bug", "A text is read off at another token than its end token")
-    yield Entry("class-token-unread", "bug", "A register is read where the class token should be")
+    yield Entry("class-token-unread", "bug", "Another token is read where the class token should be")
     yield Entry("head-mask-ignored", "bug", "A masked head still attends")
     yield Entry(
         "state-kept", "bug", "An earlier call changes the output of a later one", None, ("transformers #48509",)

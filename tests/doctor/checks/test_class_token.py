@@ -1,4 +1,4 @@
-"""A class token beside registers."""
+"""A class token beside registers, and alone."""
 
 from __future__ import annotations
 
@@ -80,3 +80,41 @@ class MeanOfRegisters(MeanOfTheRest):
 def test_registers_that_are_said_to_be_discarded() -> None:
     assert "registers are discarded" in one("class_token", seeded(MeanOfRegisters)).evidence
     assert found("class_token", seeded(MeanOfTheRest)) == []
+
+
+class Alone(Registers):
+    """x: [B, N, M] -> logits [B, 10]; the class token stands before the tokens."""
+
+    at = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.registers
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat(self.ordered(self.cls_token.expand(len(x), -1, -1), x), dim=1)
+        return self.read(x + self.attention(x))
+
+    def ordered(self, first: Tensor, x: Tensor) -> list[Tensor]:
+        return [first, x]
+
+
+class PutLast(Alone):
+    """x: [B, N, M] -> logits [B, 10]."""
+
+    def ordered(self, first: Tensor, x: Tensor) -> list[Tensor]:
+        return [x, first]
+
+
+class MeanOfAll(Alone):
+    """x: [B, N, M] -> logits [B, 10]."""
+
+    def read(self, x: Tensor) -> Tensor:
+        return self.head(x.mean(1))
+
+
+def test_a_token_of_the_input_in_its_place() -> None:
+    finding = one("class_token", seeded(PutLast))
+    assert (finding.name, finding.severity) == ("class-token-unread", "bug")
+    assert "depends on token 0 of the input alone, and not on cls_token" in finding.evidence
+    assert found("class_token", seeded(Alone)) == found("class_token", seeded(MeanOfAll)) == []
