@@ -295,12 +295,13 @@ _TRIANGLE = (
 _OPTION = re.compile(r"\s*(?:el)?if (not )?self\.(\w+)(?: is True| == True)?:")
 
 
-def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: str) -> str:
+def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, keys: bool, text: str) -> str:
     """Why a module should be causal by itself, or "".
 
     Args:
         flags: the boolean options of forward, with their defaults.
         cells: whether forward takes a mask of cells: the documentation may then describe that mask, and is ignored.
+        keys: whether forward takes a mask of keys: then "masked attention" may be attention with that mask.
         text: `text_of(module)`.
     """
     if any(hasattr(part.__dict__.get("config"), "_attn_implementation") for part in module.modules()):
@@ -325,7 +326,7 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: s
                 return f'docstring "{shortened(sentence, 80)}", {IF_NO_MASK}'
     if cells:
         return ""
-    if re.search(_LANGUAGE_MODEL, kind):
+    if re.search(_LANGUAGE_MODEL, kind) and not (keys and re.search(r"masked_?att", kind, re.I)):
         return f"class {kind}"
     for doc in (inspect.getdoc(type(module)), module.forward.__doc__):
         first, *later = re.split(r"\n\s*\n|>>>", inspect.cleandoc(doc or ""))

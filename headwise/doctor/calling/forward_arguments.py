@@ -120,7 +120,7 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
     if name in names.SIDES:  # of a map, or of a row of tokens
         return [lambda at: sides(at.queries)["hw".index(names.SIDES[name])]]
     if names.GRID.search(name):  # (rows, columns)
-        return [lambda at: sides(at.queries)]
+        return [lambda at: sides(at.queries), lambda at: sides(at.keys)]  # the map may be the memory
     if names.PAGES.search(name):
         return [lambda at: torch.arange(4 * at.batch, device=at.device).view(at.batch, 4)]
     if names.COORDINATES.search(name):  # of points in space, or in a plane

@@ -265,7 +265,8 @@ def _masks(trial: Trial, way: Way, length: int | None, same: bool) -> tuple[Way,
 
 def _causality(module: nn.Module, flags: dict[str, bool], masks: tuple[MaskInput, ...]) -> str:
     cells = any(m.what == "cells" for m in masks)
-    return claims.causality(module, flags, cells=cells, text=claims.text_of(module))
+    keys = any(m.what == "keys" for m in masks)
+    return claims.causality(module, flags, cells=cells, keys=keys, text=claims.text_of(module))
 
 
 def _build(module: nn.Module, trial: Trial, way: Way) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import re
 from typing import Any
 
 import torch
@@ -96,8 +97,13 @@ class MaskTrial:
         if self.way.takes != "self":
             return False
         given = {name for _, name in self.way.slots}  # the one input may be called a memory: learned queries read it
+        others = [x for x in self.trial.parameters if x.name not in given and not x.required]
         memories = [x.name for x in self.trial.parameters if x.role == "memory" and x.name not in given]
-        return any(names.about_memory(p.name) or p.name.startswith(f"{name}_") for name in memories)
+        if any(names.about_memory(p.name) or p.name.startswith(f"{name}_") for name in memories):
+            return True
+        stem = re.sub(r"_?(attention_|padding_)?mask$", "", p.name)  # text_mask, where text_embeds is left out
+        inputs = [x.name for x in others if x.role in ("query", "memory", "unknown") and x.name != p.name]
+        return bool(stem) and any(name == stem or name.startswith(f"{stem}_") for name in inputs)
 
     def _said_by_a_part(self, p: Parameter) -> tuple[str, Form | None]:
         """What a part that takes an argument of the same name says of it: the mask is passed on to it."""

@@ -54,7 +54,7 @@ class _Search:
                 f"{type(self.module).__name__}.forward takes {listed}, and none of them looks like an input. State it "
                 'with spec=, such as Spec(roles={"name": "query"})'
             )
-        options = [o for o in options if not any(self._of_pairs(name) for _, name in o.slots)] or options
+        options = [o for o in options if not any(self._no_sequence(name) for _, name in o.slots)] or options
         options.sort(key=lambda o: not self._as_in_example(o))
         batch = 2 if sizes.heads(self.module) == 3 else 3
         whole = [o for o in options if not self._left_out(o)]
@@ -260,6 +260,10 @@ class _Search:
         if p.name in self._stated:
             stated = maker(self._stated[p.name], of_inputs, self.module, ids=isinstance(reader, nn.Embedding))
         return guesses.makers(self.module, self.given, p, reader, stated)
+
+    def _no_sequence(self, name: str) -> bool:
+        """Whether an argument is stated to hold pairs of tokens, or one number or the features of each example."""
+        return self._of_pairs(name) or (name in self._stated and self._stated[name].is_of_an_example(self.module))
 
     def _of_pairs(self, name: str) -> bool:
         """Whether an argument is stated to hold pairs of tokens, as in [B, N, N, features]."""

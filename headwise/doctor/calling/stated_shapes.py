@@ -25,7 +25,7 @@ _BATCH, _SIZE = r"\*|(?:n_?)?[Bb](?:atch)?(?:_?s(?:i?z(?:e)?)?)?", r"[A-Za-z]\w*
 _SHAPE = rf"[\[(]\s*((?:{_BATCH})(?:\s*,\s*(?:{_SIZE})){{0,4}})\s*,?\s*[\])]"
 _SUM = re.compile(r"(\w+)\s*([+-])\s*(\d+)")  # N + 1
 _LENGTH = re.compile(r"[nltkqhw]|len(gth)?|time|steps?|seq\w*|\w*_len", re.IGNORECASE)
-_IDS = re.compile(r"\b(ids?|indices|index|int(eger)?s?|int64|long)\b|\b0 (is|=|for) pad", re.IGNORECASE)
+_IDS = re.compile(r"\b(ids?|indices|index|int(eger)?s?|int64|long|LongTensor)\b|\b0 (is|=|for) pad", re.IGNORECASE)
 _SHARE = re.compile(r"\[0(\.0)?, ?1(\.0)?\]|from 0 to 1|between 0 and 1", re.IGNORECASE)
 _ONE_ID = re.compile(r"\b(item|token|word|candidate|categor\w*|user|product|movie)s?\b", re.IGNORECASE)
 _BOOL = re.compile(r"\bbool|\bmask\b|\btrue\b|\bfalse\b", re.IGNORECASE)

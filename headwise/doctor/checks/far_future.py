@@ -38,6 +38,8 @@ def _of(site: Site) -> Finding | None:
     gaps = {query: gap for query, row in enumerate(site.scores[0, 0] > FORBIDDEN) if (gap := _gap(row))}
     lasts = [last for last, _ in gaps.values()]
     hidden = {size for _, size in gaps.values()}
+    if all((last, size) == (query - 1, 1) for query, (last, size) in gaps.items()):
+        return None  # every query sees all but itself, as it is meant
     if len(gaps) < _FEWEST or len(hidden) > 1 or lasts != list(range(lasts[0], lasts[0] + len(lasts))):
         return None
     (size,), query = hidden, next(iter(gaps))

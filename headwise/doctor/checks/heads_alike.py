@@ -66,15 +66,15 @@ def _of_slices(patient: Patient) -> Iterator[Finding]:
     if _SHARED.search(text_of_all(probe.module)):
         return
     inputs = probe.inputs()
-    given = [x.flatten().sort().values for x in inputs.tensors().values()]
+    given = {x.shape[-1]: x.flatten().sort().values for x in inputs.tensors().values()}
     found: dict[str, tuple[int, int]] = {}
 
     def keep(layer: nn.Module, args: tuple[Any, ...], name: str) -> None:
         x = args[0] if args else None
-        width, small = inputs.query.shape[-1], cast(nn.Linear, layer).in_features
-        if isinstance(x, Tensor) and small < width and width % small == 0:
-            numbers = x.flatten().sort().values
-            if any(numbers.shape == y.shape and torch.equal(numbers, y) for y in given):
+        small = cast(nn.Linear, layer).in_features
+        numbers = x.flatten().sort().values if isinstance(x, Tensor) else None
+        for width, y in given.items() if numbers is not None else ():
+            if small < width and width % small == 0 and numbers.shape == y.shape and torch.equal(numbers, y):
                 found.setdefault(name, (width // small, small))
 
     for name, layer in probe.module.named_modules():

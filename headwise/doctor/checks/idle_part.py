@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
@@ -71,15 +72,21 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _fed_zeros(probe: Probe, inputs: Inputs) -> set[str]:
-    """The parts that are given a tensor of zeros, as the first layer of a DETR decoder, whose targets begin as 0."""
+    """The parts that are given a tensor of zeros, as the first layer of a DETR decoder, whose targets begin as 0,
+    or an RNN cell whose state does.
+    """
     found: set[str] = set()
 
-    def look(path: str, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if any(isinstance(x, Tensor) and x.ndim > 1 and not x.any() for x in (*given, *named.values())):
+    def look(path: str, part: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        tensors = [x for x in tree_leaves((given, named)) if isinstance(x, Tensor) and x.ndim > 1]
+        from_zero = isinstance(part, (nn.RNNBase, nn.RNNCellBase)) and len(tensors) == 1
+        if from_zero or any(not x.any() for x in tensors):
             found.add(path)
 
     hooks = [
-        part.register_forward_pre_hook(lambda _, given, named, path=path: look(path, given, named), with_kwargs=True)
+        part.register_forward_pre_hook(
+            lambda part, given, named, path=path: look(path, part, given, named), with_kwargs=True
+        )
         for path, part in probe.module.named_modules()
     ]
     probe.attempt(inputs)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor.calling import names
 from headwise.doctor.calling.interface import Inputs, MaskInput
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
@@ -33,7 +34,9 @@ _UNJOINED = re.compile(
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     interface = probe.interface
-    if (interface.length and not probe.rectangular) or not interface.batched:
+    told = [name for name, _ in interface.way.extras]
+    of_a_map = any(names.GRID.search(x) or names.simple(x) in names.SIDES for x in told)
+    if (interface.length and not probe.rectangular) or not interface.batched or of_a_map:
         raise NotApplicable("its length is fixed")
     for mask in interface.masks:
         if (mask.what != "keys" and not _joins(patient, mask)) or mask.own or not mask.by_example:

@@ -23,6 +23,8 @@ FINDINGS = ("packing-leak", "empty-row-nan")
 _POSITIONS = re.compile(r"^position(s|_?ids?)$|^pos_ids?$")
 _PACKED = re.compile(r"\b(packed|packing|documents?|segments?)\b", re.IGNORECASE)
 _OF_DOCUMENTS = re.compile(r"\b(packed|packing|documents?)\b", re.IGNORECASE)
+_END = re.compile(r"^(eo[sdt]|end|sep|separator|boundary)(_?of_?\w+)?(_?token)?(_?(id|idx))?$")
+_TOKENS = re.compile(r"^(input_|token_)?(ids?|tokens?)$")
 _ZERO = re.compile(r"\b0\b[^.]*\bpad|\bpad[^.]*\b(is|are|=) 0\b", re.IGNORECASE)
 _FIRST, _LENGTH = 3, 7  # tokens of the first document, and of both together
 
@@ -36,11 +38,13 @@ def check(patient: Patient) -> Iterator[Finding]:
     if not names:
         names = [name for name in roles if _POSITIONS.match(name.lower())]
         names = names if names and _PACKED.search(_prose(patient)) else []
+    ended = {} if names else _ended(patient, roles)
+    names = names or list(ended)
     if not names or probe.interface.takes == "memory":
         raise NotApplicable("forward takes no document ids")
     for batch in (2, 1):  # with packing, a batch is often one row
         inputs = probe.interface.inputs(batch, _LENGTH, _LENGTH)
-        for options in _ways(names, batch):
+        for options in [{x: y.expand(batch, -1) for x, y in ended.items()}] if ended else _ways(names, batch):
             if isinstance(probe.attempt(inputs, given=options), Exception):
                 continue
             if not _OF_DOCUMENTS.search(_prose(patient)) and _looked_up(probe, inputs, options):
@@ -155,6 +159,17 @@ def _of_another_row(probe: Probe, inputs: Inputs, options: dict[str, Any], batch
             "make a mask for every row: mask = ids[:, None, :, None] == ids[:, None, None, :]",
             numbers={"change": change},
         )
+
+
+def _ended(patient: Patient, roles: list[str]) -> dict[str, Tensor]:
+    """Ids of tokens [N] of two documents, the first of which ends with the id that the module holds for it."""
+    held = [x for name, x in vars(patient.module).items() if _END.search(name) and type(x) is int and x >= 0]
+    name = next((name for name in roles if _TOKENS.search(name)), None)
+    if name is None or len(held) != 1 or not _OF_DOCUMENTS.search(_prose(patient)):
+        return {}
+    ids = held[0] + 1 + torch.arange(_LENGTH)
+    ids[_FIRST - 1] = held[0]
+    return {name: ids}
 
 
 def _ways(names: list[str], batch: int) -> Iterator[dict[str, Any]]:

@@ -8,9 +8,11 @@ that differ are those that the mask fills. And with more padding: the real token
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.token_ids import is_on_embeddings
@@ -70,10 +72,11 @@ def _hides_queries(told: Softmax, other: Softmax, length: int) -> bool:
 def _by_number(patient: Patient, name: str, ids: Tensor, pad: int) -> Iterator[Finding]:
     """Whether the outputs of the real tokens depend on how many tokens of padding follow them."""
     module = at_rest(patient.original).cpu()
-    if convolving(module):
-        return
-    longer = torch.cat([ids, torch.full_like(ids[:, :_PADDED], pad)], dim=1)
     real = ids.shape[1] - _PADDED
+    made: list[Tensor] = []  # what convolutions and RNNs give for the real tokens
+    for part in convolving(module):
+        part.register_forward_hook(lambda _, __, out: made.extend(_of_real(out, real)))
+    longer = torch.cat([ids, torch.full_like(ids[:, :_PADDED], pad)], dim=1)
     try:
         outs = []
         for x in (ids, longer):
@@ -82,6 +85,9 @@ def _by_number(patient: Patient, name: str, ids: Tensor, pad: int) -> Iterator[F
             outs.append(out[:, :real] if out.ndim > 2 and out.shape[1] == x.shape[1] else out)
     except Exception as error:
         raise NotChecked(f"it does not run on ids with more padding: {type(error).__name__}") from None
+    half = len(made) // 2
+    if any(x.shape != y.shape or gap(x, y) > ROUNDING for x, y in zip(made[:half], made[half:], strict=False)):
+        raise NotChecked("a convolution or an RNN brings the numbers of padding to real tokens")
     change = gap(*outs)
     if ROUNDING < change < torch.inf:
         yield Finding(
@@ -93,6 +99,14 @@ def _by_number(patient: Patient, name: str, ids: Tensor, pad: int) -> Iterator[F
             patient.where,
             numbers={"change": change},
         )
+
+
+def _of_real(out: Any, real: int) -> list[Tensor]:
+    """The tensors in what a convolution [B, C, N] or an RNN [B, N, M] returned, cut to the first tokens."""
+    tensors = [x for x in tree_leaves(out) if isinstance(x, Tensor) and x.is_floating_point()]
+    if isinstance(out, Tensor):
+        return [x[..., :real] for x in tensors]
+    return [x[:, :real] if x.ndim == 3 and x.shape[1] >= real else x for x in tensors]
 
 
 def _first(module: nn.Module, given: Mapping[str, Tensor], change: bool) -> Softmax | None:

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 from headwise.doctor.calling.token_ids import is_on_embeddings, padded
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.listen import Calls
 from headwise.doctor.probing.padded_ids import pad_of
 from headwise.doctor.probing.probe import Probe
 
@@ -22,28 +24,18 @@ FINDINGS = ("padding-row",)
 
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
-    named = {path: x for path, x in patient.module.named_modules() if isinstance(x, nn.Embedding)}
+    named = {path: x for path, x in probe.module.named_modules() if isinstance(x, nn.Embedding)}
     tables = {path: x for path, x in named.items() if x.padding_idx is not None}
     if not is_on_embeddings(patient.module) or not tables:
         raise NotApplicable("it takes no token ids, or has no table with a row of padding")
-    read: dict[str, Tensor] = {}
-
-    def hook(path: str) -> Any:
-        return lambda _, given: read.setdefault(path, given[0].detach().clone())
-
-    hooks = [probe.module.get_submodule(path).register_forward_pre_hook(hook(path)) for path in tables]
     try:
-        with padded(pad_of(patient.original), slice(0, 0)):  # the first example has no padding
-            probe.run(probe.inputs())
+        with padded(pad_of(patient.original), slice(0, 0)), Calls([embedding], _rows_of) as calls:
+            probe.run(probe.inputs())  # the first example has no padding
     except Exception as error:
         raise NotChecked(f"it does not run on ids: {type(error).__name__}") from None
-    finally:
-        for each in hooks:
-            each.remove()
-    for path, rows in read.items():
-        row = (rows[0] if rows.ndim > 1 else rows).flatten().tolist()
-        at = tables[path].padding_idx
-        if _are_positions(row) and at in row:
+    for (path, table), (row, weight) in itertools.product(tables.items(), calls.noted):
+        at = table.padding_idx
+        if weight is table.weight and _are_positions(row) and at in row:
             token = row.index(at)
             yield Finding(
                 "padding-row",
@@ -56,6 +48,11 @@ def check(patient: Patient) -> Iterator[Finding]:
                 numbers={"row": float(at or 0)},
             )
             return
+
+
+def _rows_of(ids: Tensor, weight: Tensor, *_: Any, **__: Any) -> tuple[list[int], Tensor]:
+    """The rows that the first example reads of a table."""
+    return (ids[0] if ids.ndim > 1 else ids).flatten().tolist(), weight
 
 
 def _are_positions(row: list[int]) -> bool:

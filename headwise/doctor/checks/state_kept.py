@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from headwise.doctor.calling import names, sizes
 from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.calling.signature import signature
 from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.calling.way import noise
 from headwise.doctor.finding import Finding
@@ -35,7 +36,13 @@ Call = tuple[Inputs, dict[str, Any]]
 _TRAINED = "the same input, which was one in train mode,"
 _LENGTH, _LONGEST = 6, 600  # tokens of a call
 _PARTS = 60  # modules with more parts are not examined part by part
-_RESETS = re.compile(r"^(reset|clear|flush|empty|init)_?\w*(cache|state|memory|buffer|kv|mem)|^reset$", re.IGNORECASE)
+_RESETS = re.compile(
+    r"^(reset|clear|flush|empty|init)_?\w*(cache|state|memory|buffer|kv|mem)"
+    r"|^(reset|(start|begin|new)(_(sequence|utterance|segment|episode|session|batch))?)$",
+    re.IGNORECASE,
+)
+_USES_CACHE = re.compile(r"^use_\w*cache$|^incremental$")
+_COUNTED = re.compile(r"prefix|prompt|len(gth)?$|^num_|_tokens$")
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -121,7 +128,7 @@ def _kept(module: nn.Module, what: str, change: float | Exception) -> Finding:
         so = f"raises {sentence(change)}"
     else:
         so = f"differs by {change:.2g} of the output's size from the same call alone"
-    resets = _resets(module)
+    resets = "" if re.search(r"=True,$", what) else _resets(module)  # a cache that is not to be used is not read
     return Finding(
         "state-kept",
         "risk" if resets else "bug",
@@ -202,6 +209,8 @@ def _pairs(probe: Probe, inputs: Inputs) -> Iterator[tuple[str, Call, Call]]:
         yield f"another {name}", (inputs, hidden[0]), (inputs, hidden[1])
         yield f"another {name} after one without it", (inputs, {}), (inputs, hidden[0])
     yield from _other_sequences(probe, inputs)
+    for name, value in _options(probe.module):
+        yield f"no {name}, when the first had {name}={value},", (inputs, {name: value}), (inputs, {})
     if probe.interface.length is None:
         short, long = probe.inputs(length=4), probe.inputs(length=9)
         yield "more tokens", (short, {}), (long, {})
@@ -215,8 +224,22 @@ def _pairs(probe: Probe, inputs: Inputs) -> Iterator[tuple[str, Call, Call]]:
             )
     if probe.interface.batched:
         yield "another batch size", (inputs, {}), (probe.inputs(batch=2), {})
-    if not any(isinstance(x, nn.modules.batchnorm._BatchNorm) for x in probe.module.modules()):  # it counts
+    if not any(_counts(x) for x in probe.module.modules()):
         yield _TRAINED, (inputs, {}), (inputs, {})
+
+
+def _options(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Options of forward that a call may leave out, with another value: a cache, and how many tokens are a prefix."""
+    for name, x in signature(module).parameters.items():
+        if x.default is False and _USES_CACHE.search(name):
+            yield name, True
+        elif type(x.default) is int and x.default == 0 and _COUNTED.search(name):
+            yield name, 2
+
+
+def _counts(part: nn.Module) -> bool:
+    """Whether it is a layer of torch that is to change its buffers in train mode: a batch norm, a spectral norm."""
+    return type(part).__module__.startswith("torch.nn.") and next(part.buffers(recurse=False), None) is not None
 
 
 def _other_sequences(probe: Probe, inputs: Inputs) -> Iterator[tuple[str, Call, Call]]:
