@@ -1,0 +1,41 @@
+import torch
+import torch.nn as nn
+
+
+class TalkingHeadsAttention(nn.Module):
+    """Talking-heads attention (Shazeer et al. 2020), as used in CaiT.
+
+    Logits are mixed over heads before the softmax and probabilities after it. The rows of
+    the returned mixture need not sum to one.
+    """
+
+    def __init__(self, dim=64, num_heads=8, attn_drop=0.0, causal=False):
+        super().__init__()
+        self.num_heads = num_heads
+        self.causal = causal
+        self.scale = (dim // num_heads) ** -0.5
+        self.qkv = nn.Linear(dim, dim * 3, bias=False)
+        self.attn_drop = nn.Dropout(attn_drop)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_l = nn.Linear(num_heads, num_heads)
+        self.proj_w = nn.Linear(num_heads, num_heads)
+
+    def forward(self, x):
+        B, N, C = x.shape
+        qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, C // self.num_heads).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv[0] * self.scale, qkv[1], qkv[2]
+
+        attn = q @ k.transpose(-2, -1)
+        attn = self.proj_l(attn.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        if self.causal:
+            future = torch.ones(N, N, dtype=torch.bool, device=x.device).triu(1)
+            attn = attn.masked_fill(future, float("-inf"))
+        attn = attn.softmax(dim=-1)
+        attn = self.proj_w(attn.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        if self.causal:
+            # the bias of proj_w would leak into the hidden positions
+            attn = attn.masked_fill(future, 0.0)
+        attn = self.attn_drop(attn)
+
+        x = (attn @ v).transpose(1, 2).reshape(B, N, C)
+        return self.proj(x)
