@@ -102,8 +102,10 @@ class MaskTrial:
         if any(names.about_memory(p.name) or p.name.startswith(f"{name}_") for name in memories):
             return True
         stem = re.sub(r"_?(attention_|padding_)?mask$", "", p.name)  # text_mask, where text_embeds is left out
-        inputs = [x.name for x in others if x.role in ("query", "memory", "unknown") and x.name != p.name]
-        return bool(stem) and any(name == stem or name.startswith(f"{stem}_") for name in inputs)
+        kinds = r"embeds?|embeddings?|states?|feat\w*|tokens?|ids|hidden\w*|seq|inputs?"
+        named = re.compile(rf"{re.escape(stem)}(_({kinds}))?")
+        inputs = [x.name for x in others if x.role in ("query", "memory", "unknown")]
+        return bool(stem) and any(named.fullmatch(name) for name in inputs)
 
     def _said_by_a_part(self, p: Parameter) -> tuple[str, Form | None]:
         """What a part that takes an argument of the same name says of it: the mask is passed on to it."""

@@ -54,7 +54,8 @@ class _Search:
                 f"{type(self.module).__name__}.forward takes {listed}, and none of them looks like an input. State it "
                 'with spec=, such as Spec(roles={"name": "query"})'
             )
-        options = [o for o in options if not any(self._no_sequence(name) for _, name in o.slots)] or options
+        fits = [o for o in options if not any(self._no_sequence(*slot, o.takes) for slot in o.slots)]
+        options = fits or options
         options.sort(key=lambda o: not self._as_in_example(o))
         batch = 2 if sizes.heads(self.module) == 3 else 3
         whole = [o for o in options if not self._left_out(o)]
@@ -261,9 +262,14 @@ class _Search:
             stated = maker(self._stated[p.name], of_inputs, self.module, ids=isinstance(reader, nn.Embedding))
         return guesses.makers(self.module, self.given, p, reader, stated)
 
-    def _no_sequence(self, name: str) -> bool:
-        """Whether an argument is stated to hold pairs of tokens, or one number or the features of each example."""
-        return self._of_pairs(name) or (name in self._stated and self._stated[name].is_of_an_example(self.module))
+    def _no_sequence(self, role: str, name: str, takes: str) -> bool:
+        """Whether an argument is stated to hold pairs of tokens, or what an example has one of: its features, or an id
+        that is not the one query of a memory.
+        """
+        if name not in self._stated or self._of_pairs(name):
+            return self._of_pairs(name)
+        of_example = self._stated[name].is_of_an_example(self.module)
+        return of_example and not (len(self._stated[name].shape) == 1 and (role, takes) == ("query", "memory"))
 
     def _of_pairs(self, name: str) -> bool:
         """Whether an argument is stated to hold pairs of tokens, as in [B, N, N, features]."""

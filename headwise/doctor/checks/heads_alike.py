@@ -71,9 +71,10 @@ def _of_slices(patient: Patient) -> Iterator[Finding]:
 
     def keep(layer: nn.Module, args: tuple[Any, ...], name: str) -> None:
         x = args[0] if args else None
-        small = cast(nn.Linear, layer).in_features
-        numbers = x.flatten().sort().values if isinstance(x, Tensor) else None
-        for width, y in given.items() if numbers is not None else ():
+        if not isinstance(x, Tensor):
+            return
+        small, numbers = cast(nn.Linear, layer).in_features, x.flatten().sort().values
+        for width, y in given.items():
             if small < width and width % small == 0 and numbers.shape == y.shape and torch.equal(numbers, y):
                 found.setdefault(name, (width // small, small))
 

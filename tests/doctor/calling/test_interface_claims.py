@@ -311,3 +311,19 @@ def test_an_attention_mask_beside_input_ids_is_that_of_a_tokenizer() -> None:
     assert claims.of_mask("attention_mask", "", "", sole=True, others=["x"]) == ("", None)
     told = claims.of_mask("attention_mask", "", '"""attention_mask: True = padding"""', sole=True, others=["input_ids"])
     assert told[1] == "forbidden"
+
+
+class MaskedAttentionBlock(Plain):
+    """mask: [B, K], True = may attend."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.a(x, x, x, key_padding_mask=None if mask is None else ~mask)[0]
+
+
+class MaskedAttention(Plain):
+    """Takes no mask."""
+
+
+def test_masked_attention_with_a_mask_of_keys_is_not_said_to_be_causal() -> None:
+    assert discover(MaskedAttentionBlock()).causal_claim == ""
+    assert discover(MaskedAttention()).causal_claim == "class MaskedAttention"

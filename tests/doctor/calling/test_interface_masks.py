@@ -331,3 +331,24 @@ class Pooling(nn.Module):
 def test_a_required_mask_that_would_be_broadcast_over_the_batch() -> None:
     masks = discover(Pooling()).masks
     assert next((m.shape, m.form, m.works) for m in masks) == ("BK", "allowed", True)
+
+
+class TwoInputs(nn.Module):
+    """Latents read an image [B, P, 24]; text_embeds [B, T, 24] and text_mask [B, T] are optional."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(1, 4, 24))
+        self.a, self.b = (nn.MultiheadAttention(24, 4, batch_first=True) for _ in range(2))
+
+    def forward(self, image: Tensor, text_embeds: Tensor | None = None, text_mask: Tensor | None = None) -> Tensor:
+        x = self.latents.expand(len(image), -1, -1)
+        if text_embeds is not None:
+            hidden = None if text_mask is None else text_mask == 0
+            x = x + self.b(x, text_embeds, text_embeds, key_padding_mask=hidden)[0]
+        return x + self.a(x, image, image)[0]
+
+
+def test_a_mask_of_an_input_that_is_left_out() -> None:
+    found = discover(TwoInputs())
+    assert (found.takes, found.masks) == ("self", ())

@@ -13,6 +13,7 @@ from headwise.doctor.calling.interface import discover
 from headwise.doctor.calling.signature import parameters, signature
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.stated_shapes import Stated, maker, stated_shapes
+from headwise.doctor.patient import Patient
 from tests.doctor.checks.specimens import Attention, seeded
 
 
@@ -242,3 +243,22 @@ def test_what_each_example_has_once_is_no_sequence() -> None:
     assert found.takes == "self"
     assert dict(found.way.slots) == {"query": "history"}
     assert found.length == 9
+
+
+class Recommends(nn.Module):
+    """history: LongTensor [batch, max_len]; target: LongTensor [batch]; profile: FloatTensor [batch, profile_dim]."""
+
+    def __init__(self, max_len: int = 9, profile_dim: int = 6) -> None:
+        super().__init__()
+        self.items, self.attention = nn.Embedding(50, 16), nn.MultiheadAttention(16, 4, batch_first=True)
+        self.profile, self.out = nn.Linear(profile_dim, 16), nn.Linear((max_len + 2) * 16, 1)
+
+    def forward(self, history: Tensor, target: Tensor, profile: Tensor) -> Tensor:
+        x = self.items(torch.cat([history, target[:, None]], 1))
+        x = self.attention(x, x, x)[0].flatten(1)
+        return self.out(torch.cat([x, self.profile(profile)], -1)).squeeze(-1)
+
+
+def test_what_is_of_an_example_is_no_sequence() -> None:
+    found = Patient(Recommends()).interface
+    assert (found.takes, found.way.slots, found.length) == ("self", (("query", "history"),), 9)

@@ -73,3 +73,22 @@ def test_healthy_masks_of_one_sequence() -> None:
     assert found(NAME, seeded(Attention)) == []
     with pytest.raises(NotApplicable):  # that it leaks is seen without reading
         found(NAME, seeded(Causal))
+
+
+class NotItself(Attention):
+    """No token sees itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x, x, ~torch.eye(x.shape[1], dtype=torch.bool))
+
+
+class NotTheNext(Attention):
+    """No token sees the next one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x, x, ~torch.eye(x.shape[1], dtype=torch.bool).roll(1, 1) | torch.eye(x.shape[1]).bool())
+
+
+def test_a_diagonal_that_is_masked() -> None:
+    assert found(NAME, seeded(NotItself)) == []
+    assert one(NAME, seeded(NotTheNext)).name == "causal-leak"

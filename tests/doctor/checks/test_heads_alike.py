@@ -144,3 +144,19 @@ def test_one_small_projection_for_all_slices() -> None:
     assert "q, k, v take 4 of the input's numbers at a time: all 4 heads share them" in finding.evidence
     assert found("heads_alike", seeded(SlicesOnPurpose)) == []
     assert found("heads_alike", seeded(Narrow)) == []
+
+
+class OtherWidth(nn.Module):
+    """x: [B, N, 32], memory: [B, K, 16]: the layers of the memory read all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(32, 32), nn.Linear(16, 32), nn.Linear(16, 32)
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        q, k, v = (y.unflatten(-1, (4, 8)).transpose(1, 2) for y in (self.q(x), self.k(memory), self.v(memory)))
+        return ((q @ k.mT / 8**0.5).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def test_a_memory_that_is_narrower_is_no_slice() -> None:
+    assert found("heads_alike", seeded(OtherWidth)) == []

@@ -69,3 +69,19 @@ def test_a_part_of_a_weight_that_is_not_used(module: type[nn.Module], said: str)
 
 def test_a_packed_weight_that_is_used() -> None:
     assert found("idle_part", seeded(Packed)) == []
+
+
+class OneStep(nn.Module):
+    """One step of an LSTM, from a state of 0: its forget gates have nothing to forget."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.attention = nn.LSTMCell(16, 16), Attention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, _ = self.cell(x.mean(1))
+        return self.attention(x + state[:, None])
+
+
+def test_gates_of_an_lstm_that_makes_one_step() -> None:
+    assert found("idle_part", seeded(OneStep)) == []

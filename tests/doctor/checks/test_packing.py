@@ -326,3 +326,34 @@ def test_padding_whose_rows_have_no_key() -> None:
     finding = one("packing", seeded(TwoLayers))
     assert (finding.name, finding.severity, finding.numbers["lost"]) == ("empty-row-nan", "bug", 10)
     assert found("packing", seeded(TwoFiniteLayers)) == []
+
+
+class Ended(Attention):
+    """Documents of a row end with `eos_id` in tokens [B, N]; a token sees those of its own document before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eos_id = 2
+
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        ends = (tokens == self.eos_id).long()
+        ids = ends.cumsum(1) - ends
+        n = x.shape[1]
+        return self.attend(x, x, (self.together(ids) & torch.ones(n, n, dtype=torch.bool).tril())[:, None])
+
+    def together(self, ids: Tensor) -> Tensor:
+        return ids[:, :, None] == ids[:, None]
+
+
+class EndedSeesEarlierDocuments(Ended):
+    """Documents of a row end with `eos_id` in tokens [B, N]; a token sees those of its own document before it."""
+
+    def together(self, ids: Tensor) -> Tensor:
+        return ids[:, :, None] >= ids[:, None]
+
+
+def test_documents_that_end_with_a_token() -> None:
+    finding = one("packing", seeded(EndedSeesEarlierDocuments))
+    assert (finding.name, finding.severity) == ("packing-leak", "bug")
+    assert "with tokens saying that two documents share a row" in finding.evidence
+    assert found("packing", seeded(Ended)) == []

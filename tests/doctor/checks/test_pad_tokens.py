@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.patient import NotApplicable
+from headwise.doctor.patient import NotApplicable, NotChecked
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 
 
@@ -92,3 +92,42 @@ def test_the_number_of_padding_tokens_must_not_matter(kind: type[nn.Module]) -> 
     finding = one("pad_tokens", seeded(kind))
     assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
     assert found("pad_tokens", seeded(Pooled)) == []
+
+
+class Recurrent(Pooled):
+    """An LSTM in both directions reads the real tokens, and a learned query its states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(16, 8, batch_first=True, bidirectional=True)
+
+    def forward(self, src: Tensor) -> Tensor:
+        real = src != self.src_pad_idx
+        x = self.read(self.embedding(src), real)
+        weights = self.hidden(x @ self.query / 4, real).softmax(-1)
+        return self.attention.out((weights[:, None] @ x)[:, 0])
+
+    def read(self, x: Tensor, real: Tensor) -> Tensor:
+        lengths = real.sum(1).clamp(min=1)
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])[0]
+
+
+class RecurrentOfZeros(Recurrent):
+    def hidden(self, scores: Tensor, real: Tensor) -> Tensor:
+        return scores * real
+
+
+class ReadsPadding(RecurrentOfZeros):
+    """Its LSTM reads padding, too: that is another matter."""
+
+    def read(self, x: Tensor, real: Tensor) -> Tensor:
+        return self.lstm(x)[0]
+
+
+def test_padding_behind_a_recurrent_network() -> None:
+    finding = one("pad_tokens", seeded(RecurrentOfZeros))
+    assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
+    assert found("pad_tokens", seeded(Recurrent)) == []
+    with pytest.raises(NotChecked, match="an RNN brings"):
+        found("pad_tokens", seeded(ReadsPadding))

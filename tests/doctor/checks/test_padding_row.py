@@ -70,3 +70,34 @@ def test_positions_after_it_and_what_is_no_position(module: type[nn.Module]) -> 
 def test_tables_without_such_a_row() -> None:
     with pytest.raises(NotApplicable):
         found("padding_row", seeded(NoRow))
+
+
+class Positions(nn.Embedding):
+    """Makes positions of ids, as fairseq does."""
+
+    first = PAD + 1
+
+    def forward(self, ids: Tensor) -> Tensor:
+        real = ids != PAD
+        return super().forward(torch.where(real, real.cumsum(1) - 1 + self.first, PAD))
+
+
+class PositionsFromPadding(Positions):
+    first = PAD
+
+
+class OfATable(Encoder):
+    """input_ids [B, N] -> [B, N, 16]: padding has id 1."""
+
+    def __init__(self, kind: type[Positions]) -> None:
+        super().__init__()
+        self.places = kind(40, 16, padding_idx=PAD)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.words(input_ids) + self.places(input_ids)
+        return x + self.attention(x, padding_mask=input_ids != self.pad_id)
+
+
+def test_a_table_that_makes_positions_of_ids() -> None:
+    assert one("padding_row", seeded(OfATable, PositionsFromPadding)).name == "padding-row"
+    assert found("padding_row", seeded(OfATable, Positions)) == []

@@ -360,3 +360,94 @@ def test_a_reset_that_leaves_something() -> None:
     finding = one("state_kept", seeded(ForgetsToForget))
     assert "reset_cache() does not clear all" in finding.evidence
     assert found("state_kept", seeded(Decodes)) == []
+
+
+class Prefix(Attention):
+    """The first `prefix_len` tokens see one another, all others the past."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("allowed", torch.ones(32, 32, dtype=torch.bool).tril())
+
+    def forward(self, x: Tensor, prefix_len: int = 0) -> Tensor:
+        allowed = self.cut(x.shape[1])
+        if prefix_len:
+            allowed[:prefix_len, :prefix_len] = True
+        return self.attend(x, x, allowed)
+
+    def cut(self, length: int) -> Tensor:
+        return self.allowed[:length, :length].clone()
+
+
+class KeepsThePrefix(Prefix):
+    """The first `prefix_len` tokens see one another, all others the past."""
+
+    def cut(self, length: int) -> Tensor:
+        return self.allowed[:length, :length]
+
+
+class Incremental(Attention):
+    """With use_cache it keeps its keys until reset()."""
+
+    always = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.past: Tensor | None = None
+
+    def reset(self) -> None:
+        self.past = None
+
+    def forward(self, x: Tensor, use_cache: bool = False) -> Tensor:
+        whole = x if self.past is None or not (use_cache or self.always) else torch.cat([self.past, x], 1)
+        if use_cache:
+            self.past = whole.detach()
+        n = whole.shape[1]
+        return self.attend(x, whole, torch.ones(n, n, dtype=torch.bool).tril()[-x.shape[1] :])
+
+
+class ReadsItAlways(Incremental):
+    """With use_cache it keeps its keys until reset()."""
+
+    always = True
+
+
+@pytest.mark.parametrize(("module", "option"), [(KeepsThePrefix, "prefix_len=2"), (ReadsItAlways, "use_cache=True")])
+def test_an_option_that_acts_on_later_calls(module: type[nn.Module], option: str) -> None:
+    finding = one("state_kept", seeded(module))
+    assert (finding.name, finding.severity) == ("state-kept", "bug")
+    assert f"when the first had {option}" in finding.evidence
+
+
+@pytest.mark.parametrize("module", [Prefix, Incremental])
+def test_an_option_of_one_call(module: type[nn.Module]) -> None:
+    assert found("state_kept", seeded(module)) == []
+
+
+class Starts(Cross):
+    """use_cache: keep the memory until start()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: Tensor | None = None
+
+    def start(self) -> None:
+        """Clears something else."""
+
+    def forward(self, x: Tensor, memory: Tensor, use_cache: bool = False) -> Tensor:
+        if use_cache and self.memory is None:
+            self.memory = memory.detach()
+        return super().forward(x, self.memory if use_cache else memory)
+
+
+class Spectral(Attention):
+    """Train mode changes the buffers of its norm, as it is to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(16, 16))
+
+
+def test_a_start_that_leaves_something_and_a_norm_that_counts() -> None:
+    assert "start() does not clear all" in one("state_kept", seeded(Starts)).evidence
+    assert found("state_kept", seeded(Spectral)) == []
