@@ -66,7 +66,7 @@ def _of_slices(patient: Patient) -> Iterator[Finding]:
     if _SHARED.search(text_of_all(probe.module)):
         return
     inputs = probe.inputs()
-    given = {x.shape[-1]: x.flatten().sort().values for x in inputs.tensors().values()}
+    given = [(x.shape[-1], x.flatten().sort().values) for x in inputs.tensors().values()]
     found: dict[str, tuple[int, int]] = {}
 
     def keep(layer: nn.Module, args: tuple[Any, ...], name: str) -> None:
@@ -74,7 +74,7 @@ def _of_slices(patient: Patient) -> Iterator[Finding]:
         if not isinstance(x, Tensor):
             return
         small, numbers = cast(nn.Linear, layer).in_features, x.flatten().sort().values
-        for width, y in given.items():
+        for width, y in given:
             if small < width and width % small == 0 and numbers.shape == y.shape and torch.equal(numbers, y):
                 found.setdefault(name, (width // small, small))
 
