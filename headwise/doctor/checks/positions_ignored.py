@@ -6,12 +6,15 @@ same output when two earlier tokens change places. If the module has positions, 
 
 from __future__ import annotations
 
+import dis
+import inspect
 import re
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor.calling import names
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap
@@ -27,10 +30,14 @@ _NAMES = re.compile(
     re.I,
 )
 _TABLE = re.compile(r"(attn|attention|pos|position|rel|relative)_?bias", re.I)
+_NOT_READ = re.compile(r"\b(unused|not used|ignored|compatib|deprecated)", re.I)
 _LENGTH = 10
 
 
 def check(patient: Patient) -> Iterator[Finding]:
+    if (unread := _unread(patient)) is not None:
+        yield unread
+        return
     has = _positions(patient)
     if not has:
         raise NotApplicable("it has no positions of its own")
@@ -64,6 +71,26 @@ def check(patient: Patient) -> Iterator[Finding]:
             "apply them along the sequence: for RoPE on queries and keys [B, H, N, D] the tables are [N, D]",
             numbers={"change": change},
         )
+
+
+def _unread(patient: Patient) -> Finding | None:
+    """Positions that its text says forward takes, and that forward never reads."""
+    forward = inspect.unwrap(type(patient.module).forward)
+    if patient.is_library or not inspect.isfunction(forward):
+        return None
+    read = {x.argval for x in dis.get_instructions(forward) if x.opname.startswith("LOAD")}
+    text = "\n".join(inspect.getdoc(x) or "" for x in (type(patient.module), forward))
+    for name in inspect.signature(forward).parameters:
+        named = re.search(rf"\b{re.escape(name)}\b", text)
+        if names.role(name) == "positions" and name not in read and named and not _NOT_READ.search(text):
+            return Finding(
+                "positions-ignored",
+                "bug",
+                f"its text says what {name} is, and forward never reads it",
+                f"add {name} to the queries or the keys that it belongs to, or remove the argument",
+                patient.where,
+            )
+    return None
 
 
 def _of_several(patient: Patient, has: str) -> Iterator[Finding]:
@@ -109,9 +136,9 @@ def _stirred(module: nn.Module) -> None:
 
 def _positions(patient: Patient) -> str:
     """The name of its positions: a buffer, a parameter, a submodule, or an argument that has to be given."""
-    names = [name for name, _ in (*patient.module.named_buffers(), *patient.module.named_parameters())]
-    names += [name for name, part in patient.module.named_modules() if name and not isinstance(part, nn.Identity)]
-    for name in names:
+    held = [name for name, _ in (*patient.module.named_buffers(), *patient.module.named_parameters())]
+    held += [name for name, part in patient.module.named_modules() if name and not isinstance(part, nn.Identity)]
+    for name in held:
         if _NAMES.search(name.rpartition(".")[2]):
             return name
     interface = patient.interface

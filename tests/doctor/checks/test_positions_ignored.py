@@ -159,3 +159,34 @@ class Near(Plain):
 def test_tokens_that_the_last_one_does_not_see_say_nothing() -> None:
     with pytest.raises(NotApplicable, match="does not attend to the first two"):
         found("positions_ignored", seeded(Near))
+
+
+class Detr(Plain):
+    """pos: [B, N, 16], added to the queries and the keys."""
+
+    def forward(self, x: Tensor, pos: Tensor | None = None) -> Tensor:
+        return self.out(self.merge(self.score(*self.both_of(x, pos)).softmax(-1) @ self.split(self.v(x))))
+
+    def both_of(self, x: Tensor, pos: Tensor | None) -> tuple[Tensor, Tensor]:
+        placed = x if pos is None else x + pos
+        return self.split(self.q(placed)), self.split(self.k(placed))
+
+
+class Unread(Detr):
+    """pos: [B, N, 16], added to the queries and the keys."""
+
+    def forward(self, x: Tensor, pos: Tensor | None = None) -> Tensor:
+        return super().forward(x)
+
+
+class SaysUnread(Unread):
+    """pos: not used, for compatibility."""
+
+
+def test_documented_positions_that_forward_never_reads() -> None:
+    (finding,) = found("positions_ignored", seeded(Unread))
+    assert (finding.name, finding.severity) == ("positions-ignored", "bug")
+    assert finding.evidence == "its text says what pos is, and forward never reads it"
+    for module in (Detr, SaysUnread):
+        with pytest.raises(NotApplicable):
+            found("positions_ignored", seeded(module))
