@@ -14,14 +14,16 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from headwise.doctor.probing.probe import REACHED, Probe, gap, moved
+from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap, moved
 
-FINDINGS = ("oldest-kept",)
+FINDINGS = ("oldest-kept", "cache-mismatch")
 
 _NAME = re.compile(r"^(prev(ious)?_?|past_?)?(mem|mems|memory|memories)$")
+_XL = re.compile(r"Transformer[- ]?XL|XLNet|\bTr?XL\b|GTrXL|segment[- ]level recurrence", re.IGNORECASE)
 _TOKENS, _MOST = 6, 24  # of a segment, and segments
 
 
@@ -33,6 +35,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if name is None or way.takes != "self" or probe.interface.length:
         raise NotApplicable("it takes no memory that a call may leave out")
     segments = [probe.interface.inputs(1, _TOKENS, _TOKENS, seed=seed) for seed in range(3)]
+    yield from _of_two_segments(patient, probe, name)
     count = _until_full(probe, name, segments[0])
     if count is None:
         raise NotChecked(f"no call returns a {name} that the next one takes and that grows to some length")
@@ -49,6 +52,35 @@ def check(patient: Patient) -> Iterator[Finding]:
             f"keep the end: torch.cat([{name}, h], dim=1)[:, -length:]",
             patient.where,
             numbers={"segments": float(count + 1)},
+        )
+
+
+def _of_two_segments(patient: Patient, probe: Probe, name: str) -> Iterator[Finding]:
+    """Whether two segments, the second with the memory of the first, give what one call gives for both (Transformer-XL:
+    states of the segment before stand in the place of its tokens).
+    """
+    if not _XL.search(text_of_all(patient.module)):
+        return
+    both = probe.interface.inputs(2, 2 * _TOKENS, 2 * _TOKENS)
+    try:
+        whole = probe.output(both).detach()
+        first, memory = _step(probe, name, both.each(lambda x: x[:, :_TOKENS]), None)
+        second, _ = _step(probe, name, both.each(lambda x: x[:, _TOKENS:]), memory)
+    except Exception:
+        return
+    if _length(memory) != _TOKENS or gap(whole[:, :_TOKENS], first) > ROUNDING:
+        return  # only a part is kept, or the first segment sees the second one
+    change = gap(whole[:, _TOKENS:], second)
+    if change > ROUNDING:
+        yield Finding(
+            "cache-mismatch",
+            "bug",
+            f"two segments of {_TOKENS} tokens, the second with the {name} that the first returned, differ from one "
+            f"call with both by up to {change:.2g} of the output's size: a state in {name} does not stand for its token",
+            f"treat the states in {name} as those of the segment: the same norm, positions that go on, and a causal "
+            "mask that ends with the last key",
+            patient.where,
+            numbers={"change": change},
         )
 
 

@@ -67,3 +67,40 @@ def test_no_memory_of_some_length() -> None:
         found("memory_kept", seeded(Grows))
     with pytest.raises(NotApplicable, match="takes no memory"):
         found("memory_kept", seeded(Plain))
+
+
+class OfSegments(Attention):
+    """Pre-norm attention, causal: it returns its input as the memory of the next segment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x: Tensor, mems: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        whole = self.with_memory(x, mems)
+        n = whole.shape[1]
+        allowed = torch.ones(n, n, dtype=torch.bool).tril()[-x.shape[1] :]
+        return x + self.attend(self.norm(x), whole, allowed), x.detach()
+
+    def with_memory(self, x: Tensor, mems: Tensor | None) -> Tensor:
+        return self.norm(x if mems is None else torch.cat([mems, x], 1))
+
+
+class Unnormed(OfSegments):
+    def with_memory(self, x: Tensor, mems: Tensor | None) -> Tensor:
+        return self.norm(x) if mems is None else torch.cat([mems, self.norm(x)], 1)
+
+
+class Xl(OfSegments):
+    """As in Transformer-XL."""
+
+
+class UnnormedXl(Unnormed):
+    """As in Transformer-XL."""
+
+
+def test_two_segments_give_what_one_call_gives() -> None:
+    finding = one("memory_kept", seeded(UnnormedXl))
+    assert (finding.name, finding.severity) == ("cache-mismatch", "bug")
+    assert "two segments of 6 tokens, the second with the mems that the first returned" in finding.evidence
+    assert found("memory_kept", seeded(Xl)) == found("memory_kept", seeded(Unnormed)) == []  # or a memory of its own
