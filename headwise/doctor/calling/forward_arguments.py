@@ -125,6 +125,8 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
         return [lambda at: torch.arange(4 * at.batch, device=at.device).view(at.batch, 4)]
     if names.COORDINATES.search(name):  # of points in space, or in a plane
         return [lambda at: alike(at, at.queries, 3), lambda at: alike(at, at.queries, 2)]
+    if names.TYPES.search(name):
+        return [lambda at: torch.zeros(at.tokens(), dtype=torch.int64, device=at.device)]
     if names.DOCUMENTS.search(name):
         return [lambda at: torch.ones(at.tokens(), dtype=torch.int64, device=at.device)]
     if "head_mask" in name:

@@ -103,6 +103,7 @@ COORDINATES = re.compile(r"(^|_)(xyz|xy|coords?|coordinates?|points?|centers?|ce
 GRID = re.compile(r"^(hw|h_w|x_size|grid(_size|_shape)?|patch_grid|spatial_(shape|size)|(feat|feature|map)_size)$")
 PAGES = re.compile(r"^(block|page)_tables?$")  # of a cache: which pages each sequence has
 STARTS = re.compile(r"^cu_?(seq_?)?lens?(_[qk])?$|^cumulative_(seq_?)?len(gth)?s$")  # where packed documents begin
+TYPES = re.compile(r"^(token|tok)?_?types?(_?(ids?|labels?|idx))?$|^segment_labels?$")  # which of two sentences
 # Which document each token of a row belongs to.
 DOCUMENTS = re.compile(
     r"(^|_)(seg(ment)?|doc(ument)?|pack(ing|ed)?|sequence|seq|sample|example|image|graph)_?"
@@ -127,6 +128,8 @@ def role(name: str, default: Any = None, annotation: str = "") -> str:
         return "flag"
     if name in _VOCABULARY:
         return _VOCABULARY[name]
+    if TYPES.search(name):
+        return "other"
     if _LENGTHS.search(name):
         return "other" if name.startswith("cu") else "lengths"  # cu_seqlens holds the starts of packed documents
     if _MASK.search(name):

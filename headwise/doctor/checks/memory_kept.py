@@ -76,7 +76,8 @@ def _of_two_segments(patient: Patient, probe: Probe, name: str) -> Iterator[Find
             "cache-mismatch",
             "bug",
             f"two segments of {_TOKENS} tokens, the second with the {name} that the first returned, differ from one "
-            f"call with both by up to {change:.2g} of the output's size: a state in {name} does not stand for its token",
+            f"call with both by up to {change:.2g} of the output's size: a state in {name} does not stand for its "
+            "token",
             f"treat the states in {name} as those of the segment: the same norm, positions that go on, and a causal "
             "mask that ends with the last key",
             patient.where,

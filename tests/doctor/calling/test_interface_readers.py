@@ -374,3 +374,24 @@ def test_one_number_of_queries_and_one_of_keys() -> None:
     inputs = found.inputs(1, 5, 7)
     assert inputs.key is not None
     assert inputs.key.shape[1] == 12
+
+
+class Sentences(nn.Module):
+    """Ids of two sentences, with the type of each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.types = nn.Embedding(30, 16), nn.Embedding(2, 16)
+        self.q = nn.Linear(16, 16)
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+        x = self.words(input_ids) + self.types(token_type_ids)
+        return fused(self.q(x), x, x)
+
+
+def test_types_of_tokens_are_no_memory() -> None:
+    sentences = on_embeddings(Sentences())
+    assert sentences is not None
+    found = discover(sentences)
+    assert (found.takes, found.way.slots) == ("self", (("query", "input_ids"),))
+    assert headwise.diagnose(Sentences()).bugs == ()
