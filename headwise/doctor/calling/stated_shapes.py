@@ -26,6 +26,7 @@ _SHAPE = rf"[\[(]\s*((?:{_BATCH})(?:\s*,\s*(?:{_SIZE})){{0,4}})\s*,?\s*[\])]"
 _SUM = re.compile(r"(\w+)\s*([+-])\s*(\d+)")  # N + 1
 _LENGTH = re.compile(r"[nltkqhw]|len(gth)?|time|steps?|seq\w*|\w*_len", re.IGNORECASE)
 _IDS = re.compile(r"\b(ids?|indices|index|int(eger)?s?|int64|long|LongTensor)\b|\b0 (is|=|for) pad", re.IGNORECASE)
+_INTEGERS = re.compile(r"^\W*(\w+ )?(int(eger)?s?|int64|long|LongTensor)\b")
 _SHARE = re.compile(r"\[0(\.0)?, ?1(\.0)?\]|from 0 to 1|between 0 and 1", re.IGNORECASE)
 _ONE_ID = re.compile(r"\b(item|token|word|candidate|categor\w*|user|product|movie)s?\b", re.IGNORECASE)
 _BOOL = re.compile(r"\bbool|\bmask\b|\btrue\b|\bfalse\b", re.IGNORECASE)
@@ -136,6 +137,8 @@ def maker(stated: Stated, of_inputs: Mapping[str, Stated], module: nn.Module, *,
             one = (1 + torch.arange(math.prod(most)).reshape(most) % max(min(rows) - 1, 1))[inside]
         elif _BOOL.search(stated.said):
             one = torch.ones(sizes, dtype=torch.bool)
+        elif sizes and _INTEGERS.search(stated.said):  # which of several, of which there is one
+            one = torch.ones(sizes, dtype=torch.int64)
         else:
             one = noise(at, 1, *most)[0][inside]
             one = one.sigmoid() if _SHARE.search(stated.said) else one

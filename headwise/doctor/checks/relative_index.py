@@ -46,6 +46,8 @@ def _offsets(holder: nn.Module, index: Tensor) -> Tensor | None:
     if index.ndim != 2 or index.shape[0] != index.shape[1] or index.is_floating_point() or index.dtype == torch.bool:
         return None
     for value in vars(holder).values():
+        if type(value) is int and value > 1 and value**2 == len(index):
+            value = (value, value)
         if not (isinstance(value, (tuple, list)) and len(value) > 1 and all(type(x) is int and x > 0 for x in value)):
             continue
         grid = torch.stack(torch.meshgrid(*map(torch.arange, value), indexing="ij")).flatten(1)

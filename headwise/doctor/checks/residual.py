@@ -62,7 +62,9 @@ _ADDS = re.compile(
     re.IGNORECASE,
 )
 _NONE = re.compile(
-    r"\b(no|not|without|outside|caller|excluding|before|optional\w*|follow\w*|lives?|elsewhere)\b", re.IGNORECASE
+    r"\b(no|not|without|outside|caller|excluding|before|optional\w*|follow\w*|lives?|elsewhere)\b"
+    r"|\b(of|around) the block\b",
+    re.IGNORECASE,
 )
 _NORM = re.compile(r"norm", re.IGNORECASE)
 _OF_HEADS = re.compile(r"(^|[._])(q|k|query|key)(_|[A-Z]|norm|$)")  # a norm of queries or keys

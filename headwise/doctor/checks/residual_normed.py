@@ -10,7 +10,6 @@ the stream is: what it takes, or what it gave, reaches the next norm.
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,8 +35,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "residual-dropped",
                 "bug",
-                f"with all projections set to 0, what {normed[0]} gives goes on to the next norm, and for {kept[0]} it "
-                "is its input as it is: the residual was overwritten by the norm",
+                f"with all projections set to 0, what goes on behind {normed[0]} is its output, and behind {kept[0]} "
+                "its input: the residual was overwritten by the norm",
                 "keep the input: residual = x, then residual + attention(norm(x))",
                 patient.where,
             )
@@ -85,16 +84,18 @@ def _in_lines(patient: Patient) -> tuple[list[str], list[str]]:
                     parameter.zero_()
                 elif "norm" in type(part).__name__.lower():  # a norm of a norm must be another one
                     parameter.add_(0.3 * torch.randn(parameter.shape, generator=draw).to(parameter))
-    probe.attempt(probe.inputs())
+    out = probe.attempt(probe.inputs())
     at = [n for n, (_, x, out) in enumerate(events) if out is not None and bool(x.any())]
     normed, kept = [], []
-    for this, following in itertools.pairwise(at):
-        (norm, x, out), stream = events[this], events[following][1]
-        assert out is not None
-        if any(_same_numbers(out, given) for _, given, made in events[this + 1 : following] if made is None):
-            if _same_numbers(x, stream):
+    streams = [(n, events[n][1]) for n in at[1:]]  # what the next norm takes, or the block gives
+    streams += [(len(events), out)] if isinstance(out, Tensor) else []
+    for this, (following, stream) in zip(at, streams, strict=False):
+        norm, x, made = events[this]
+        assert made is not None
+        if any(_same_numbers(made, given) for _, given, after in events[this + 1 : following] if after is None):
+            if _same_numbers(x, stream) and following < len(events):
                 kept.append(paths[norm])
-            elif _same_numbers(out, stream) and this != at[0]:  # the first may be that of the embeddings
+            elif _same_numbers(made, stream) and this != at[0]:  # the first may be that of the embeddings
                 normed.append(paths[norm])
     return normed, kept
 

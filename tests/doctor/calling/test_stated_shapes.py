@@ -262,3 +262,38 @@ class Recommends(nn.Module):
 def test_what_is_of_an_example_is_no_sequence() -> None:
     found = Patient(Recommends()).interface
     assert (found.takes, found.way.slots, found.length) == ("self", (("query", "history"),), 9)
+
+
+class WhichImage(nn.Module):
+    """x: (batch, text, 16); text_time: (batch, text) int, 1 for the first image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x: Tensor, text_time: Tensor) -> Tensor:
+        return self.attention(x, x, x, key_padding_mask=text_time != 1)[0]
+
+
+def test_integers_that_are_no_ids_are_ones() -> None:
+    found = discover(WhichImage())
+    value = dict(found.way.extras)["text_time"](found.way.sizes(found.inputs(2)))
+    assert value.dtype == torch.int64
+    assert bool((value == 1).all())
+
+
+class Rows(nn.Module):
+    """x: (B, H * W, C), of a map that its constructor got."""
+
+    def __init__(self, resolution: tuple[int, int] = (4, 6)) -> None:
+        super().__init__()
+        self.H, self.W = resolution
+        self.norm, self.attention = nn.LayerNorm(16), nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x).view(len(x), self.H, self.W, 16).flatten(1, 2)
+        return self.attention(x, x, x)[0]
+
+
+def test_the_rows_and_columns_that_a_module_keeps() -> None:
+    assert discover(Rows()).length == 24

@@ -77,3 +77,20 @@ def test_buckets_of_what_is_seen(module: type[nn.Module], both: bool) -> None:
 def test_without_a_table() -> None:
     with pytest.raises(NotApplicable):
         found("relative_index", seeded(Attention))
+
+
+class Square(Window):
+    """A window of 3 by 3 positions, of which only the side is kept."""
+
+    def __init__(self, factor: int) -> None:
+        super().__init__(factor)
+        self.window_size = 3
+        self.relative_bias_table = nn.Parameter(torch.randn(25, 4))
+        at = torch.stack(torch.meshgrid(torch.arange(3), torch.arange(3), indexing="ij")).flatten(1)
+        apart = at[:, :, None] - at[:, None]
+        self.register_buffer("relative_index", (apart[0] + 2) * factor + apart[1] + 2)
+
+
+def test_a_square_window() -> None:
+    assert one("relative_index", seeded(Square, 1)).numbers == {"entries": 9, "offsets": 25}
+    assert found("relative_index", seeded(Square, 5)) == []

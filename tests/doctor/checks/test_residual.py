@@ -228,7 +228,11 @@ def test_the_layers_of_a_whole_encoder() -> None:
     assert found("residual", seeded(WithAHead)) == []
 
 
-@pytest.mark.parametrize("kind", [Said, AddedByTheCaller, ElsewhereAdded, NormedHeadsBlock])
+class OfTheBlock(Plain):
+    """What a token says itself reaches the output over the residual path of the block."""
+
+
+@pytest.mark.parametrize("kind", [Said, AddedByTheCaller, ElsewhereAdded, NormedHeadsBlock, OfTheBlock])
 def test_a_residual_that_stands(kind: type[nn.Module]) -> None:
     with pytest.raises(NotApplicable):
         found("residual", seeded(kind))

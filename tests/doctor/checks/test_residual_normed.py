@@ -193,6 +193,31 @@ class FirstWithoutNorm(Lines):
 def test_parts_that_are_lines_of_one_forward() -> None:
     finding = one(NAME, seeded(LinesOverwrite))
     assert (finding.name, finding.severity) == ("residual-dropped", "bug")
-    assert "what before_attention.0 gives goes on" in finding.evidence
+    assert "what goes on behind before_attention.0 is its output" in finding.evidence
     for healthy in (Lines, FirstWithoutNorm, LinesAfter):
         assert found(NAME, seeded(healthy)) == []
+
+
+class OneBlock(nn.Module):
+    """A block in two lines, the second of which is the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln1, self.ln2, self.attention = nn.LayerNorm(16), nn.LayerNorm(16), Plain()
+        self.mlp = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.ln1(x))
+        return x + self.mlp(self.ln2(x))
+
+
+class OverwritesTheLast(OneBlock):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.ln2(x + self.attention(self.ln1(x)))
+        return x + self.mlp(x)
+
+
+def test_the_last_part_of_a_block() -> None:
+    finding = one("residual_normed", seeded(OverwritesTheLast))
+    assert "behind ln2 is its output, and behind ln1 its input" in finding.evidence
+    assert found("residual_normed", seeded(OneBlock)) == []
