@@ -75,7 +75,8 @@ _WEIGHTS_FLAG = re.compile(
 )
 _LENGTHS = re.compile(r"(^|_)(lens?|lengths?|num_valid|seqlens?)$")
 _MASK = re.compile(
-    r"mask|(^|_)(pad|padding|is_pad|valid|real|visible|allowed|keep|forbidden|blocked|ignore|adj|adjacency)(_|$)"
+    r"mask|(^|_)(pad|padding|is_pad|valid|real|visible|allowed|forbidden|blocked|ignore|adj|adjacency)(_|$)"
+    r"|(^|_)keep$"
 )
 _OTHER_MASK = re.compile(
     r"(^|_)head_mask|(^|_)global_|query_mask|q_mask|queries_mask|mask_token|mask_ratio|mask_mod|loss_mask|mem_mask$|additional_|position_mask"

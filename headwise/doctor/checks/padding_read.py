@@ -28,13 +28,13 @@ _AFTER, _BEFORE = slice(-_PADDED, None), slice(0, _PADDED)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    module, takes = patient.original, patient.interface.takes
+    module, interface = patient.original, patient.interface
     if not is_on_embeddings(patient.module) or not re.search(r"pad|!= ?0|\.ne\(0\)", text_of_all(module)):
         raise NotApplicable("it takes no token ids, or knows no padding among them")
     if convolving(module):
         raise NotApplicable("it brings the numbers of one token to its neighbours by convolutions or an RNN")
-    if takes != "self":
-        raise NotApplicable("its ids are not one sequence")
+    if interface.takes != "self" or interface.masks:  # RoBERTa counts positions by its ids, and is given a mask
+        raise NotApplicable("its ids are not one sequence, or a mask says which of them are padding")
     probe = Probe(patient)
     after, before = (_change(probe, pad_of(module), place) for place in (_AFTER, _BEFORE))
     if after is None or before is None:

@@ -100,6 +100,15 @@ def test_a_causal_tower_reads_padding_before_its_tokens_alone() -> None:
     assert found("padding_read", seeded(Tower)) == []
 
 
-def test_one_that_knows_no_padding() -> None:
-    with pytest.raises(NotApplicable):
-        found("padding_read", seeded(Unaware))
+class GivenAMask(Text):
+    """ids [B, N] -> [B, 8]; only its positions depend on which ids are padding (0), and its caller passes the mask."""
+
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        x = self.words(ids) + 0.1 * (ids != 0).cumsum(1)[..., None]
+        return self.head((x + self.attention(x, padding_mask=attention_mask)).mean(1))
+
+
+def test_one_that_knows_no_padding_or_is_told() -> None:
+    for module in (Unaware, GivenAMask):
+        with pytest.raises(NotApplicable):
+            found("padding_read", seeded(module))
