@@ -90,8 +90,8 @@ class Patient:
                 return discover(self.module, spec=self.spec, example=self.example)
             if not token_ids.takes_ids_by_name(self.module) and (found := self._of_ids()) is not None:
                 return found
-            if isinstance(self._on_ids, NoOutput):
-                raise self._on_ids from None  # it runs on ids, and gives nothing
+            if isinstance(self._on_ids, NoOutput) and self._on_ids.where is not None:
+                raise self._on_ids from None  # it runs on ids, and gives NaN alone
             raise
 
     def _of_ids(self) -> Interface | None:

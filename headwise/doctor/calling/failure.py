@@ -48,7 +48,9 @@ def failure(module: nn.Module, parameters: list[Parameter], failed: list[Failed]
     if best.plain and best.said == NOT_FINITE:
         return NoOutput(f"{best.how} with ordinary inputs, N(0, 1): {NOT_FINITE}", best.where)
     at = f" at {best.where}" if best.where is not None else ""
-    kind = NoOutput if best.said.startswith("forward returned") else DoctorError
+    # Rows of another number are no mistake: inputs may be put one behind the other.
+    nothing = best.said.startswith("forward returned") and "which has no dimension of" not in best.said
+    kind = NoOutput if nothing else DoctorError
     return kind(
         f"{name}.forward({listed}): no way to call it was found in {len(failed)} trials. The call that got "
         f"farthest, {best.how}, raised or returned{at}: {shortened(best.said, 400)}. State how it is called with "

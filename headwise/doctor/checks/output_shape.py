@@ -25,6 +25,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     of_keys: set[float] = set()  # output numbers for each key
     points = _POINTER.search(text_of(patient.module)) is not None
     rows_of: dict[int, int] = {}  # queries -> rows
+    joined = True  # whether another input may stand behind the queries
     for batch, length in ((3, 5), (2, 7)):
         inputs = probe.inputs(batch, length)
         out = probe.attempt(inputs)
@@ -38,6 +39,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
         if out.ndim == 3 and out.shape[0] == batch:
             rows_of[inputs.query.shape[1]] = out.shape[1]
+            joined &= out.shape[1] - inputs.query.shape[1] in _lengths_beside(probe, inputs)
         elif out.ndim != 3 or tuple(out.shape[:2]) != tuple(inputs.query.shape[:2]):
             keys = "" if inputs.key is None else f" and {inputs.key.shape[1]} keys"
             yield _finding(
@@ -58,8 +60,9 @@ def check(patient: Patient) -> Iterator[Finding]:
             )
     if any(rows != queries for queries, rows in rows_of.items()):
         more = {rows - queries for queries, rows in rows_of.items()}
-        # It pools, or learned latents read the input; or a class token, or tokens that it generates, stand beside them.
-        meant = len(set(rows_of.values())) == 1 or (len(more) == 1 < len(rows_of) and min(more) > 0)
+        # It pools, or learned latents read the input; or a class token, tokens that it generates, or another input (an
+        # image behind a text) stand beside them.
+        meant = joined or len(set(rows_of.values())) == 1 or (len(more) == 1 < len(rows_of) and min(more) > 0)
         told = "; ".join(f"{rows} for {queries} queries" for queries, rows in rows_of.items())
         yield Finding(
             "output-shape",
@@ -81,6 +84,14 @@ def check(patient: Patient) -> Iterator[Finding]:
             "return [batch, queries, width]",
             {},
         )
+
+
+def _lengths_beside(probe: Probe, inputs: Inputs) -> set[int]:
+    """How many tokens the other inputs of a call have, [B, N, M] of numbers or [B, N] of ids."""
+    way = probe.interface.way
+    made = [make(way.sizes(inputs)) for name, make in way.extras if "mask" not in name]
+    tensors = [x for x in made if isinstance(x, Tensor) and x.shape[:1] == inputs.query.shape[:1]]
+    return {x.shape[1] for x in tensors if x.ndim == (3 if x.is_floating_point() else 2)}
 
 
 def _other_than_stated(probe: Probe, inputs: Inputs) -> Finding | None:

@@ -2,7 +2,8 @@
 
 The embeddings of padding are changed, on the right of the real tokens and on the left. A module whose mask is shifted,
 or which reads a text off one token too late, gives another output both times. One that is meant for padding on one side
-alone may read it on the other.
+alone may read it on the other. Some attend to all padding, as SASRec does: a row of zeros where the table has a
+padding_idx. That is a risk, and a bug if some tokens of padding are hidden and others are not.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.calling.token_ids import is_on_embeddings, padded
@@ -36,14 +37,17 @@ def check(patient: Patient) -> Iterator[Finding]:
     if interface.takes != "self" or interface.masks:  # RoBERTa counts positions by its ids, and is given a mask
         raise NotApplicable("its ids are not one sequence, or a mask says which of them are padding")
     probe = Probe(patient)
-    after, before = (_change(probe, pad_of(module), place) for place in (_AFTER, _BEFORE))
-    if after is None or before is None:
+    pad = pad_of(module)
+    changes = [_changes(probe, pad, place) for place in (_AFTER, _BEFORE)]
+    if not all(changes):
         raise NotApplicable("its output does not depend on which ids are padding")
+    after, before = map(max, changes)
+    of_zeros = any(x.padding_idx == pad for x in module.modules() if isinstance(x, nn.Embedding))
     if min(after, before) > REACHED:
         yield Finding(
             "padding-read",
-            "bug",
-            f"other numbers in the embeddings of padding (id {pad_of(module)}) change the output of the real tokens, "
+            "risk" if of_zeros and all(min(x) > REACHED for x in changes) else "bug",
+            f"other numbers in the embeddings of padding (id {pad}) change the output of the real tokens, "
             f"by {after:.2g} of its size with {_PADDED} tokens of padding after them and by {before:.2g} with "
             f"{_PADDED} before them",
             "mask the keys that are padding, pool over real tokens alone, and count positions of tokens from 0",
@@ -52,26 +56,25 @@ def check(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def _change(probe: Probe, pad: int, place: slice) -> float | None:
-    """How far padding in this place changes the output of the real tokens; None if it is not taken for padding."""
+def _changes(probe: Probe, pad: int, place: slice) -> list[float]:
+    """How far each token of padding in this place changes the output of the real tokens; none if it is not taken for
+    padding.
+    """
     inputs = probe.inputs(length=probe.interface.length or 6)
     length = inputs.query.shape[1]
     hidden = list(range(length))[place]
     real = [n for n in range(length) if n not in hidden]
 
-    def output(other: bool) -> Tensor:
-        given = inputs
-        for n in hidden if other else ():
-            given = moved(given, 0, n)
-        out = probe.output(given)[:1]
+    def output(other: int | None = None) -> Tensor:
+        out = probe.output(inputs if other is None else moved(inputs, 0, other))[:1]
         return out[:, real] if out.shape[1] == length else out
 
     try:
-        plain = output(False)
+        plain = output()
         with padded(pad, place):
-            told, other = output(False), output(True)
+            told, others = output(), [output(n) for n in hidden]
     except Exception as error:
         raise NotChecked(f"it does not run on ids with padding: {type(error).__name__}") from None
     if not bool(told.isfinite().all()) or torch.equal(plain, told):
-        return None
-    return float(rows(told, other).amax())
+        return []
+    return [float(rows(told, other).amax()) for other in others]

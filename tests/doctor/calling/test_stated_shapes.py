@@ -297,3 +297,38 @@ class Rows(nn.Module):
 
 def test_the_rows_and_columns_that_a_module_keeps() -> None:
     assert discover(Rows()).length == 24
+
+
+class Boxes(nn.Module):
+    """bbox (B, N, 4) are integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.boxes = nn.Embedding(50, 16), nn.Embedding(50, 16)
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, input_ids: Tensor, bbox: Tensor) -> Tensor:
+        x = self.words(input_ids) + self.boxes(bbox).sum(2)
+        return self.attention(x, x, x)[0]
+
+
+def test_the_length_of_an_argument_where_nothing_is_said_of_the_ids() -> None:
+    patient = Patient(Boxes())
+    assert (patient.interface.takes, patient.interface.length) == ("self", None)
+
+
+class Joins(nn.Module):
+    """Two inputs, one behind the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.image = nn.Embedding(50, 16), nn.Linear(12, 16)
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, input_ids: Tensor, visual: Tensor) -> Tensor:
+        x = torch.cat([self.words(input_ids), self.image(visual)], 1)
+        return self.attention(x, x, x)[0]
+
+
+def test_an_output_of_another_length_is_no_bug() -> None:
+    assert headwise.diagnose(Joins()).bugs == ()

@@ -199,7 +199,7 @@ class HidesRealTokens(Attention):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words = nn.Embedding(1000, 16, padding_idx=0)
+        self.words = nn.Embedding(5000, 16, padding_idx=0)
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.words(ids)

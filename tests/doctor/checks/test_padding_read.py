@@ -38,6 +38,14 @@ class MeanOfAll(Text):
         return x.mean(1)
 
 
+class MeanOfAllRows(MeanOfAll):
+    """ids [B, N] -> [B, 8]: one vector for each text; id 0 is padding, whose row is trained as any other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 16)
+
+
 class ShiftedMask(Text):
     """ids [B, N] -> [B, 8]: one vector for each text; id 0 is padding."""
 
@@ -81,12 +89,16 @@ class Unaware(Text):
         return self.head((x + self.attention(x)).mean(1))
 
 
-@pytest.mark.parametrize("module", [MeanOfAll, ShiftedMask, OneTooLate])
+@pytest.mark.parametrize("module", [MeanOfAllRows, ShiftedMask, OneTooLate])
 def test_padding_that_reaches_the_output(module: type[nn.Module]) -> None:
     finding = one("padding_read", seeded(module))
     assert (finding.name, finding.severity) == ("padding-read", "bug")
     assert finding.numbers["after"] > 1e-4 < finding.numbers["before"]
     assert "padding-read" in {x.name for x in headwise.diagnose(seeded(module)).bugs}
+
+
+def test_all_padding_of_a_row_of_zeros_is_a_risk() -> None:
+    assert [(x.name, x.severity) for x in found("padding_read", seeded(MeanOfAll))] == [("padding-read", "risk")]
 
 
 @pytest.mark.parametrize("module", [Text, LastOne])
