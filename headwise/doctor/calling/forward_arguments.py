@@ -155,19 +155,22 @@ def sides(count: int) -> tuple[int, int]:
 
 
 def read_by(layer: nn.Module) -> list[Maker]:
-    """Makers of what a layer takes: ids of a table, for each token or each pair of tokens, or numbers of its width."""
+    """Makers of what a layer takes: ids of a table, for each token, for its characters or for each pair of tokens, or
+    numbers of its width.
+    """
 
     def ids(table: nn.Embedding, shape: str) -> Maker:
         def make(at: Sizes) -> Tensor:
             first, second = torch.arange(at.queries)[:, None], torch.arange(at.keys)
-            every = {"BQ": first[:, 0], "BQK": first + second, "B": second[0]}[shape]
+            inner = {"BQ4": torch.arange(4), "BQK": second}.get(shape)
+            every = {"BQ": first[:, 0], "B": second[0]}[shape] if inner is None else first + inner
             every = 1 + every % max(table.num_embeddings - 1, 1)  # 0 often stands for padding
             return every.expand(at.batch, *every.shape).clamp(max=table.num_embeddings - 1).to(at.device)
 
         return make
 
     if isinstance(layer, nn.Embedding):
-        return [ids(layer, shape) for shape in ("BQ", "BQK", "B")]
+        return [ids(layer, shape) for shape in ("BQ", "BQ4", "BQK", "B")]
     width = sizes.in_features(layer) or 1
 
     def pairs(at: Sizes) -> Tensor:  # a pair of tokens keeps its numbers where there are fewer tokens

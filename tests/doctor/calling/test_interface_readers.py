@@ -395,3 +395,23 @@ def test_types_of_tokens_are_no_memory() -> None:
     found = discover(sentences)
     assert (found.takes, found.way.slots) == ("self", (("query", "input_ids"),))
     assert headwise.diagnose(Sentences()).bugs == ()
+
+
+class Spelled(nn.Module):
+    """Words, and the ids of their characters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.letters, self.q = nn.Embedding(30, 16), nn.Embedding(20, 16), nn.Linear(16, 16)
+
+    def forward(self, words: Tensor, letters: Tensor) -> Tensor:
+        x = self.words(words) + self.letters(letters).amax(2)
+        return fused(self.q(x), x, x)
+
+
+def test_a_word_has_as_many_characters_in_a_shorter_text() -> None:
+    spelled = on_embeddings(Spelled())
+    assert spelled is not None
+    found = discover(spelled)
+    make = dict(found.way.extras)["letters"]
+    assert [make(found.way.sizes(found.inputs(2, n, n))).shape for n in (6, 5)] == [(2, 6, 4), (2, 5, 4)]
