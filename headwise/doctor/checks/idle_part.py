@@ -41,6 +41,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         for name, _ in part.named_parameters(recurse=False)
     }
     for name, where in patient.reached.there.items():
+        if where.ndim == 3 and where.shape[1:] == (interface.width, interface.width):
+            yield from _stacked(patient, probe, inputs, before, name, where)
         if where.ndim != 2 or name in embeddings or _TABLES.search(name.removesuffix(".weight")):
             continue
         for dim in (0, 1):
@@ -69,6 +71,26 @@ def check(patient: Patient) -> Iterator[Finding]:
                 numbers={"idle": count, "of": of, "first": first},
             )
             return
+
+
+def _stacked(
+    patient: Patient, probe: Probe, inputs: Inputs, before: Tensor, name: str, where: Tensor
+) -> Iterator[Finding]:
+    """Matrices that stand in one parameter [4, M, M], of queries, keys, values and outputs, and are not used."""
+    dead = ~where.flatten(1).any(1)
+    if not dead.any() or dead.all() or _TABLES.search(name):
+        return
+    dead &= ~_alive(patient, inputs, name, where.shape).flatten(1).any(1)
+    if dead.any() and matters(patient, name, inputs, before, dead[:, None, None]) == 0:
+        yield Finding(
+            "unused-parameter",
+            "bug",
+            f"{int(dead.sum())} of the {len(dead)} matrices in {name} {list(where.shape)} never get a gradient (number "
+            f"{_runs(dead)}, from 0 on), and other numbers there do not change the output",
+            "use every matrix once: is another one used in its place?",
+            where=origin(probe.module, name),
+            numbers={"idle": float(dead.sum()), "of": float(len(dead))},
+        )
 
 
 def _fed_zeros(probe: Probe, inputs: Inputs) -> set[str]:

@@ -85,3 +85,28 @@ class OneStep(nn.Module):
 
 def test_gates_of_an_lstm_that_makes_one_step() -> None:
     assert found("idle_part", seeded(OneStep)) == []
+
+
+class Stacked(nn.Module):
+    """The weights of queries, keys, values and outputs in one parameter."""
+
+    chosen = (0, 1, 2)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4, 16, 16) / 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = ((x @ self.w[i]).unflatten(-1, (4, 4)).transpose(1, 2) for i in self.chosen)
+        return ((q @ k.mT / 2).softmax(-1) @ v).transpose(1, 2).flatten(2) @ self.w[3]
+
+
+class KeysForValues(Stacked):
+    chosen = (0, 1, 1)
+
+
+def test_a_matrix_of_several_that_is_not_used() -> None:
+    finding = one("idle_part", seeded(KeysForValues))
+    assert (finding.name, finding.severity) == ("unused-parameter", "bug")
+    assert "1 of the 4 matrices in w [4, 16, 16] never get a gradient (number 2, from 0 on)" in finding.evidence
+    assert found("idle_part", seeded(Stacked)) == []
