@@ -109,8 +109,8 @@ def lengths(module: nn.Module) -> list[int]:
                 area = math.prod(sides)  # or the number may be that of all tokens
                 with_class += [area + 1]
                 found += [sides[0], area] if area > _LARGE and isinstance(window[1], int) else [area]
-        rows, columns = (find(place, x)[:1] for x in (["H", "h", "height"], ["W", "w", "width"]))
-        found += [a * b for a in rows for b in columns]  # a map that a constructor got as (rows, columns)
+        both = [names.attribute(place, x, _is_size) for x in (["H", "h", "height"], ["W", "w", "width"])]
+        found += [math.prod(x[1] for x in both if x)] * all(both)  # a map that a constructor got as (rows, columns)
     for tensor in (*module.buffers(), *module.parameters()):
         if not is_lazy(tensor):
             found += [n for n in tensor.shape[-2:] if n > 1]
