@@ -8,7 +8,12 @@ from tests.doctor.zoo import biases, classic, course, eager, einsum, grouped, he
 from tests.doctor.zoo.specimen import Specimen, broken
 
 BROKEN: tuple[Specimen, ...] = (
-    broken(partial(einsum.SelfAttention, 48, heads=4), {"wrong-scale"}, why="divides by the root of the model's width"),
+    broken(
+        partial(einsum.SelfAttention, 48, heads=4),
+        {"wrong-scale"},
+        {"projection-reused"},
+        why="divides by the root of the model's width; all heads share a projection of their own slice",
+    ),
     broken(
         partial(einsum.Attention, 64, heads=4),
         {"softmax-axis"},

@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 FIXES: dict[str, tuple[tuple[str, str], ...]] = {
-    "einsum.SelfAttention": (("self.embed_size ** (1 / 2)", "self.head_dim ** (1 / 2)"),),
+    "einsum.SelfAttention": (
+        ("self.embed_size ** (1 / 2)", "self.head_dim ** (1 / 2)"),
+        *(
+            (f"self.{name} = nn.Linear(self.head_dim, self.head_dim", f"self.{name} = nn.Linear(embed_size, embed_size")
+            for name in ("values", "keys", "queries")
+        ),
+        ("values = values.reshape(", "values = self.values(values).reshape("),
+        ("keys = keys.reshape(", "keys = self.keys(keys).reshape("),
+        ("queries = query.reshape(", "queries = self.queries(query).reshape("),
+        (
+            "        values = self.values(values)\n        keys = self.keys(keys)\n"
+            "        queries = self.queries(queries)\n",
+            "",
+        ),
+    ),
     "einsum.Attention": (("dim=2)", "dim=3)"),),
     "einsum.CausalTensorAttention": (('"bhqd,bhkd->bhqk", q, k)', '"bhqd,bhkd->bhqk", q, k) / q.shape[-1] ** 0.5'),),
     "einsum.SpatialAttention": (("dim=1)", "dim=2)"),),
