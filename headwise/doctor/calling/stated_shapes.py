@@ -120,7 +120,7 @@ def maker(stated: Stated, of_inputs: Mapping[str, Stated], module: nn.Module, *,
                 lengths[of_inputs[role].shape[1]] = length
             elif role in of_inputs and len(of_inputs[role].shape) > 2:
                 lengths |= _of_input(of_inputs[role].shape[1:], length, at.width if role == "query" else None)
-        if "query" not in of_inputs and len(stated.shape) > 1 and _LENGTH.fullmatch(stated.shape[1]):
+        if "query" not in of_inputs and len(stated.shape) > 2 and _LENGTH.fullmatch(stated.shape[1]):
             lengths.setdefault(stated.shape[1], at.queries)  # bbox: [B, N, 4], where nothing is said of the ids
         lengths = _with_bases(lengths)
         sizes, most, free = [], [], iter(_FREE)
