@@ -93,7 +93,7 @@ class MaskTrial:
         return dataclasses.replace(self.way, extras=extras)
 
     def _of_what_is_not_given(self, p: Parameter) -> bool:
-        """Whether it masks a memory that this way of calling leaves out."""
+        """Whether it masks a memory, or another input, that this way of calling leaves out."""
         if self.way.takes != "self":
             return False
         given = {name for _, name in self.way.slots}  # the one input may be called a memory: learned queries read it

@@ -4,7 +4,7 @@
 part set to 0 only its residual is left: that must be the part's input, as it is in the other parts of the same block.
 A block whose parts all normalise the sum (post-norm) is consistent. A block that is given alone and has several norms
 must add its input too, unless its output is normalised. Where the parts are lines of one forward, each norm tells what
-the stream is: what it takes, or what it gave, reaches the next norm.
+the stream is: what it takes, or what it gave, reaches the next norm, or the output behind the last one.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _in_lines(patient: Patient) -> tuple[list[str], list[str]]:
-    """Of parts that are lines of one forward: the norms before them whose output goes on to the next norm, and those
-    whose input does.
+    """Of parts that are lines of one forward: the norms before them whose output goes on to the next norm or to
+    the output, and those whose input goes on to the next norm.
     """
     probe = Probe(patient)
     events: list[tuple[nn.Module, Tensor, Tensor | None]] = []  # a norm, its input and output; or a layer and its input

@@ -34,6 +34,7 @@ FINDINGS = ("state-kept", "train-eval-differ")
 
 Call = tuple[Inputs, dict[str, Any]]
 _TRAINED = "the same input, which was one in train mode,"
+_SWITCHED_ON = "=True,"  # how the words for a call end whose first one had a cache
 _LENGTH, _LONGEST = 6, 600  # tokens of a call
 _PARTS = 60  # modules with more parts are not examined part by part
 _RESETS = re.compile(
@@ -128,7 +129,7 @@ def _kept(module: nn.Module, what: str, change: float | Exception) -> Finding:
         so = f"raises {sentence(change)}"
     else:
         so = f"differs by {change:.2g} of the output's size from the same call alone"
-    resets = "" if re.search(r"=True,$", what) else _resets(module)  # a cache that is not to be used is not read
+    resets = "" if what.endswith(_SWITCHED_ON) else _resets(module)  # a cache that is not to be used is not read
     return Finding(
         "state-kept",
         "risk" if resets else "bug",
