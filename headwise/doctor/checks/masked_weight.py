@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.interface import Inputs, MaskInput
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
-from headwise.doctor.probing.masking import given
+from headwise.doctor.probing.masking import convolving, given
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, moved
 
 FINDINGS = ("masked-key-counts",)
@@ -103,12 +103,6 @@ def _read(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> Iter
             f"by {change:.2g} of its size",
             change,
         )
-
-
-def convolving(module: nn.Module) -> list[nn.Module]:
-    """The parts that bring the numbers of one token to another, and are no attention."""
-    kinds = (nn.RNNBase, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    return [x for x in module.modules() if isinstance(x, kinds) and set(getattr(x, "kernel_size", (0,))) != {1}]
 
 
 def _mixes(probe: Probe, inputs: Inputs) -> bool:

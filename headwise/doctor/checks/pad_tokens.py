@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_leaves
 from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.calling.way import tensors_in
-from headwise.doctor.checks.masked_weight import convolving
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.masking import convolving
 from headwise.doctor.probing.padded_ids import pads, real_ids
 from headwise.doctor.probing.probe import ROUNDING, gap, quiet
 from headwise.doctor.reading.events import Softmax

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.calling.token_ids import is_on_embeddings, padded
-from headwise.doctor.checks.masked_weight import convolving
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.masking import convolving
 from headwise.doctor.probing.padded_ids import pad_of
 from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
 

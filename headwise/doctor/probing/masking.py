@@ -1,4 +1,4 @@
-"""Masks that hide some keys, for `Interface.run` and for one argument of a module."""
+"""Masks that hide some keys, for `Interface.run` and for one argument of a module; and parts that no mask stops."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.doctor.calling import names
 
@@ -57,3 +57,9 @@ def given(interface: Interface, mask: MaskInput, inputs: Inputs, *keys: int) -> 
     allowed = hide(inputs, *keys, own=mask.own)
     laid = allowed[:, 0] if mask.what == "keys" else allowed
     return {mask.parameter: mask.value(laid, interface.heads or 1, inputs.query.dtype)}
+
+
+def convolving(module: nn.Module) -> list[nn.Module]:
+    """The parts that bring the numbers of one token to another, and are no attention."""
+    kinds = (nn.RNNBase, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return [x for x in module.modules() if isinstance(x, kinds) and set(getattr(x, "kernel_size", (0,))) != {1}]
