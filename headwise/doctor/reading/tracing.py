@@ -134,7 +134,9 @@ class Tracing(TorchDispatchMode):
         if name == "add" and not in_place:
             self._biased(operands, parts, first)
         found.noise = found.noise or name == "native_dropout"
-        found.factor = 1.0 if "norm" in name or name in ("rsqrt", "pow") else found.factor * _number(name, args)
+        unequal = name in ("add", "sub") and len({x.factor for x in parts if x.live}) > 1  # a sum has no one factor
+        restarts = unequal or "norm" in name or name in ("rsqrt", "pow")
+        found.factor = 1.0 if restarts else found.factor * _number(name, args)
         self._softmaxes.single(name, operands if overwritten is None else [overwritten], parts, first, found)
         if name in _NOTING and found.live:
             noise = any(p.noise for p in parts) or name == "native_dropout"

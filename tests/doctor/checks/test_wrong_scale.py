@@ -264,6 +264,21 @@ class InPlaceMask(Plain):
         return scores.masked_fill_(torch.ones(q.shape[2], k.shape[2]).triu(1).bool(), float("-inf"))
 
 
+class LowRank(Plain):
+    """Scaled low-rank updates of queries and values, which are zero at first (LoRA, Hu et al. 2021)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_down, self.v_down = (nn.Parameter(torch.randn(2, 16)) for _ in range(2))
+        self.q_up, self.v_up = (nn.Parameter(torch.zeros(16, 2)) for _ in range(2))
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q = self.split(self.q(x) + 2.0 * (x @ self.q_down.T @ self.q_up.T))
+        v = self.split(self.v(memory) + 2.0 * (memory @ self.v_down.T @ self.v_up.T))
+        k = self.split(self.k(memory))
+        return self.out(self.merge(functional.scaled_dot_product_attention(q, k, v)))
+
+
 class InTheWeights(Plain):
     """What the code multiplies by is undone by the weights: only the scores that meet the softmax count."""
 
@@ -273,7 +288,19 @@ class InTheWeights(Plain):
 
 @pytest.mark.parametrize(
     "module",
-    [Plain, Masked, Einsum, Cross, FourthRoots, ScaledQueries, HealthyByHand, FusedBias, InPlaceMask, InTheWeights],
+    [
+        Plain,
+        Masked,
+        Einsum,
+        Cross,
+        FourthRoots,
+        ScaledQueries,
+        HealthyByHand,
+        FusedBias,
+        InPlaceMask,
+        LowRank,
+        InTheWeights,
+    ],
 )
 def test_a_healthy_one(module: type[nn.Module]) -> None:
     assert found("wrong_scale", seeded(module)) == []
