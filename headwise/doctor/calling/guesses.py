@@ -6,6 +6,7 @@ import itertools
 import re
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling import forward_arguments as arguments
@@ -118,6 +119,10 @@ def makers(
     bias = p.role == "mask" and p.required and names.simple(p.name).endswith("bias")
     if stated is not None and (bias or p.role in ("unknown", "other", "positions", "query", "key", "value", "memory")):
         found.insert(0, stated)
+    elif stated is not None and p.required and p.role in ("mask", "padding"):
+        at = arguments.Sizes(3, QUERIES, QUERIES, 1, torch.float32, torch.device("cpu"))
+        shape = stated(at).shape
+        found.sort(key=lambda make: getattr(make(at), "shape", None) != shape)
     value, x = given.of(p.name), given.input()
     if value is not None and x is not None:
         shapes = arguments.Shapes(x.shape[0], x.shape[1], given.keys(x), sizes.heads(module) or 1)

@@ -128,7 +128,7 @@ def maker(stated: Stated, of_inputs: Mapping[str, Stated], module: nn.Module, *,
             if (known_sum := _sum(name, lengths)) is not None:
                 lengths.setdefault(name, known_sum)
             if name not in lengths:
-                lengths[name] = int(name) if name.isdigit() else known.get(name.lower()) or next(free)
+                lengths[name] = int(name) if name.isdigit() else _size_of(name, known) or next(free)
                 most.append(lengths[name])
             else:
                 most.append(max(lengths[name], _MOST if lengths[name] in (at.queries, at.keys) else 1))
@@ -175,6 +175,12 @@ def _base(name: str) -> tuple[str, int] | None:
     """N and 1 of "N + 1", N and -1 of "N - 1"; None for a plain size."""
     match = _SUM.fullmatch(name)
     return match and (match[1], int(f"{match[2]}{match[3]}"))
+
+
+def _size_of(name: str, known: Mapping[str, int]) -> int | None:
+    """The size of that name, or the only one that begins with its letter: C of `cond_dim`."""
+    begun = [size for other, size in known.items() if other[0] == name.lower()]
+    return known.get(name.lower()) or (begun[0] if len(begun) == 1 else None)
 
 
 def _known(module: nn.Module) -> dict[str, int]:

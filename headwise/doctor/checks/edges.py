@@ -85,6 +85,11 @@ def _sums(probe: Probe, mask: MaskInput) -> Iterator[Finding]:
     """All nodes alike: their values are the same, and so is a sum of them with weights that sum to 1."""
     inputs = probe.inputs(length=_N).each(lambda x: x[:, :1].expand_as(x).clone())
     n = inputs.query.shape[1]
+    at = probe.interface.way.sizes(inputs)
+    others = {name: make(at) for name, make in probe.interface.way.extras if name != mask.parameter}
+    unlike = [k for k, x in others.items() if isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 3]
+    if unlike:
+        raise NotChecked(f"the tokens of `{unlike[0]}` are not alike")
     every = torch.ones(n, n, dtype=torch.bool)
     some = every.tril()  # every node has a key, and nodes have different numbers of them
     outs = [probe.rowwise(inputs, given=_given(probe, mask, cells)) for cells in (every, some)]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.reading.anatomy import Anatomy, look
+from headwise.doctor.reading.scale import FORBIDDEN
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("padding-attended",)
@@ -56,6 +57,8 @@ def _before_the_first(patient: Patient) -> Iterator[Finding]:
     for site in found.sites:
         given, scores = site.given_to_constants()
         some = given > 0
+        if len(scores) and float(scores[0]) < FORBIDDEN:  # all keys of a row are masked
+            continue
         several = len(scores) > int(some.sum())
         if bool(some.any()) and (several or not bool(some.all())) and bool((scores == scores[0]).all()):
             length, rows, of = found.inputs.key_length, int(some.sum()), len(some)

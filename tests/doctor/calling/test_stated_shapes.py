@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import headwise
 from headwise.doctor.calling import token_ids
@@ -332,3 +333,39 @@ class Joins(nn.Module):
 
 def test_an_output_of_another_length_is_no_bug() -> None:
     assert headwise.diagnose(Joins()).bugs == ()
+
+
+class Conditioned(nn.Module):
+    """x: (B, N, D); c: (B, C), what modulates all tokens (DiT, Peebles and Xie 2023)."""
+
+    def __init__(self, dim: int = 16, cond: int = 12) -> None:
+        super().__init__()
+        self.attention, self.modulate = nn.MultiheadAttention(dim, 4, batch_first=True), nn.Linear(cond, 2 * dim)
+
+    def forward(self, x: Tensor, c: Tensor) -> Tensor:
+        scale, shift = self.modulate(functional.silu(c)).unsqueeze(1).chunk(2, -1)
+        x = x * (1 + scale) + shift
+        return self.attention(x, x, x)[0]
+
+
+def test_a_size_may_be_the_first_letter_of_what_the_constructor_got() -> None:
+    found = discover(Conditioned())
+    assert found.length is None
+    assert dict(found.way.extras)["c"](found.way.sizes(found.inputs(2))).shape == (2, 12)
+
+
+class TwoStreams(nn.Module):
+    """perm_mask: (B, N, N), 1 where i may not see j (XLNet, Yang et al. 2019)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.kv = nn.Linear(16, 16), nn.Linear(16, 32)
+
+    def forward(self, h: Tensor, g: Tensor, perm_mask: Tensor) -> Tensor:
+        assert perm_mask.ndim == 3
+        k, v = self.kv(h).chunk(2, -1)
+        return g + ((self.q(g) @ k.mT) / 4 - 1e30 * perm_mask).softmax(-1) @ v
+
+
+def test_a_required_mask_of_a_stated_shape() -> None:
+    assert headwise.diagnose(TwoStreams()).bugs == ()
