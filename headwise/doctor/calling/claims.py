@@ -79,16 +79,25 @@ def of_mask(
     """What is said about the polarity of a mask argument: the words, and the form they mean. `others`: the names of the
     other arguments, about which the same sentence may speak.
     """
-    for sentence in _about(name, text, sole, others):
+    about = _about(name, text, sole, others)
+    for sentence in about:
         form = polarity(re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "it", sentence))  # its name says less than its text
         if form is not None:
             return sentence, form
+    if any(_LIKEWISE.search(sentence) for sentence in about):
+        for other in (x for x in others if "mask" in x):
+            for sentence in _about(other, text, False, [x for x in (name, *others) if x != other]):
+                if (form := polarity(sentence)) is not None:
+                    return sentence, form
     form = polarity(annotation) if annotation else None
     if form is not None:
         return annotation, form
     if name == "attention_mask" and "input_ids" in others:  # what a tokenizer returns
         return "attention_mask beside input_ids", "allowed"
     return _by_name(name)
+
+
+_LIKEWISE = re.compile(r"\b(the|is) same\b|\bsame (as|for|form|convention|polarity)\b|\blikewise\b|\bditto\b", re.I)
 
 
 def by_keras(name: str, module: nn.Module) -> tuple[str, Form | None]:
@@ -239,6 +248,11 @@ def _of_another_mask(lines: Sequence[str], i: int, name: str) -> bool:
 
 def _own_part(said: str, name: str, begins: re.Pattern[str]) -> str:
     """The part of a text that is about this argument, where it also describes others."""
+    sentence = re.search(rf"(?<=[.;] )`{{0,2}}{re.escape(name)}`{{0,2}}(?= (?:is|are|has|holds|says|works|does)\b)", said)
+    said = said[0 if sentence is None else sentence.start() :]  # what stands before it is about another one
+    named = said.find(name)
+    others = (m.start() for m in begins.finditer(said) if re.search(r"[.;]\s+$", said[: m.start()]))
+    said = said[: min((x for x in others if x > named >= 0), default=len(said))].strip()
     own = re.search(rf"(?<![\w.]){re.escape(name)}(?=`{{0,2}}\s*[:(\[])", said)
     starts = [m.start() for m in begins.finditer(said)]
     if own is None or not starts:
@@ -286,21 +300,26 @@ _LANGUAGE_MODEL = (
     r"(?i:masked_?(self|multi|att)|(?<!seg)gpt|languagemodel)"
     r"|[a-z](?<!Mask)(?<!Masked)(?<!Bert)(?<!Prefix)(?<!Diffusion)(?<!Fi)LM(Head)?(Model)?$"
 )
+_MASKED_MODEL = r"(?i:\bmasked[- ](language|token|item|frame|image)|bidirectional (encoder|attention|self))|\bMLM\b"
 _TRIANGLE = (
     r"\b(tril\(|tril_indices|is_causal\s*=\s*True|triu\(\s*(?:diagonal\s*=\s*)?1\s*\)"
     r"|triu\([^()]*(?:\([^()]*\)[^()]*)*,\s*(?:diagonal\s*=\s*)?1\s*\))"
 )
 
 
-_OPTION = re.compile(r"\s*(?:el)?if (not )?self\.(\w+)(?: is True| == True)?:")
+_CONDITION = re.compile(r"\s*(?:el)?if (.*?):\s*(?:#.*)?")
+_OPTION = re.compile(r"(not )?self\.(\w+)(?: is True| == True)?")
 
 
-def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, keys: bool, text: str) -> str:
+def causality(
+    module: nn.Module, flags: dict[str, bool], *, cells: bool, given: bool = False, keys: bool, text: str
+) -> str:
     """Why a module should be causal by itself, or "".
 
     Args:
         flags: the boolean options of forward, with their defaults.
         cells: whether forward takes a mask of cells: the documentation may then describe that mask, and is ignored.
+        given: whether every caller passes that mask: then the class is named after what its callers make.
         keys: whether forward takes a mask of keys: then "masked attention" may be attention with that mask.
         text: `text_of(module)`.
     """
@@ -311,7 +330,7 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, keys: b
         if isinstance(value, bool):
             return f"{name}=True" if value else ""
     kind = type(module).__name__
-    if re.search(r"causal|autoregress", kind, re.I) and not re.search(r"non_?causal", kind, re.I):
+    if re.search(r"causal|autoregress", kind, re.I) and not re.search(r"non_?causal", kind, re.I) and not given:
         return f"class {kind}"
     for path, buffer in module.named_buffers():
         if _is_triangle(buffer):
@@ -326,7 +345,9 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, keys: b
                 return f'docstring "{shortened(sentence, 80)}", {IF_NO_MASK}'
     if cells:
         return ""
-    if re.search(_LANGUAGE_MODEL, kind) and not (keys and re.search(r"masked_?att", kind, re.I)):
+    if re.search(_LANGUAGE_MODEL, kind) and not (
+        re.search(_MASKED_MODEL, text) or (keys and re.search(r"masked_?att", kind, re.I))
+    ):
         return f"class {kind}"
     for doc in (inspect.getdoc(type(module)), module.forward.__doc__):
         first, *later = re.split(r"\n\s*\n|>>>", inspect.cleandoc(doc or ""))
@@ -340,7 +361,8 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, keys: b
     for i, line in enumerate(lines):
         code, _, comment = line.partition("#")
         below = () if code.strip() else lines[i + 1 : i + 2]  # a comment may stand above its option
-        options = [_OPTION.match(x) for x in (*_around(lines, i), *below)]
+        conditions = [x[1] for x in map(_CONDITION.fullmatch, (*_around(lines, i), *below)) if x]
+        options = [_OPTION.fullmatch(x) for condition in conditions for x in condition.split(" and ")]
         if any(x and bool(getattr(module, x[2], not x[1])) == bool(x[1]) for x in options):
             continue  # an option that is off
         if re.search(_CAUSAL, comment, re.I) and not re.search(_UNLESS, comment, re.I):

@@ -222,7 +222,8 @@ def discover(
         also = _also(trial, way)
         _build(module, trial, way)
     flags = {p.name: p.default for p in trial.parameters if isinstance(p.default, bool)}
-    causal = _causality(module, flags, masks) if spec.causal is None else ("stated" if spec.causal else "")
+    given = {p.name for p in trial.parameters if p.required}
+    causal = _causality(module, flags, masks, given) if spec.causal is None else ("stated" if spec.causal else "")
     roles = {p.name: p.role for p in trial.parameters}
     roles.update({name: role for role, name in way.slots if name in roles})
     q, k, v = way.widths
@@ -263,10 +264,11 @@ def _masks(trial: Trial, way: Way, length: int | None, same: bool) -> tuple[Way,
     return found.find()
 
 
-def _causality(module: nn.Module, flags: dict[str, bool], masks: tuple[MaskInput, ...]) -> str:
-    cells = any(m.what == "cells" for m in masks)
+def _causality(module: nn.Module, flags: dict[str, bool], masks: tuple[MaskInput, ...], required: set[str]) -> str:
+    cells = [m.parameter for m in masks if m.what == "cells"]
     keys = any(m.what == "keys" for m in masks)
-    return claims.causality(module, flags, cells=cells, keys=keys, text=claims.text_of(module))
+    given = bool(required & set(cells))
+    return claims.causality(module, flags, cells=bool(cells), given=given, keys=keys, text=claims.text_of(module))
 
 
 def _build(module: nn.Module, trial: Trial, way: Way) -> None:

@@ -22,7 +22,7 @@ class MaskInput:
     what: Literal["cells", "keys"]  # it masks cells [Q, K], or keys (padding)
     form: Form  # True/1 = may attend; True/1 = forbidden; numbers that are added
     dtype: torch.dtype  # of the value that is passed
-    shape: str  # letters and ones: "BK", "B1QK", "(BH)QK"; "B" = lengths; "QQ" = of the queries' own sequence
+    shape: str  # letters and ones: "BK", "B1QK", "(BH)QK"; "QQ" = of the queries' own sequence; "B" = lengths, or shares
     works: bool  # in the trial, forbidden keys no longer affected the output
     claim: str = ""  # what name, docstring, comment or annotation say about its polarity
     claimed: Form | None = None  # the form that this means
@@ -41,6 +41,8 @@ class MaskInput:
     def means(self) -> str:
         """The meaning of its values, in words."""
         if self.shape == "B":
+            if self.dtype.is_floating_point:
+                return "the share of keys that are real, from the first"
             return "the number of real keys, from the first"
         if self.form == "additive":
             return "added to the scores, 0 = may attend"
@@ -70,7 +72,8 @@ class MaskInput:
             )
             raise DoctorError(f"{self.parameter} {why}: it cannot express this mask. Received: {list(allowed.shape)}")
         if self.shape == "B":
-            return allowed.sum(-1)
+            count = allowed.sum(-1)
+            return (count / allowed.shape[-1]).to(dtype) if self.dtype.is_floating_point else count
         laid = _lay_keys(allowed, self.shape) if self.what == "keys" else _lay_cells(allowed, self.shape, heads)
         return encode(laid, self.form, self.dtype if self.form != "additive" else dtype)
 

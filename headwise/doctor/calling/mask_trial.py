@@ -130,7 +130,9 @@ class MaskTrial:
         outcomes = self._outcomes(p)
         sole = sum(x.role in ("mask", "padding") for x in self.trial.parameters) == 1
         others = [x.name for x in self.trial.parameters if x.name != p.name]
-        claim, claimed = claims.of_mask(p.name, p.annotation, self.text, sole=sole, others=others)
+        claim, claimed = "", None
+        if p.role != "lengths":  # a number of keys has no polarity
+            claim, claimed = claims.of_mask(p.name, p.annotation, self.text, sole=sole, others=others)
         if claimed is None:
             claim, claimed = self._said_by_a_part(p)
         if claimed is None and self.way.takes == "self":
@@ -279,15 +281,18 @@ class MaskTrial:
         return Inputs(at.query, change(at.key, 12), None if at.value is None else change(at.value, 13))
 
     def _lengths(self, p: Parameter) -> list[MaskInput]:
-        """The effect of lengths, [B]: the number of real keys, from the first."""
+        """The effect of lengths, [B]: the number of real keys, from the first, or their share of all keys."""
         batch, keys = (self.inputs.query if self.inputs.key is None else self.inputs.key).shape[:2]
         count = torch.tensor([keys - 2, keys - 3, keys - 1][:batch], device=self.inputs.query.device)
         marked = torch.arange(keys, device=count.device) < count[:, None]
-        seen = self._influence(p.name, count, marked, False)
-        if seen is None:
-            return []
-        outcome = _judged(MaskInput(p.name, "keys", "allowed", torch.int64, "B", True), *seen)
-        return [dataclasses.replace(outcome, form="allowed", works=outcome.works and outcome.form == "allowed")]
+        found: list[MaskInput] = []
+        for given in (count, count / keys):
+            seen = self._influence(p.name, given, marked, False)
+            if seen is not None:
+                outcome = _judged(MaskInput(p.name, "keys", "allowed", given.dtype, "B", True), *seen)
+                works = outcome.works and outcome.form == "allowed"
+                found.append(dataclasses.replace(outcome, form="allowed", works=works))
+        return [x for x in found if x.works][:1] or found[:1]
 
 
 def _judged(tried: MaskInput, of_marked: float, of_others: float) -> MaskInput:

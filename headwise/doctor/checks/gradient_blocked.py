@@ -8,6 +8,7 @@ mean and the deviation of each series over time, which forecasting models take o
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -128,16 +129,21 @@ def _along(patient: Patient, probe: Probe, inputs: Inputs, names: list[str]) -> 
 
 
 class _WithStatistics(TorchFunctionMode):
-    """Does not detach numbers [B, 1, M], one for all tokens: the mean or the deviation of a series."""
+    """Does not detach numbers [B, 1, M], one for all tokens: the mean or the deviation of a series. Nor a maximum, which
+    keeps exponentials small (Performer) and is divided out again, up to a small number that is added.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.detach and args[0].ndim == 3 and args[0].shape[1] == 1 < args[0].shape[2]:
-            return args[0]
+        if func is Tensor.detach:
+            x = args[0]
+            of_all = x.ndim == 3 and x.shape[1] == 1 < x.shape[2]
+            if of_all or (x.grad_fn is not None and re.match(r"A?[Mm]axBackward", x.grad_fn.name())):
+                return x
         return func(*args, **(kwargs or {}))
 
 
 def _only_by_statistics(probe: Probe, inputs: Inputs, weight: Tensor, tensors: list[Tensor], measured: float) -> bool:
-    """Whether the gradient is right once statistics over time are not detached."""
+    """Whether the gradient is right once statistics and maxima are not detached."""
     wanted = {id(x) for x in tensors}
     leaves = inputs.each(lambda x: x.clone().requires_grad_())
     pairs = list(zip(inputs.tensors().values(), leaves.tensors().values(), strict=True))

@@ -71,12 +71,16 @@ def _counts(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> It
     """Whether the output is another one than without the last key."""
     cut = {name: x for name, x in inputs.tensors().items() if name != "query" or not probe.crosses}
     shorter = dataclasses.replace(inputs, **{name: x[:, :-1] for name, x in cut.items()})
-    without = probe.attempt(shorter, given=given(probe.interface, mask, shorter))
-    if not isinstance(without, Tensor):
-        return
-    if not probe.crosses and hidden.shape[1] > without.shape[1]:
-        hidden = hidden[:, :-1]  # the row of the hidden token itself
-    change = gap(without, hidden)
+    # Other arguments become shorter with the keys (their positions), or are as long as before (a question about them).
+    way = probe.interface.way
+    whole = {name: make(way.sizes(inputs)) for name, make in way.extras if name != mask.parameter}
+    changes = []
+    for others in ({}, whole) if whole else ({},):
+        without = probe.attempt(shorter, given={**others, **given(probe.interface, mask, shorter)})
+        if isinstance(without, Tensor):  # without the row of the hidden token itself
+            own = not probe.crosses and hidden.shape[1] > without.shape[1]
+            changes.append(gap(without, hidden[:, :-1] if own else hidden))
+    change = min(changes, default=0.0)
     if ROUNDING < change < float("inf"):  # else its width is that of the keys
         yield _finding(
             f"the output with the last key masked by `{mask.parameter}` differs from that without this key by "

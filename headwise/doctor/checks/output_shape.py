@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from headwise.doctor.calling.claims import text_of
@@ -16,6 +17,8 @@ from headwise.doctor.probing.probe import Probe, sentence
 
 FINDINGS = ("output-shape",)
 
+# A decoder whose first token is only a start: there is one output less than tokens.
+_TAUGHT = re.compile(r"teacher|<(sos|bos|start|go|s)>|\bnext (token|word|item)", re.IGNORECASE)
 _POINTER = re.compile(r"point(s|ers?|ing)?\b|log_prob|affinit|adjacenc", re.IGNORECASE)
 
 
@@ -50,7 +53,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
         widths.add(out.shape[-1])
         of_keys.add((inputs.key is not None or points) and out.shape[-1] / inputs.key_length)
-        if batch == 3 and not out.isfinite().all():
+        if batch == 3 and not (out.isfinite().all() or (points and masked_scores(out))):
             broken = int((~out.isfinite()).sum())
             yield _finding(
                 f"for ordinary inputs, N(0, 1), {broken} of its {out.numel()} numbers are NaN or infinite",
@@ -62,7 +65,10 @@ def check(patient: Patient) -> Iterator[Finding]:
         more = {rows - queries for queries, rows in rows_of.items()}
         # It pools, or learned latents read the input; or a class token, tokens that it generates, or another input (an
         # image behind a text) stand beside them.
-        meant = joined or len(set(rows_of.values())) == 1 or (len(more) == 1 < len(rows_of) and min(more) > 0)
+        taught = more == {-1} and _TAUGHT.search(text_of(patient.module)) is not None
+        meant = (
+            joined or taught or len(set(rows_of.values())) == 1 or (len(more) == 1 < len(rows_of) and min(more) > 0)
+        )
         told = "; ".join(f"{rows} for {queries} queries" for queries, rows in rows_of.items())
         yield Finding(
             "output-shape",
@@ -84,6 +90,12 @@ def check(patient: Patient) -> Iterator[Finding]:
             "return [batch, queries, width]",
             {},
         )
+
+
+def masked_scores(out: Tensor) -> bool:
+    """Whether some numbers of its rows are -inf, and others are finite: the scores of a pointer, with a mask."""
+    masked = out == -torch.inf
+    return bool((out.isfinite() | masked).all()) and not bool(masked.all(-1).any())
 
 
 def _lengths_beside(probe: Probe, inputs: Inputs) -> set[int]:

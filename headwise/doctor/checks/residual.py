@@ -75,7 +75,8 @@ def _lost(patient: Patient) -> Iterator[Finding]:
     sentences = re.split(r"(?<=[.;])\s|\n\s*\n", "\n\n".join(documents(patient.module)))
     said = next((" ".join(x.split()) for x in sentences if _ADDS.search(x) and not _NONE.search(x)), "")
     blocks = {path: part for path, part in patient.module.named_modules() if _is_block(part)}
-    if patient.is_library or not (said or blocks):
+    passed = any(re.search("resid", name) for name in patient.interface.roles)  # what is added is an argument (Bloom)
+    if patient.is_library or passed or not (said or blocks):
         return
     values = [{n for seed in x.projections.get("v", ()) for n in seed.name.split(", ")} for x in patient.see().sites]
     values += [  # and the last layer of each MLP
