@@ -174,8 +174,9 @@ def _on_their_own(
         if left is not None and left <= 0:
             break
         diagnosis = diagnose(part, example=examples.get(path), timeout=left)
-        # What the whole makes of its mask is its own affair: -1 and 1, for example.
-        of_part = [x for x in diagnosis.findings if path not in examples or not x.name.startswith("mask-")]
+        # What the whole makes of its mask is its own affair: -1 and 1, for example. It may use a projection itself.
+        of_whole = ("mask-", "unused-parameter") if path in examples else ()
+        of_part = [x for x in diagnosis.findings if not x.name.startswith(of_whole)]
         found += [dataclasses.replace(x, evidence=f"in its part {path}: {x.evidence}") for x in of_part]
         if not diagnosis.not_examined:
             lines.append(f"its part {path} ({diagnosis.subject}) was examined on its own")

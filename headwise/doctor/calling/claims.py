@@ -248,7 +248,9 @@ def _of_another_mask(lines: Sequence[str], i: int, name: str) -> bool:
 
 def _own_part(said: str, name: str, begins: re.Pattern[str]) -> str:
     """The part of a text that is about this argument, where it also describes others."""
-    sentence = re.search(rf"(?<=[.;] )`{{0,2}}{re.escape(name)}`{{0,2}}(?= (?:is|are|has|holds|says|works|does)\b)", said)
+    sentence = re.search(
+        rf"(?<=[.;] )`{{0,2}}{re.escape(name)}`{{0,2}}(?= (?:is|are|has|holds|says|works|does)\b)", said
+    )
     said = said[0 if sentence is None else sentence.start() :]  # what stands before it is about another one
     named = said.find(name)
     others = (m.start() for m in begins.finditer(said) if re.search(r"[.;]\s+$", said[: m.start()]))
@@ -382,6 +384,14 @@ def _around(lines: Sequence[str], i: int) -> Iterator[str]:
         if line.strip() and indent < depth:
             depth = indent
             yield line
+
+
+_TAUGHT = re.compile(r"teacher|<(sos|bos|start|go|s)>|\bnext (token|word|item)|\[:, 1:\]", re.IGNORECASE)
+
+
+def is_taught(module: nn.Module) -> bool:
+    """Whether it says that its first token is only a start, or a target: there is one output less than tokens."""
+    return any(_TAUGHT.search(doc or "") for doc in (type(module).__doc__, module.forward.__doc__))
 
 
 def draws_triangle(module: nn.Module) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor.calling import claims, names, sizes, token_ids
 from headwise.doctor.calling import forward_arguments as arguments
-from headwise.doctor.calling import names, sizes, token_ids
 from headwise.doctor.calling.forward_arguments import Maker
 from headwise.doctor.calling.given import Given, is_sequence
 from headwise.doctor.calling.signature import Parameter
@@ -123,6 +123,10 @@ def makers(
         at = arguments.Sizes(3, QUERIES, QUERIES, 1, torch.float32, torch.device("cpu"))
         shape = stated(at).shape
         found.sort(key=lambda make: getattr(make(at), "shape", None) != shape)
+        if getattr(found[0](at), "shape", None) != shape:  # [B, H, W] of an image, and no guess: it hides nothing
+            text = claims.text_of(module)
+            hides = claims.of_mask(p.name, p.annotation, text, sole=False)[1] == "forbidden"
+            found.insert(0, lambda x: torch.full_like(stated(x), not hides, dtype=torch.bool))
     value, x = given.of(p.name), given.input()
     if value is not None and x is not None:
         shapes = arguments.Shapes(x.shape[0], x.shape[1], given.keys(x), sizes.heads(module) or 1)

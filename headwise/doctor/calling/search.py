@@ -69,6 +69,8 @@ class _Search:
             plain = ["BMN", "BMHW", *plain]
         elif in_rows:
             plain = ["B1NM", *plain]
+        if (of_map := self._layout_of_map(query)) is not None:
+            plain = [of_map]  # a convolution also takes an image without a batch, and another mistake hides this one
         memory = next((name for o in options for role, name in o.slots if role in ("memory", "key")), "")
         two = ["BNM,B1NM", "BMHW,BNM"] if self._in_rows(memory) else ["BMHW,BNM"]
         rows = ["B1NM", "BNM"] if in_rows else ["BNM"]
@@ -253,7 +255,8 @@ class _Search:
         if option not in self._guessed:
             found = guesses.widths(self.module, self.spec, self.given, option.takes)
             of = {role: self._stated[name].width(self.module) for role, name in option.slots if name in self._stated}
-            if (q := of.get("query")) is not None and self.spec.width is None:
+            if any(of.values()) and self.spec.width is None:
+                q = of.get("query") or found[0][0]
                 k = of.get("memory") or of.get("key") or q
                 found.insert(0, (q, k, of.get("value") or k))
             self._guessed[option] = found
@@ -285,6 +288,15 @@ class _Search:
         """Whether an argument is stated to have rows of tokens, as in [B, rows, N, M]: neither a map, nor pairs."""
         shape = self._stated[name].shape if name in self._stated else ()
         return len(shape) == 4 == len(set(shape)) and not {"h", "w"} <= {size.lower() for size in shape}
+
+    def _layout_of_map(self, name: str) -> str | None:
+        """The layout of an argument that is stated to be a map, [B, 3, H, W] or [B, H, W, M]; None if it is not."""
+        shape = [size.lower() for size in self._stated[name].shape] if name in self._stated else []
+        return (
+            {(2, 3): "BMHW", (1, 2): "BHWM"}.get((shape.index("h"), shape.index("w")))
+            if {"h", "w"} <= {*shape}
+            else None
+        )
 
     def _is_a_sequence(self, name: str) -> bool:
         """Whether an argument is stated to be [B, N, M]."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling import sizes
+from headwise.doctor.calling.claims import is_taught
 from headwise.doctor.calling.example import Example
 from headwise.doctor.calling.failure import NOT_FINITE, Failed
 from headwise.doctor.calling.given import Given
@@ -43,6 +44,13 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
             random.setstate(state)
 
 
+def _is_as_wide(part: nn.RNNBase, given: tuple[Any, ...]) -> None:
+    """torch (2.x) computes with packed sequences of another width, without an error, in float32."""
+    data = given[0].data if given else None
+    if isinstance(data, Tensor) and data.shape[-1] != part.input_size:
+        raise ValueError(f"an RNN expects inputs of width {part.input_size}. Received: {data.shape[-1]}")
+
+
 class Trial:
     """Trial calls of a module, those that failed, and which layer reads which argument."""
 
@@ -61,6 +69,8 @@ class Trial:
             part.register_forward_hook(self._count)
             if isinstance(part, nn.Embedding) or (sizes.in_features(part) and not isinstance(part, _CONVOLUTIONS)):
                 part.register_forward_pre_hook(self._read)
+            if isinstance(part, nn.RNNBase):
+                part.register_forward_pre_hook(_is_as_wide)
         self.dtype, self.device = home(module)
 
     def _count(self, *_: Any) -> None:
@@ -103,7 +113,7 @@ class Trial:
                 return "no output"
             if not bool(result.output.isfinite().any()):
                 said, began = NOT_FINITE, self._where_nan_begins(way, inputs)
-            elif result.output.shape[1] == queries or way.takes == "self":
+            elif way.takes == "self" or self.answers(result.output, queries):
                 weights = way.find_weights(result.raw, at, path)
                 return dataclasses.replace(way, output_at=path, weights_at=weights, lengths=(queries, keys)), result
             else:
@@ -114,6 +124,10 @@ class Trial:
             Failed(self.describe(way, batch, queries, keys), said, self._reached, kept, where, self._is_plain(way))
         )
         return said
+
+    def answers(self, out: Tensor, queries: int) -> bool:
+        """Whether it has a row for each query, or each but the first, where that is only a start."""
+        return out.shape[1] in (queries, queries - is_taught(self.module))
 
     def _is_plain(self, way: Way) -> bool:
         """Whether the arguments are those inputs that their names say, and nothing else."""

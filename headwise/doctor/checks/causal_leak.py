@@ -125,7 +125,7 @@ def _on_other_paths(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> It
 _FROM_THE_END = re.compile(
     r"\b(counted|count|numbered|number|measured|relative|distance)\b[^.]{0,40}"
     r"\b(from|to) the (end|last|latest|newest|most recent)\b"
-    r"|\bcounted? (back(wards?)?|in reverse)\b",
+    r"|\bcounted? (back(wards?)?|in reverse)\b|\bright[- ]align|\bleft[- ]pad|\bpadded (on|at|to|from) the left",
     re.IGNORECASE,
 )
 

@@ -129,8 +129,8 @@ def _along(patient: Patient, probe: Probe, inputs: Inputs, names: list[str]) -> 
 
 
 class _WithStatistics(TorchFunctionMode):
-    """Does not detach numbers [B, 1, M], one for all tokens: the mean or the deviation of a series. Nor a maximum, which
-    keeps exponentials small (Performer) and is divided out again, up to a small number that is added.
+    """Does not detach numbers [B, 1, M], one for all tokens: the mean or the deviation of a series. Nor a maximum,
+    which keeps exponentials small (Performer) and is divided out again, up to a small number that is added.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

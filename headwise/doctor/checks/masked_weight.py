@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from headwise.doctor.calling import names
+from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.calling.interface import Inputs, MaskInput
 from headwise.doctor.finding import Finding
-from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import convolving, given
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, moved
 
@@ -28,6 +29,12 @@ _UNJOINED = re.compile(
     r"not connected|unconnected|no edge|non-?neighbou?r|without an edge|self[- ]loops?\b|\breceives\b|\bGAT\b"
     r"|graph attention|\bneighbou?rs? only|only (its |the )?neighbou?r",
     re.IGNORECASE,
+)
+
+
+# Positions from 0 to 1 over all tokens: with one token less, the others stand elsewhere.
+_SPREAD = re.compile(
+    r"linspace\([^()]*(?:\b(?:n|t|l|length|seq_len|steps)\b|\w+\.(?:size\(1\)|shape\[1\]))", re.IGNORECASE
 )
 
 
@@ -69,11 +76,16 @@ def _named(mask: MaskInput) -> bool:
 
 def _counts(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> Iterator[Finding]:
     """Whether the output is another one than without the last key."""
+    if _SPREAD.search(text_of_all(probe.module)):
+        raise NotChecked("its positions depend on the number of tokens")
     cut = {name: x for name, x in inputs.tensors().items() if name != "query" or not probe.crosses}
     shorter = dataclasses.replace(inputs, **{name: x[:, :-1] for name, x in cut.items()})
     # Other arguments become shorter with the keys (their positions), or are as long as before (a question about them).
     way = probe.interface.way
     whole = {name: make(way.sizes(inputs)) for name, make in way.extras if name != mask.parameter}
+    numbers = [x for x in whole.values() if isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 2]
+    if numbers and convolving(probe.module):  # the weights before, in location-aware attention: not 0 at a masked key
+        raise NotChecked("it convolves other numbers of the keys")
     changes = []
     for others in ({}, whole) if whole else ({},):
         without = probe.attempt(shorter, given={**others, **given(probe.interface, mask, shorter)})

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling.claims import text_of
+from headwise.doctor.calling.claims import is_taught, text_of
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.stated_output import stated_output
 from headwise.doctor.finding import Finding
@@ -17,8 +17,6 @@ from headwise.doctor.probing.probe import Probe, sentence
 
 FINDINGS = ("output-shape",)
 
-# A decoder whose first token is only a start: there is one output less than tokens.
-_TAUGHT = re.compile(r"teacher|<(sos|bos|start|go|s)>|\bnext (token|word|item)", re.IGNORECASE)
 _POINTER = re.compile(r"point(s|ers?|ing)?\b|log_prob|affinit|adjacenc", re.IGNORECASE)
 
 
@@ -65,10 +63,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         more = {rows - queries for queries, rows in rows_of.items()}
         # It pools, or learned latents read the input; or a class token, tokens that it generates, or another input (an
         # image behind a text) stand beside them.
-        taught = more == {-1} and _TAUGHT.search(text_of(patient.module)) is not None
-        meant = (
-            joined or taught or len(set(rows_of.values())) == 1 or (len(more) == 1 < len(rows_of) and min(more) > 0)
-        )
+        taught = more == {-1} and is_taught(patient.module)
+        meant = joined or taught or len(set(rows_of.values())) == 1 or (len(more) == 1 < len(rows_of) and min(more) > 0)
         told = "; ".join(f"{rows} for {queries} queries" for queries, rows in rows_of.items())
         yield Finding(
             "output-shape",

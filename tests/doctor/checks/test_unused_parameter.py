@@ -311,8 +311,7 @@ class Titles(nn.Module):
 
 
 def test_a_single_row_of_tokens_shows_nothing_of_a_softmax_over_rows() -> None:
-    with pytest.raises(NotChecked, match="single row"):
-        found("unused_parameter", seeded(Titles))
+    assert found("unused_parameter", seeded(Titles)) == []
 
 
 class Longformer(Attention):
