@@ -303,6 +303,7 @@ _LANGUAGE_MODEL = (
     r"|[a-z](?<!Mask)(?<!Masked)(?<!Bert)(?<!Prefix)(?<!Diffusion)(?<!Fi)LM(Head)?(Model)?$"
 )
 _MASKED_MODEL = r"(?i:\bmasked[- ](language|token|item|frame|image)|bidirectional (encoder|attention|self))|\bMLM\b"
+_MADE_ELSEWHERE = r"\w*(subsequent|look_?ahead|causal)_?mask\("  # by a function whose code is not read
 _TRIANGLE = (
     r"\b(tril\(|tril_indices|is_causal\s*=\s*True|triu\(\s*(?:diagonal\s*=\s*)?1\s*\)"
     r"|triu\([^()]*(?:\([^()]*\)[^()]*)*,\s*(?:diagonal\s*=\s*)?1\s*\))"
@@ -369,7 +370,10 @@ def causality(
             continue  # an option that is off
         if re.search(_CAUSAL, comment, re.I) and not re.search(_UNLESS, comment, re.I):
             return f'comment "{shortened(comment.strip(), 80)}"'
-        if re.search(_TRIANGLE, code) and not ("tril" in code and "triu" in code):  # both: a window on both sides
+        helped = re.search(_MADE_ELSEWHERE, code) and not re.search(r"^\s*def\b|\bif\b", code)
+        if (helped or re.search(_TRIANGLE, code)) and not (
+            "tril" in code and "triu" in code
+        ):  # both: a window on both sides
             return f'code "{shortened(code.strip(), 80)}"'
     attentions = sorted({name for x in module.modules() if re.search("attention|attn", name := type(x).__name__, re.I)})
     own = [name for name in attentions if re.search("causal", name, re.I) and not re.search("non_?causal", name, re.I)]

@@ -12,7 +12,7 @@ from torch import nn
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.stated_shapes import stated_shapes
+from headwise.doctor.calling.stated_shapes import Stated, stated_shapes
 from headwise.errors import DoctorError
 
 
@@ -91,8 +91,19 @@ def parameters(module: nn.Module, spec: Spec) -> list[Parameter]:
         roles |= dict.fromkeys((n for n in inputs if n in stated and stated[n].is_of_an_example(module)), "unknown")
     counts = [n for n, r in roles.items() if r in ("other", "unknown") and n in stated and stated[n].counts]
     roles |= dict.fromkeys(counts, "lengths")
+    roles |= _of_another_length(roles, stated, {n for n, p in found.items() if p.default is p.empty})
     roles.update(spec.roles)
     return [Parameter(n, r, found[n].default, _text(found[n].annotation), found[n].kind) for n, r in roles.items()]
+
+
+def _of_another_length(roles: dict[str, str], stated: dict[str, Stated], required: set[str]) -> dict[str, str]:
+    """The memory, where no name tells it: text (B, L, D) and regions (B, R, E) are sequences of their own."""
+    queries = [stated[n].shape for n, role in roles.items() if role == "query" and n in stated]
+    if len(queries) != 1 or len(queries[0]) != 3 or {"key", "value", "memory"} & set(roles.values()):
+        return {}
+    others = [n for n, role in roles.items() if role == "unknown" and n in required and n in stated]
+    found = [n for n in others if len(stated[n].shape) == 3 and stated[n].shape[1] not in (*queries[0], "1")]
+    return {found[0]: "memory"} if len(found) == 1 else {}
 
 
 def _text(annotation: Any) -> str:

@@ -176,6 +176,7 @@ class Way:
                 continue
             logits = at.queries == 1 and x.ndim == 2 and x.shape[-1] != at.keys  # beside the state of a decoder
             looks = x.ndim >= 3 and x.shape[-2:] == (at.queries, at.keys) and laid.shape[-1] != at.width
+            looks = looks or _of_a_pool(x, at)
             rated.append(
                 (
                     x.ndim == 1,
@@ -202,6 +203,12 @@ class Way:
             ):
                 return path
         return None
+
+
+def _of_a_pool(x: Tensor, at: Sizes) -> bool:
+    """Whether it looks like the weights [B, K] beside what they pool."""
+    fits = x.ndim == 2 and tuple(x.shape) == (at.batch, at.keys) and at.keys != at.width
+    return fits and x.is_floating_point() and bool((x >= 0).all()) and bool(((x.sum(-1) - 1).abs() < 1e-3).all())
 
 
 def lay(x: Tensor, layout: str, heads: int, *, query: bool = True) -> Tensor:
