@@ -1,6 +1,6 @@
 """Attention modules by authors who knew only a list of styles: which of the broken ones does the doctor name?
 
-    python benchmarks/blind                       # all sets, two files at a time: some 45 minutes
+    python benchmarks/blind                       # all sets, two files at a time: an hour
     python benchmarks/blind usual_8 research_7    # some of them
     python benchmarks/blind usual_8 --only 10 27  # and of these some files
 

@@ -38,7 +38,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "normaliser-wrong",
             "bug",
-            f"of {_MANY} tokens that are all alike it makes half of what it makes of {_FEW}: what the weights sum up is "
-            "divided by the number of tokens once more",
+            f"of {_MANY} tokens that are all alike it makes half of what it makes of {_FEW}: what the weights sum up "
+            "is divided by the number of tokens once more",
             "sum over the tokens: (weights * values).sum(dim), as the weights sum to 1 already",
         )

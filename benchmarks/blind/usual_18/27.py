@@ -1,0 +1,54 @@
+from typing import Optional
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class DETRDecoderLayer(nn.Module):
+    """Decoder layer of DETR. All sequences are (length, batch, channels).
+
+    tgt starts as zeros; the object queries enter through `query_pos`, which is added to queries and
+    keys but never to values. `memory_key_padding_mask` is (batch, HW) with True on padded pixels.
+    """
+
+    def __init__(self, d_model=64, nhead=4, dim_feedforward=128, dropout=0.1):
+        super().__init__()
+        self.self_attn = nn.MultiheadAttention(d_model, nhead, dropout=dropout)
+        self.multihead_attn = nn.MultiheadAttention(d_model, nhead, dropout=dropout)
+        self.linear1 = nn.Linear(d_model, dim_feedforward)
+        self.dropout = nn.Dropout(dropout)
+        self.linear2 = nn.Linear(dim_feedforward, d_model)
+
+        self.norm1 = nn.LayerNorm(d_model)
+        self.norm2 = nn.LayerNorm(d_model)
+        self.norm3 = nn.LayerNorm(d_model)
+        self.dropout1 = nn.Dropout(dropout)
+        self.dropout2 = nn.Dropout(dropout)
+        self.dropout3 = nn.Dropout(dropout)
+
+    @staticmethod
+    def with_pos_embed(tensor: Tensor, pos: Optional[Tensor]) -> Tensor:
+        return tensor if pos is None else tensor + pos
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        memory_key_padding_mask: Optional[Tensor] = None,
+        pos: Optional[Tensor] = None,
+        query_pos: Optional[Tensor] = None,
+    ) -> Tensor:
+        q = k = self.with_pos_embed(tgt, query_pos)
+        tgt2 = self.self_attn(q, k, value=tgt)[0]
+        tgt = self.norm1(tgt + self.dropout1(tgt2))
+
+        tgt2 = self.multihead_attn(
+            query=self.with_pos_embed(tgt, query_pos),
+            key=self.with_pos_embed(memory, pos),
+            value=memory,
+            key_padding_mask=memory_key_padding_mask,
+        )[0]
+        tgt = self.norm2(tgt + self.dropout2(tgt2))
+
+        tgt2 = self.linear2(self.dropout(F.relu(self.linear1(tgt))))
+        return self.norm3(tgt + self.dropout3(tgt2))
