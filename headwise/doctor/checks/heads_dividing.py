@@ -94,7 +94,8 @@ def _lost(interface: Interface, left: int) -> tuple[str, int] | None:
         for dim in (0, 1):
             dead = (g == 0).all(1 - dim)
             alive = int(dead.logical_not().nonzero().max()) + 1
-            if len(dead) - alive == left:
+            of_width = len(dead) % interface.width == 0  # in others ReLU may have left some without a gradient
+            if of_width and len(dead) - alive == left:
                 return name, len(dead) - alive
     return None
 

@@ -386,3 +386,23 @@ class Latent(Attention):
 def test_a_scale_that_is_computed_is_not_stated() -> None:
     finding = one("wrong_scale", seeded(Latent))
     assert finding.numbers["scale"] == pytest.approx(1 / math.sqrt(2))
+
+
+class OfPoints(nn.Module):
+    """Points of width 3 become 16 wide, and are split into 4 heads; ReLU leaves some features without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads = 4
+        self.wide, self.attention = nn.Linear(3, 16), Attention()
+        self.hidden, self.out = nn.Linear(16, 16), nn.Linear(16, 5)
+        with torch.no_grad():
+            self.hidden.bias[-3:] = -100.0
+
+    def forward(self, points: Tensor) -> Tensor:
+        x = self.wide(points)
+        return self.out(self.hidden(self.attention.attend(x, x, None)).relu())
+
+
+def test_the_width_of_the_input_need_not_be_that_of_the_heads() -> None:
+    assert found("heads_dividing", seeded(OfPoints)) == []
