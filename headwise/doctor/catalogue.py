@@ -220,7 +220,7 @@ def _entries() -> Iterable[Entry]:
     yield Entry(
         "normaliser-wrong",
         "bug",
-        "Weights are not divided by their sum",
+        "The weights do not sum to 1",
         None,
         ("performer-pytorch #40",),
     )

@@ -303,7 +303,7 @@ _LANGUAGE_MODEL = (
     r"|[a-z](?<!Mask)(?<!Masked)(?<!Bert)(?<!Prefix)(?<!Diffusion)(?<!Fi)LM(Head)?(Model)?$"
 )
 _MASKED_MODEL = r"(?i:\bmasked[- ](language|token|item|frame|image)|bidirectional (encoder|attention|self))|\bMLM\b"
-_MADE_ELSEWHERE = r"\w*(subsequent|look_?ahead|causal)_?mask\("  # by a function whose code is not read
+_HELPER = r"\w*(subsequent|look_?ahead|causal)_?mask\("  # a call of a function whose code is not read
 _TRIANGLE = (
     r"\b(tril\(|tril_indices|is_causal\s*=\s*True|triu\(\s*(?:diagonal\s*=\s*)?1\s*\)"
     r"|triu\([^()]*(?:\([^()]*\)[^()]*)*,\s*(?:diagonal\s*=\s*)?1\s*\))"
@@ -314,15 +314,13 @@ _CONDITION = re.compile(r"\s*(?:el)?if (.*?):\s*(?:#.*)?")
 _OPTION = re.compile(r"(not )?self\.(\w+)(?: is True| == True)?")
 
 
-def causality(
-    module: nn.Module, flags: dict[str, bool], *, cells: bool, given: bool = False, keys: bool, text: str
-) -> str:
+def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, given: bool, keys: bool, text: str) -> str:
     """Why a module should be causal by itself, or "".
 
     Args:
         flags: the boolean options of forward, with their defaults.
         cells: whether forward takes a mask of cells: the documentation may then describe that mask, and is ignored.
-        given: whether every caller passes that mask: then the class is named after what its callers make.
+        given: whether every caller must pass that mask: then a name such as CausalSelfAttention may speak of it.
         keys: whether forward takes a mask of keys: then "masked attention" may be attention with that mask.
         text: `text_of(module)`.
     """
@@ -370,10 +368,9 @@ def causality(
             continue  # an option that is off
         if re.search(_CAUSAL, comment, re.I) and not re.search(_UNLESS, comment, re.I):
             return f'comment "{shortened(comment.strip(), 80)}"'
-        helped = re.search(_MADE_ELSEWHERE, code) and not re.search(r"^\s*def\b|\bif\b", code)
-        if (helped or re.search(_TRIANGLE, code)) and not (
-            "tril" in code and "triu" in code
-        ):  # both: a window on both sides
+        helped = re.search(_HELPER, code) and not re.search(r"^\s*def\b|\bif\b", code)
+        on_both_sides = "tril" in code and "triu" in code  # a window
+        if (helped or re.search(_TRIANGLE, code)) and not on_both_sides:
             return f'code "{shortened(code.strip(), 80)}"'
     attentions = sorted({name for x in module.modules() if re.search("attention|attn", name := type(x).__name__, re.I)})
     own = [name for name in attentions if re.search("causal", name, re.I) and not re.search("non_?causal", name, re.I)]
@@ -394,7 +391,7 @@ _TAUGHT = re.compile(r"teacher|<(sos|bos|start|go|s)>|\bnext (token|word|item)|\
 
 
 def is_taught(module: nn.Module) -> bool:
-    """Whether it says that its first token is only a start, or a target: there is one output less than tokens."""
+    """Whether it says that its first token only starts the decoding: it then returns one row fewer than tokens."""
     return any(_TAUGHT.search(doc or "") for doc in (type(module).__doc__, module.forward.__doc__))
 
 

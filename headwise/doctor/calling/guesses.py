@@ -123,7 +123,7 @@ def makers(
         at = arguments.Sizes(3, QUERIES, QUERIES, 1, torch.float32, torch.device("cpu"))
         shape = stated(at).shape
         found.sort(key=lambda make: getattr(make(at), "shape", None) != shape)
-        if getattr(found[0](at), "shape", None) != shape:  # [B, H, W] of an image, and no guess: it hides nothing
+        if getattr(found[0](at), "shape", None) != shape:  # such as [B, H, W], of an image: a mask that hides nothing
             text = claims.text_of(module)
             hides = claims.of_mask(p.name, p.annotation, text, sole=False)[1] == "forbidden"
             found.insert(0, lambda x: torch.full_like(stated(x), not hides, dtype=torch.bool))

@@ -22,9 +22,7 @@ class MaskInput:
     what: Literal["cells", "keys"]  # it masks cells [Q, K], or keys (padding)
     form: Form  # True/1 = may attend; True/1 = forbidden; numbers that are added
     dtype: torch.dtype  # of the value that is passed
-    shape: (
-        str  # letters and ones: "BK", "B1QK", "(BH)QK"; "QQ" = of the queries' own sequence; "B" = lengths, or shares
-    )
+    shape: str  # letters and ones: "BK", "B1QK", "(BH)QK"; "QQ" = of the queries themselves; "B" = lengths, or shares
     works: bool  # in the trial, forbidden keys no longer affected the output
     claim: str = ""  # what name, docstring, comment or annotation say about its polarity
     claimed: Form | None = None  # the form that this means

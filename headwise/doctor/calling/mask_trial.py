@@ -19,8 +19,9 @@ from headwise.doctor.calling import claims, names, sizes
 from headwise.doctor.calling.forward_arguments import Sizes
 from headwise.doctor.calling.mask_input import Form, MaskInput
 from headwise.doctor.calling.signature import Parameter
+from headwise.doctor.calling.stated_shapes import stated_shapes
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
-from headwise.doctor.calling.way import Inputs, Way, noise
+from headwise.doctor.calling.way import MAPS, Inputs, Way, noise
 from headwise.doctor.limits import out_of_memory
 
 _FAR = -1e3  # what is added to hide a key
@@ -58,7 +59,7 @@ class MaskTrial:
         masks = [p for p in self.trial.parameters if p.role in ("mask", "padding", "lengths") or self._may_be_one(p)]
         for p in masks:
             spec = self.trial.spec
-            if p.name in spec.arguments or self._of_what_is_not_given(p):
+            if p.name in spec.arguments or self._of_what_is_not_given(p) or self._of_pixels(p):
                 continue
             mine = self.of(p)
             if p.role == "unknown":
@@ -72,6 +73,11 @@ class MaskTrial:
             found = [m for m in found if m.works]  # masks of self-attention have no effect here
         found.sort(key=lambda m: (not m.works, m.own, order[m.parameter]))
         return self.way, tuple(found)
+
+    def _of_pixels(self, p: Parameter) -> bool:
+        """Whether it masks the pixels [B, H, W] of an image, which need not be its keys."""
+        stated = stated_shapes(self.trial.module, [p.name]).get(p.name)
+        return self.way.layout in MAPS and stated is not None and {"h", "w"} <= {x.lower() for x in stated.shape}
 
     def _may_be_one(self, p: Parameter) -> bool:
         """Whether the name says nothing and the argument is optional: a trial tells whether it is a mask."""

@@ -70,7 +70,7 @@ class _Search:
         elif in_rows:
             plain = ["B1NM", *plain]
         if (of_map := self._layout_of_map(query)) is not None:
-            plain = [of_map]  # a convolution also takes an image without a batch, and another mistake hides this one
+            plain = [of_map]  # a convolution would also take [B, M, N]: as one image without a batch
         memory = next((name for o in options for role, name in o.slots if role in ("memory", "key")), "")
         two = ["BNM,B1NM", "BMHW,BNM"] if self._in_rows(memory) else ["BMHW,BNM"]
         rows = ["B1NM", "BNM"] if in_rows else ["BNM"]
@@ -83,7 +83,7 @@ class _Search:
             (["BNM"], sided, "map"),
             (["BM", "BNM"], own if any(names.PAGES.search(p.name) for p in self.parameters) else [], "lone"),
             *((["BM"], whole, "one"), (plain if "NBM" in plain else [], whole, "one")),
-            (STATES if "NBM" in plain or _recurs(self.module) else [], crossing, "one"),
+            (STATES if "NBM" in plain or sizes.recurs(self.module) else [], crossing, "one"),
             (rows, whole, "alike"),
             (["BN"], own, "signal"),
             (["BNM"], own, "stated"),
@@ -131,7 +131,7 @@ class _Search:
         """A way to call one step of a decoder with an RNN: its state is the query, beside the id of the last token."""
         memory = next((p.name for p in self.parameters if p.role == "memory"), None)
         states = [p.name for p in self.parameters if names.STATE.fullmatch(names.simple(p.name)) and p.required]
-        if memory is None or not states or not _recurs(self.module):
+        if memory is None or not states or not sizes.recurs(self.module):
             return None
         option = Assignment("memory", (("query", states[0]), ("memory", memory)))
         self._fitted = True
@@ -292,11 +292,9 @@ class _Search:
     def _layout_of_map(self, name: str) -> str | None:
         """The layout of an argument that is stated to be a map, [B, 3, H, W] or [B, H, W, M]; None if it is not."""
         shape = [size.lower() for size in self._stated[name].shape] if name in self._stated else []
-        return (
-            {(2, 3): "BMHW", (1, 2): "BHWM"}.get((shape.index("h"), shape.index("w")))
-            if {"h", "w"} <= {*shape}
-            else None
-        )
+        if not {"h", "w"} <= {*shape}:
+            return None
+        return {(2, 3): "BMHW", (1, 2): "BHWM"}.get((shape.index("h"), shape.index("w")))
 
     def _is_a_sequence(self, name: str) -> bool:
         """Whether an argument is stated to be [B, N, M]."""
@@ -317,11 +315,6 @@ def _convolves(module: nn.Module) -> bool:
     parts = list(module.modules())
     convolutions = any(isinstance(part, (nn.Conv1d, nn.Conv2d)) for part in parts)
     return convolutions and not any(isinstance(part, nn.Linear) for part in parts)
-
-
-def _recurs(module: nn.Module) -> bool:
-    """Whether it has an RNN, whose state is [1, B, M] whatever the layout of its inputs."""
-    return any(isinstance(part, (nn.RNNBase, nn.RNNCellBase)) for part in module.modules())
 
 
 def _says_sequence_first(module: nn.Module, spec: Spec) -> bool:

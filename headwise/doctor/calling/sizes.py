@@ -22,7 +22,7 @@ _SIDES = (
     *("feat_size", "map_size"),
 )  # of a map of tokens
 _LARGE = 1024  # tokens of a window: a number that is large as a side may be that of all tokens
-_STEPS = 512  # tokens of a loop over each of them
+_STEPS = 512  # the most tokens for a module that loops over them
 
 
 def _is_size(value: Any) -> bool:
@@ -116,8 +116,13 @@ def lengths(module: nn.Module) -> list[int]:
         if not is_lazy(tensor):
             found += [n for n in tensor.shape[-2:] if n > 1]
     found[4:4] = with_class[:1]
-    most = _STEPS if any(isinstance(part, (nn.RNNBase, nn.RNNCellBase)) for part in module.modules()) else 4096
+    most = _STEPS if recurs(module) else 4096
     return list(dict.fromkeys(n for n in found if 1 < n <= most))
+
+
+def recurs(module: nn.Module) -> bool:
+    """Whether it has an RNN: it may compute one token after the other."""
+    return any(isinstance(part, (nn.RNNBase, nn.RNNCellBase)) for part in module.modules())
 
 
 def image_sides(module: nn.Module) -> list[int]:

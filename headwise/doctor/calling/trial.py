@@ -45,7 +45,7 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
 
 
 def _is_as_wide(part: nn.RNNBase, given: tuple[Any, ...]) -> None:
-    """torch (2.x) computes with packed sequences of another width, without an error, in float32."""
+    """Raises ValueError if a packed sequence has another width; torch 2 computes with it in float32."""
     data = given[0].data if given else None
     if isinstance(data, Tensor) and data.shape[-1] != part.input_size:
         raise ValueError(f"an RNN expects inputs of width {part.input_size}. Received: {data.shape[-1]}")

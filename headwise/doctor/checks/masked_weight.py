@@ -32,7 +32,7 @@ _UNJOINED = re.compile(
 )
 
 
-# Positions from 0 to 1 over all tokens: with one token less, the others stand elsewhere.
+# Positions that are spread over all tokens: with one token fewer, each of the others has another position.
 _SPREAD = re.compile(
     r"linspace\([^()]*(?:\b(?:n|t|l|length|seq_len|steps)\b|\w+\.(?:size\(1\)|shape\[1\]))", re.IGNORECASE
 )
@@ -80,11 +80,11 @@ def _counts(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> It
         raise NotChecked("its positions depend on the number of tokens")
     cut = {name: x for name, x in inputs.tensors().items() if name != "query" or not probe.crosses}
     shorter = dataclasses.replace(inputs, **{name: x[:, :-1] for name, x in cut.items()})
-    # Other arguments become shorter with the keys (their positions), or are as long as before (a question about them).
+    # Other arguments may become shorter with the keys, as positions do, or keep their length, as a question does.
     way = probe.interface.way
     whole = {name: make(way.sizes(inputs)) for name, make in way.extras if name != mask.parameter}
     numbers = [x for x in whole.values() if isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 2]
-    if numbers and convolving(probe.module):  # the weights before, in location-aware attention: not 0 at a masked key
+    if numbers and convolving(probe.module):  # earlier weights, which are made up here: not 0 at a masked key
         raise NotChecked("it convolves other numbers of the keys")
     changes = []
     for others in ({}, whole) if whole else ({},):

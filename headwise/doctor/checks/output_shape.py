@@ -51,7 +51,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
         widths.add(out.shape[-1])
         of_keys.add((inputs.key is not None or points) and out.shape[-1] / inputs.key_length)
-        if batch == 3 and not (out.isfinite().all() or (points and masked_scores(out))):
+        if batch == 3 and not (out.isfinite().all() or (points and _masked_scores(out))):
             broken = int((~out.isfinite()).sum())
             yield _finding(
                 f"for ordinary inputs, N(0, 1), {broken} of its {out.numel()} numbers are NaN or infinite",
@@ -88,7 +88,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def masked_scores(out: Tensor) -> bool:
+def _masked_scores(out: Tensor) -> bool:
     """Whether some numbers of its rows are -inf, and others are finite: the scores of a pointer, with a mask."""
     masked = out == -torch.inf
     return bool((out.isfinite() | masked).all()) and not bool(masked.all(-1).any())

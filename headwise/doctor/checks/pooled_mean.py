@@ -1,6 +1,6 @@
 """A weighted sum over the tokens that is divided by their number once more: `mean` where `sum` is meant.
 
-Weights that sum to 1 give of tokens that are all alike one and the same result, however many there are.
+If all tokens are alike, weights that sum to 1 give the same result for any number of them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ _FEW, _MANY = 5, 10  # tokens
 
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
+    no_pool = NotApplicable("it does not pool any number of tokens")
     if probe.interface.takes != "self" or probe.interface.length is not None:
-        raise NotApplicable("it does not pool any number of tokens")
+        raise no_pool
     alike = probe.inputs(length=_MANY).each(lambda x: x[:, :1].expand_as(x).clone())
     outs = []
     with Softmaxes() as softmaxes:
         for inputs in (alike.each(lambda x: x[:, :_FEW]), alike):
             out = probe.attempt(inputs)
             if not isinstance(out, Tensor) or out.shape[1] != 1:
-                raise NotApplicable("it does not pool any number of tokens")
+                raise no_pool
             outs.append(out)
     if not softmaxes.heard:
         raise NotApplicable("it calls no softmax")
@@ -38,7 +39,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "normaliser-wrong",
             "bug",
-            f"of {_MANY} tokens that are all alike it makes half of what it makes of {_FEW}: what the weights sum up "
-            "is divided by the number of tokens once more",
+            f"all tokens are alike, and the output for {_MANY} of them is half of that for {_FEW}: the weighted sum is "
+            "divided by the number of tokens once more",
             "sum over the tokens: (weights * values).sum(dim), as the weights sum to 1 already",
         )

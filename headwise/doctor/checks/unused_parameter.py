@@ -14,12 +14,11 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from headwise.doctor.probing.listen import Dice
+from headwise.doctor.probing.listen import Dice, LoneKeys
 from headwise.doctor.probing.probe import REACHED, Probe, gap, gradients, moved, quiet, rows
 from headwise.doctor.probing.reached import Reached, gradients_of, matters, trainable
 from headwise.doctor.reading.creation import left_out, mentioned, origin, owner
@@ -116,29 +115,9 @@ def _of_one_step(probe: Probe, inputs: Inputs) -> set[str]:
     return found
 
 
-class _LoneKeys(TorchFunctionMode):
-    """Whether some attention has a single key: its weight is 1, whatever its score is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.met = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name == "softmax":
-            dims = [x for x in (*args[1:2], kwargs.get("dim")) if isinstance(x, int)]
-            self.met = self.met or (bool(dims) and args[0].shape[dims[0]] == 1)
-        elif name == "scaled_dot_product_attention" and len(args) > 1:
-            self.met = self.met or args[1].shape[-2] == 1
-        elif name == "multi_head_attention_forward":  # its keys are [K, B, M]
-            self.met = self.met or args[1].shape[0] == 1
-        return func(*args, **kwargs)
-
-
 def _of_lone_keys(probe: Probe, inputs: Inputs, waiting: dict[str, Tensor]) -> set[str]:
-    """The parameters whose gradient is there, and 0, where some attention has one key: all that was pooled into one."""
-    with quiet(), torch.enable_grad(), _LoneKeys() as keys:
+    """The parameters with a gradient of 0, where some attention has a single key, as after pooling."""
+    with quiet(), torch.enable_grad(), LoneKeys() as keys:
         out = probe.interface.run(inputs, grad=True).output
     if not keys.met or not out.requires_grad:
         return set()

@@ -320,8 +320,9 @@ def _is_stated(patient: Patient, factor: float) -> bool:
         return True  # a switch, which is off
     defaults = inspect.signature(type(patient.module).__init__).parameters
     for name in ("query_pre_attn_scalar", "attention_multiplier", "attn_scale", "attention_scale", "softmax_scale"):
+        # A module computes its softmax_scale itself; only a configuration states one. (Arguments were asked above.)
         places = [x for x in sizes.places(patient.module) if not (isinstance(x, nn.Module) and name.endswith("_scale"))]
-        values = [getattr(place, name, None) for place in places]  # that of a module is computed, and asked for above
+        values = [getattr(place, name, None) for place in places]
         for value in (*values, defaults[name].default if name in defaults else None):
             if not isinstance(value, (int, float)) or value <= 0:
                 continue

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import headwise
 from headwise.doctor.calling.interface import discover
+from headwise.doctor.calling.sizes import lengths
 from headwise.doctor.checks.sizes import check as sizes
 from headwise.doctor.patient import Patient
 from tests.doctor.checks.specimens import Attention, found, one, seeded
@@ -406,3 +407,65 @@ class OfPoints(nn.Module):
 
 def test_the_width_of_the_input_need_not_be_that_of_the_heads() -> None:
     assert found("heads_dividing", seeded(OfPoints)) == []
+
+
+class OfPixels(nn.Module):
+    """
+    images:    (B, 3, H, W)
+    pixel_pad: (B, H, W) bool, True on padded pixels
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.attention = nn.Conv2d(3, 16, 1), nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, images: Tensor, pixel_pad: Tensor) -> Tensor:
+        x = self.patches(images.masked_fill(pixel_pad[:, None], 0.0)).flatten(2).mT
+        return self.attention(x, x, x, key_padding_mask=pixel_pad.flatten(1))[0]
+
+
+def test_images_with_a_mask_of_their_pixels() -> None:
+    assert discover(seeded(OfPixels)).way.layout == "BMHW"
+    assert bugs(seeded(OfPixels)) == set()
+
+
+class Aware(nn.Module):
+    """Location-aware attention, whose keys its model projects once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.query, self.energy = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 1)
+        self.place = nn.Conv1d(1, 16, 3, padding=1)
+
+    def forward(self, state: Tensor, keys: Tensor, memory: Tensor, before: Tensor, mask: Tensor) -> Tensor:
+        place = self.place(before[:, None]).mT
+        scores = self.energy(torch.tanh(keys + self.query(state)[:, None] + place)).squeeze(-1)
+        return (scores.masked_fill(~mask, float("-inf")).softmax(-1)[:, None] @ memory).squeeze(1)
+
+
+class Speller(nn.Module):
+    """features: (B, T, 16), lengths: (B,) at least 1"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.first = Aware(), nn.Linear(16, 16)
+
+    def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
+        mask = torch.arange(features.shape[1]) < lengths[:, None]
+        before = mask / mask.sum(1, keepdim=True)
+        state = self.first((before[:, None] @ features).squeeze(1))
+        return self.attention(state, self.attention.key(features), features, before, mask)
+
+
+def test_a_part_whose_projection_the_whole_uses() -> None:
+    assert bugs(seeded(Speller)) == set()
+
+
+class Recurs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.rnn = nn.Embedding(4000, 16), nn.GRU(16, 16)
+
+
+def test_an_rnn_is_not_tried_with_as_many_tokens_as_words() -> None:
+    assert max(lengths(Recurs())) <= 512
