@@ -14,6 +14,7 @@ import headwise
 from headwise.doctor.calling.interface import discover
 from headwise.doctor.calling.sizes import lengths
 from headwise.doctor.checks.sizes import check as sizes
+from headwise.doctor.diagnosis import _calls, _on_their_own
 from headwise.doctor.patient import Patient
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 
@@ -458,7 +459,12 @@ class Speller(nn.Module):
 
 
 def test_a_part_whose_projection_the_whole_uses() -> None:
-    assert bugs(seeded(Speller)) == set()
+    patient = Patient(seeded(Speller))
+    assert patient.interface.takes == "self"
+    parts = {"attention": patient.module.get_submodule("attention")}
+    findings, lines = _on_their_own(parts, None, _calls(patient, parts))
+    assert len(lines) == 1
+    assert "unused-parameter" not in {x.name for x in findings}
 
 
 class Recurs(nn.Module):
