@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
@@ -47,6 +48,24 @@ class _Search:
 
     def first(self) -> Way:
         """The first way that works. Raises DoctorError if none does."""
+        options = self._options()
+        batch = 2 if sizes.heads(self.module) == 3 else 3
+        of_ids = token_ids.is_on_embeddings(self.module)
+        for layouts, several, lengths in self._order(options):
+            for layout, option, with_optional in itertools.product(layouts, several, (False, True)):
+                if self.trial.calls > _ATTEMPTS:
+                    break
+                found = self._try(option, layout, batch, with_optional, lengths)
+                if found is not None and (not of_ids or self._of_each_example(found, batch)):
+                    return found
+        whole = [o for o in options if not self._left_out(o)]
+        found = replay(self.trial) or self._by_readers(whole, batch) or self._of_a_step(batch)
+        if found is not None:
+            return found
+        raise failure(self.module, self.parameters, self.trial.failed)
+
+    def _options(self) -> list[Assignment]:
+        """Which arguments may take which inputs, the likely ones first."""
         variadic = any(p.kind is p.VAR_POSITIONAL for p in signature(self.module).parameters.values())
         options = assignments(self.parameters, variadic, self.spec.takes)
         if not options:
@@ -56,53 +75,51 @@ class _Search:
                 'with spec=, such as Spec(roles={"name": "query"})'
             )
         fits = [o for o in options if not any(self._no_sequence(*slot, o.takes) for slot in o.slots)]
-        options = fits or options
-        options.sort(key=lambda o: not self._as_in_example(o))
-        batch = 2 if sizes.heads(self.module) == 3 else 3
+        return sorted(fits or options, key=lambda o: not self._as_in_example(o))
+
+    def _order(self, options: list[Assignment]) -> Iterator[tuple[Sequence[str], list[Assignment], str]]:
+        """In which layouts, with which assignments and which kind of lengths calls are tried, the likely ones first."""
         whole = [o for o in options if not self._left_out(o)]
         partial = [o for o in options if self._left_out(o)]
-        others = ["NBM", "NM", "BHND", "BMN", "BMHW", "BNHD"]
-        plain = ["NBM", "BNM"] if _says_sequence_first(self.module, self.spec) else ["BNM"]
-        query = options[0].slots[0][1]
-        in_rows = self.given.rows() is not None or self._beside_pairs(query)
-        if _convolves(self.module):
-            plain = ["BMN", "BMHW", *plain]
-        elif in_rows:
-            plain = ["B1NM", *plain]
-        if (of_map := self._layout_of_map(query)) is not None:
-            plain = [of_map]  # a convolution would also take [B, M, N]: as one image without a batch
-        memory = next((name for o in options for role, name in o.slots if role in ("memory", "key")), "")
-        two = ["BNM,B1NM", "BMHW,BNM"] if self._in_rows(memory) else ["BMHW,BNM"]
-        rows = ["B1NM", "BNM"] if in_rows else ["BNM"]
-        # A number of keys that differs from the number of queries comes first: it tells which argument is which.
         own, crossing = ([o for o in whole if (o.takes == "self") == alone] for alone in (True, False))
-        sided = own if {"h", "w"} <= {names.SIDES.get(names.simple(p.name)) for p in self.parameters} else []
-        ways = (
-            *(((two[:1], crossing, "any"),) if self._in_rows(memory) and self._is_a_sequence(query) else ()),
-            (plain, whole, "differ"),
-            (["BNM"], sided, "map"),
-            (["BM", "BNM"], own if any(names.PAGES.search(p.name) for p in self.parameters) else [], "lone"),
-            *((["BM"], whole, "one"), (plain if "NBM" in plain else [], whole, "one")),
-            (STATES if "NBM" in plain or sizes.recurs(self.module) else [], crossing, "one"),
-            (rows, whole, "alike"),
-            (["BN"], own, "signal"),
-            (["BNM"], own, "stated"),
-            *((others, whole, "any"), (two, crossing, "any"), (rows, whole, "fixed")),
-            *((rows, partial, "differ"), (rows, partial, "alike")),
-            (MAPS, own, "map"),
-        )
-        of_ids = token_ids.is_on_embeddings(self.module)
-        for layouts, several, lengths in ways:
-            for layout, option, with_optional in itertools.product(layouts, several, (False, True)):
-                if self.trial.calls > _ATTEMPTS:
-                    break
-                found = self._try(option, layout, batch, with_optional, lengths)
-                if found is not None and (not of_ids or self._of_each_example(found, batch)):
-                    return found
-        found = replay(self.trial) or self._by_readers(whole, batch) or self._of_a_step(batch)
-        if found is not None:
-            return found
-        raise failure(self.module, self.parameters, self.trial.failed)
+        query = options[0].slots[0][1]
+        memory = next((name for o in options for role, name in o.slots if role in ("memory", "key")), "")
+        in_rows = self.given.rows() is not None or self._beside_pairs(query)
+        plain, two = self._plain(query, in_rows), ["BMHW,BNM"]
+        rows = ["B1NM", "BNM"] if in_rows else ["BNM"]
+        if self._in_rows(memory):
+            two = ["BNM,B1NM", *two]
+            if self._is_a_sequence(query):
+                yield two[:1], crossing, "any"
+        # A number of keys that differs from the number of queries comes first: it tells which argument is which.
+        yield plain, whole, "differ"
+        if {"h", "w"} <= {names.SIDES.get(names.simple(p.name)) for p in self.parameters}:
+            yield ["BNM"], own, "map"
+        if any(names.PAGES.search(p.name) for p in self.parameters):
+            yield ["BM", "BNM"], own, "lone"
+        yield ["BM"], whole, "one"
+        if "NBM" in plain:
+            yield plain, whole, "one"
+        if "NBM" in plain or sizes.recurs(self.module):
+            yield STATES, crossing, "one"
+        yield rows, whole, "alike"
+        yield ["BN"], own, "signal"
+        yield ["BNM"], own, "stated"
+        yield ["NBM", "NM", "BHND", "BMN", "BMHW", "BNHD"], whole, "any"
+        yield two, crossing, "any"
+        yield rows, whole, "fixed"
+        yield rows, partial, "differ"
+        yield rows, partial, "alike"
+        yield MAPS, own, "map"
+
+    def _plain(self, query: str, in_rows: bool) -> list[str]:
+        """The layouts that its input most likely has."""
+        if (of_map := self._layout_of_map(query)) is not None:
+            return [of_map]  # a convolution would also take [B, M, N]: as one image without a batch
+        plain = ["NBM", "BNM"] if _says_sequence_first(self.module, self.spec) else ["BNM"]
+        if _convolves(self.module):
+            return ["BMN", "BMHW", *plain]
+        return ["B1NM", *plain] if in_rows else plain
 
     def _by_readers(self, options: list[Assignment], batch: int) -> Way | None:
         """A way in which other arguments are what the layers that read them take: ids of a table, or another width.

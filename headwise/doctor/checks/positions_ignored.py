@@ -145,7 +145,11 @@ def _positions(patient: Patient) -> str:
     at = interface.way.sizes(interface.inputs())
     given = (name for name, make in interface.way.extras if make(at) is not None)
     given = (name for name in given if interface.roles.get(name) == "positions")
-    return next((name for name in given if not by_setting(patient.module, name)), "")  # a layer may have none (NoPE)
+    passed = {name for _, name in interface.way.slots} | {name for name, _ in interface.way.extras}
+    arguments = inspect.signature(patient.module.forward).parameters
+    absent = {name for name, x in arguments.items() if name not in passed and (x.default is None or x.default is False)}
+    # A layer may have none (NoPE), or only beside tables of angles.
+    return next((name for name in given if not by_setting(patient.module, name, absent)), "")
 
 
 def _alike(patient: Patient) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headwise.doctor.finding import Finding
+from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Softmaxes
 from headwise.doctor.probing.probe import Probe
@@ -24,6 +24,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("it calls no softmax")
     for x in softmaxes.heard:
         shape = list(x.scores.shape)
+        if _is_left_over(patient, x.where):
+            continue
         if shape[x.dim] == 1 and inputs.key_length > 1 and inputs.key_length in shape[1:]:
             yield Finding(
                 "softmax-axis",
@@ -35,3 +37,10 @@ def check(patient: Patient) -> Iterator[Finding]:
                 numbers={"axis": float(x.dim)},
             )
             return
+
+
+def _is_left_over(patient: Patient, where: Where | None) -> bool:
+    """Whether the softmax meets no values, beside one that does."""
+    sites = patient.anatomy.sites if patient.anatomy is not None else ()
+    met = {site.softmax.where for site in sites if site.contraction is not None}
+    return bool(met) and where not in met and where in {site.softmax.where for site in sites}

@@ -60,6 +60,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     if waiting:
         waiting -= _of_one_step(probe, inputs)
     if waiting:
+        waiting -= _of_empty_parts(probe, inputs)
+    if waiting:
         waiting -= _of_lone_keys(probe, inputs, {name: wanted[name] for name in waiting})
     blocked: dict[str, float] = {}
     unused: dict[str, list[str]] = {}
@@ -110,6 +112,22 @@ def _of_one_step(probe: Probe, inputs: Inputs) -> set[str]:
     hooks = [x.register_forward_pre_hook(note, with_kwargs=True) for x in paths]
     if hooks:
         probe.attempt(inputs)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def _of_empty_parts(probe: Probe, inputs: Inputs) -> set[str]:
+    """The parameters of parts that return a tensor without numbers, as a compressor of more tokens than were given."""
+    found: set[str] = set()
+
+    def note(part: nn.Module, _: Any, out: Any) -> None:
+        if any(x.numel() == 0 for x in tensors_in(out)):
+            found.update(f"{paths[part]}.{name}" for name, _ in part.named_parameters())
+
+    paths = {x: path for path, x in probe.module.named_modules() if path}
+    hooks = [x.register_forward_hook(note) for x in paths]
+    probe.attempt(inputs)
     for hook in hooks:
         hook.remove()
     return found

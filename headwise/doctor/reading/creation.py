@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TypeGuard
 
 from torch import nn
@@ -81,23 +81,34 @@ def uses(module: nn.Module, attribute: str) -> bool:
     return False
 
 
-def by_setting(module: nn.Module, argument: str) -> bool:
-    """Whether forward uses an argument, or what it is unpacked to, only under conditions on the module's settings."""
+def by_setting(module: nn.Module, argument: str, absent: Collection[str] = ()) -> bool:
+    """Whether forward uses an argument, or what it is unpacked to, only under conditions on the module's settings, or
+    on arguments that are absent from the call.
+    """
     for _, _, function in functions(module):
         if function.name == "forward":
-            unpacked = [x for x in ast.walk(function) if isinstance(x, ast.Assign) and _reads(x.value, {argument})]
-            names = {argument, *(x.id for each in unpacked for t in each.targets for x in ast.walk(t) if _is_name(x))}
-            plain = [x for each in unpacked for x in ast.walk(each)]
             settled = [
                 x
                 for test in ast.walk(function)
-                if isinstance(test, ast.If) and _reads(test.test, {"self"})
+                if isinstance(test, ast.If) and _reads(test.test, {"self", *absent})
                 for branch in test.body
                 for x in ast.walk(branch)
             ]
-            uses = [x for x in ast.walk(function) if _is_name(x) and x.id in names and x not in plain]
+            assigned = (x for x in ast.walk(function) if isinstance(x, ast.Assign) and x not in settled)
+            unpacked = [x for x in assigned if _reads(x.value, {argument})]
+            names = {argument, *(x.id for each in unpacked for t in each.targets for x in ast.walk(t) if _is_name(x))}
+            no_uses = [x for x in ast.walk(function) if _is_of_none(x)] + unpacked
+            ignored = [x for each in no_uses for x in ast.walk(each)]
+            uses = [x for x in ast.walk(function) if _is_name(x) and x.id in names and x not in ignored]
             return bool(uses) and all(x in settled for x in uses)
     return False
+
+
+def _is_of_none(node: ast.AST) -> bool:
+    """Whether it is a comparison with None, which does not use the value."""
+    return isinstance(node, ast.Compare) and any(
+        isinstance(x, ast.Constant) and x.value is None for x in node.comparators
+    )
 
 
 def _is_name(node: ast.AST) -> TypeGuard[ast.Name]:

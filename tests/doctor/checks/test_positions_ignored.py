@@ -111,6 +111,34 @@ def test_tables_that_a_model_hands_over(no_positions: bool) -> None:
     assert headwise.diagnose(Handed(no_positions), example=example).bugs == ()
 
 
+class Selected(Handed):
+    """Its positions select rows of the tables: without tables they say nothing."""
+
+    def forward(self, x: Tensor, positions: Tensor, angles: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        if angles is not None and positions is None:
+            raise ValueError("positions must be given beside angles")
+        tables = torch.ones(1, 1, 4), torch.zeros(1, 1, 4)
+        if angles is not None:
+            tables = angles[positions].cos(), angles[positions].sin()
+        found: Tensor = super().forward(x, tables)
+        return found
+
+
+class SelectedInVain(Handed):
+    """It reads its positions in every call."""
+
+    def forward(self, x: Tensor, positions: Tensor, angles: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        cos = torch.ones(positions.shape[1], 1) + 0 * positions[0, :, None]
+        found: Tensor = super().forward(x, (cos[None], torch.zeros(1, 1, 4)))
+        return found
+
+
+@pytest.mark.parametrize(("kind", "bugs"), [(Selected, []), (SelectedInVain, ["positions-ignored"])])
+def test_positions_that_only_select_rows_of_tables(kind: type[Handed], bugs: list[str]) -> None:
+    example = ((torch.randn(1, 5, 16), torch.arange(5)[None]), {})
+    assert [x.name for x in headwise.diagnose(kind(), example=example).bugs] == bugs
+
+
 def test_tables_that_are_handed_over_in_vain() -> None:
     found = headwise.diagnose(HandedInVain(), example=((torch.randn(1, 5, 16), tables()), {})).bugs
     assert [x.name for x in found] == ["positions-ignored"]

@@ -48,6 +48,36 @@ class SequenceFirst(nn.Module):
         return self.out(torch.cat([context, decoder_state], -1)).tanh()
 
 
+class LeftOver(nn.Module):
+    """Weights of one head over heads are computed, and never read, as in SAM 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 1, 16)).unbind(2)  # [B, N, 1, D]
+        self.weights = (q / 4 @ k.mT).softmax(-1)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        y = (q @ k.mT / 4).softmax(-1) @ v
+        return self.out(self.read(y.transpose(1, 2)).flatten(2))
+
+    def read(self, y: Tensor) -> Tensor:
+        return y
+
+
+class Gated(LeftOver):
+    """Weights over heads scale the output: each is 1."""
+
+    def read(self, y: Tensor) -> Tensor:
+        return self.weights @ y
+
+
+def test_a_softmax_whose_result_is_not_read() -> None:
+    assert found("softmax_of_one", seeded(LeftOver)) == []
+    assert one("softmax_of_one", seeded(Gated)).name == "softmax-axis"
+
+
 def test_every_weight_is_1() -> None:
     finding = one("softmax_of_one", seeded(OverOne))
     assert (finding.name, finding.severity, finding.numbers["axis"]) == ("softmax-axis", "bug", -1)
