@@ -56,6 +56,24 @@ class Given:
         others = (self.of(p.name) for p in self.parameters if p.role in ("key", "memory"))
         return next((y.shape[1] for y in others if isinstance(y, Tensor) and y.ndim == 3 and y is not x), x.shape[1])
 
+    def holds_distances(self) -> bool:
+        """Whether a tuple or list of the example holds a table of relative distances, 2 N - 1 to 2 N + 1 rows for N
+        tokens. It fits no other length, although another one may run.
+        """
+        x = self.input()
+        if x is None:
+            return False
+        rows = {2 * n + more for n in (x.shape[1], self.keys(x)) for more in (-1, 0, 1)} - {x.shape[-1], 1}
+        nested = (y for value in self.values.values() if type(value) in (tuple, list) for y in _tensors(value))
+        return any(y.ndim > 1 and y.is_floating_point() and y.shape[-2] in rows for y in nested)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """The tensors of nested tuples and lists."""
+    if isinstance(value, (tuple, list)):
+        return [x for part in value for x in _tensors(part)]
+    return [value] if isinstance(value, Tensor) else []
+
 
 def _may_be_input(p: Parameter, values: dict[str, Any]) -> bool:
     """Whether an argument named like an input is no other thing in the example: a dict of states, one number."""

@@ -31,6 +31,8 @@ def lengths(module: nn.Module, given: Given, which: str, own: bool) -> list[tupl
         own: it attends to its own tokens, so there are as many keys as queries.
     """
     x = given.input()
+    if x is not None and given.holds_distances():
+        return [(x.shape[1], given.keys(x))]
     likely = [*([] if x is None else [x.shape[1]]), *sizes.lengths(module)[:5]]
     fixed = [(n, n) for n in dict.fromkeys(likely) if n != QUERIES]
     differ, alike, one = (QUERIES, KEYS), (QUERIES, QUERIES), (1, KEYS)

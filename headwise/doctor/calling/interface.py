@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.calling import claims, sizes
+from headwise.doctor.calling import causality, sizes
 from headwise.doctor.calling.copying import at_rest, copied
 from headwise.doctor.calling.mask_input import Form, MaskInput
 from headwise.doctor.calling.mask_trial import MaskTrial
@@ -267,8 +267,7 @@ def _masks(trial: Trial, way: Way, length: int | None, same: bool) -> tuple[Way,
 def _causality(module: nn.Module, flags: dict[str, bool], masks: tuple[MaskInput, ...], required: set[str]) -> str:
     cells = [m.parameter for m in masks if m.what == "cells"]
     keys = any(m.what == "keys" for m in masks)
-    given = bool(required & set(cells))
-    return claims.causality(module, flags, cells=bool(cells), given=given, keys=keys, text=claims.text_of(module))
+    return causality.claim(module, flags, cells=bool(cells), given=bool(required & set(cells)), keys=keys)
 
 
 def _build(module: nn.Module, trial: Trial, way: Way) -> None:

@@ -53,7 +53,8 @@ def _as_given(trial: Trial, takes: str, slots: tuple[tuple[str, str], ...], x: T
     by_position = trial.by_position({name for _, name in slots})
     way = Way(takes, slots, by_position, False, "BNM", heads, (first, second, third), extras)
     own = takes == "self" or keys == queries
-    for count, sizes_ in ((3, (QUERIES, QUERIES if own else KEYS)), (3, (queries, keys)), (batch, (queries, keys))):
+    other = () if given.holds_distances() else ((3, (QUERIES, QUERIES if own else KEYS)),)
+    for count, sizes_ in (*other, (3, (queries, keys)), (batch, (queries, keys))):
         got = trial.attempt(way, count, *sizes_)
         if not isinstance(got, str):
             return dataclasses.replace(got[0], layout="1NM") if count == 1 else got[0]

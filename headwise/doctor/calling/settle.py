@@ -118,6 +118,8 @@ def lengths(trial: Trial, way: Way) -> tuple[int | None, bool]:
         return 1, False
     if way.layout in MAPS and way.lengths[0] != QUERIES:
         return way.lengths[0], False  # a map with rows and columns shows more than one of a single row
+    if trial.given.holds_distances():
+        return way.lengths[0], True
     batch = trial.sizes(way)[0]
 
     def works(queries: int, keys: int) -> bool:

@@ -25,6 +25,7 @@ _BATCH, _SIZE = r"\*|(?:n_?)?[Bb](?:atch)?(?:_?s(?:i?z(?:e)?)?)?", r"[A-Za-z]\w*
 _SHAPE = rf"[\[(]\s*((?:{_BATCH})(?:\s*,\s*(?:{_SIZE})){{0,4}})\s*,?\s*[\])]"
 _SUM = re.compile(r"(\w+)\s*([+-])\s*(\d+)")  # N + 1
 _LENGTH = re.compile(r"[nltkqhw]|len(gth)?|time|steps?|seq\w*|\w*_len", re.IGNORECASE)
+_FEATURES = re.compile(r"dim|feat|width|size$")
 _IDS = re.compile(r"\b(ids?|indices|index|int(eger)?s?|int64|long|LongTensor)\b|\b0 (is|=|for) pad", re.IGNORECASE)
 _INTEGERS = re.compile(r"^\W*(\w+ )?(int(eger)?s?|int64|long|LongTensor)\b")
 _SHARE = re.compile(r"\[0(\.0)?, ?1(\.0)?\]|from 0 to 1|between 0 and 1", re.IGNORECASE)
@@ -53,16 +54,17 @@ class Stated:
 
     def is_of_an_example(self, module: nn.Module) -> bool:
         """Whether it is [B], or [B, features] of a width that the constructor states, in a module of ids."""
-        last = self.shape[-1]
         if not any(isinstance(part, nn.Embedding) for part in module.modules()):
             return False
-        featured = re.search(r"dim|feat|width|size$", last) is not None and last.lower() in _known(module)
+        featured = self.width(module) is not None and not self.shape[-1].isdigit()
         return len(self.shape) == 1 or (len(self.shape) == 2 and featured)
 
     def width(self, module: nn.Module) -> int | None:
         """The last size, if it is one of features whose number is known."""
         last = self.shape[-1]
-        if len(self.shape) < 3 or _LENGTH.fullmatch(last):
+        if len(self.shape) < 2 or _LENGTH.fullmatch(last):
+            return None
+        if len(self.shape) == 2 and not _FEATURES.search(last):
             return None
         return int(last) if last.isdigit() else _known(module).get(last.lower())
 

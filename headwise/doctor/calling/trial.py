@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling import sizes
-from headwise.doctor.calling.claims import is_taught
+from headwise.doctor.calling.causality import is_taught
 from headwise.doctor.calling.example import Example
 from headwise.doctor.calling.failure import NOT_FINITE, Failed
 from headwise.doctor.calling.given import Given

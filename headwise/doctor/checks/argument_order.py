@@ -5,6 +5,8 @@ Only modules with several inputs can make this mistake. The names in the signatu
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 
 from torch import Tensor
@@ -17,6 +19,7 @@ from headwise.doctor.reading import marks
 FINDINGS = ("argument-order",)
 
 _INPUTS = ("query", "key", "value")
+_ANY = re.compile(r"x\d?|inputs?|tokens|data|hidden(_states?)?")
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -50,6 +53,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     for inputs in found:
         if any(not x or -2 in x or len(x) > 1 for x in inputs.values()) or inputs == expected:
             continue
+        if inputs == {"queries": {1}, "keys": {0}, "values": {0}} and _memory_first(patient):
+            continue
         wrong = [
             f"{name} from {called[min(next(iter(inputs[name])), len(called) - 1)]}"
             for name in inputs
@@ -63,6 +68,13 @@ def check(patient: Patient) -> Iterator[Finding]:
             patient.where,
         )
         return
+
+
+def _memory_first(patient: Patient) -> bool:
+    """Whether what is named like a memory comes first, and the other name says nothing: forward(context, x)."""
+    slots, order = dict(patient.interface.way.slots), list(inspect.signature(patient.module.forward).parameters)
+    query, memory = slots["query"], slots.get("memory", "")
+    return memory in order and order.index(memory) < order.index(query) and bool(_ANY.fullmatch(names.simple(query)))
 
 
 def _inputs(tokens: Tensor) -> set[int]:

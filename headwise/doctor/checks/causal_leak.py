@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling import claims, names
+from headwise.doctor.calling import causality, claims, names
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
@@ -56,7 +56,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         made = True
         seen = probe.influence(inputs, **options)
         strict = bool(said) and not _BY_BLOCKS.search(said + " ".join(documents(probe.module)))
-        drawn = claims.draws_triangle(probe.module)
+        drawn = causality.draws_triangle(probe.module)
         found = list(_judge(seen, said, hint=bool(options), drawn=drawn, strict=strict))
         if not (found and said == claim and flags):  # without the flag it need not be causal
             yield from found

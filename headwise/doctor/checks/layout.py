@@ -31,7 +31,8 @@ _SPLIT = "split the heads with .view(B, N, H, D).transpose(1, 2), so that positi
 
 
 _BATCH_FIRST = re.compile(
-    r"[\[(]\s*(batch(_size)?|B|N|bs|bsz|b)\s*,\s*(seq\w*|tokens|length|len|T|N|L|S|n|t|l|time|num_\w+|positions)\s*,"
+    r"[\[(]\s*(batch(_size)?|B|N|bs|bsz|b)\s*,\s*(seq\w*|tokens|length|len|T|N|L|S|n|t|l|time|num_\w+|\w*patches|positions)"
+    r"(\s*[+-]\s*\d+)?\s*,"
     r"|^\s*(B|b|batch(_size)?|bs|bsz)\s*,\s*\w+\s*,\s*\w+\s*=\s*\w+\.(shape|size)",
     re.MULTILINE,
 )

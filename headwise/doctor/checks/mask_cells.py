@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling.claims import IF_NO_MASK
+from headwise.doctor.calling.causality import IF_NO_MASK
 from headwise.doctor.calling.interface import MaskInput
 from headwise.doctor.checks.edges import starts_at_rows
 from headwise.doctor.checks.mask_claims import (

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling.claims import is_taught, text_of
+from headwise.doctor.calling.causality import is_taught
+from headwise.doctor.calling.claims import text_of
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.stated_output import stated_output
 from headwise.doctor.finding import Finding

@@ -24,9 +24,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("it calls no softmax")
     for x in softmaxes.heard:
         shape = list(x.scores.shape)
-        if _is_left_over(patient, x.where):
-            continue
-        if shape[x.dim] == 1 and inputs.key_length > 1 and inputs.key_length in shape[1:]:
+        keys_beside = shape[x.dim] == 1 and inputs.key_length > 1 and inputs.key_length in shape[1:]
+        if keys_beside and not _has_one_key(patient, x.where):
             yield Finding(
                 "softmax-axis",
                 "bug",
@@ -39,8 +38,11 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
 
 
-def _is_left_over(patient: Patient, where: Where | None) -> bool:
-    """Whether the softmax meets no values, beside one that does."""
+def _has_one_key(patient: Patient, where: Where | None) -> bool:
+    """Whether its weights are multiplied with one value, as after pooling, or with none beside others that are."""
     sites = patient.anatomy.sites if patient.anatomy is not None else ()
-    met = {site.softmax.where for site in sites if site.contraction is not None}
-    return bool(met) and where not in met and where in {site.softmax.where for site in sites}
+    here = [site.contraction for site in sites if site.softmax.where == where]
+    met = [x for x in here if x is not None]
+    if here and not met:
+        return any(site.contraction is not None for site in sites)
+    return bool(met) and all(x.weights.value.shape[-1 if x.left else -2] == 1 for x in met)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.calling import claims, names
+from headwise.doctor.calling import causality, claims, names
 from headwise.doctor.calling.interface import discover
 
 
@@ -296,7 +296,7 @@ class PlainIfNone(TriangleIfNone):
 
 
 def test_causal_if_no_mask_is_given() -> None:
-    assert discover(TriangleIfNone()).causal_claim.endswith(claims.IF_NO_MASK)
+    assert discover(TriangleIfNone()).causal_claim.endswith(causality.IF_NO_MASK)
     assert discover(PlainIfNone()).causal_claim == ""
 
 

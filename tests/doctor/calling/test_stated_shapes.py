@@ -369,3 +369,37 @@ class TwoStreams(nn.Module):
 
 def test_a_required_mask_of_a_stated_shape() -> None:
     assert headwise.diagnose(TwoStreams()).bugs == ()
+
+
+class OfAState(nn.Module):
+    """hidden: (batch, dec_dim); encoder_outputs: (batch, src_len, enc_dim)."""
+
+    def __init__(self, dec_dim: int = 12, enc_dim: int = 20) -> None:
+        super().__init__()
+        self.joined, self.v = nn.Linear(dec_dim + enc_dim, 16), nn.Linear(16, 1)
+
+    def forward(self, hidden: Tensor, encoder_outputs: Tensor) -> Tensor:
+        state = self.each(hidden, encoder_outputs.shape[1])
+        scores = self.v(self.joined(torch.cat((state, encoder_outputs), -1)).tanh())
+        return (scores.softmax(1) * encoder_outputs).sum(1)
+
+    def each(self, hidden: Tensor, length: int) -> Tensor:
+        return hidden[:, None].expand(-1, length, -1)
+
+
+class OfAnotherState(OfAState):
+    """hidden: (batch, dec_dim); encoder_outputs: (batch, src_len, enc_dim).
+
+    It repeats the rows of the batch in another order than it reads them.
+    """
+
+    def each(self, hidden: Tensor, length: int) -> Tensor:
+        return hidden.repeat(length, 1).view(-1, length, hidden.shape[-1])
+
+
+@pytest.mark.parametrize(("module", "bugs"), [(OfAState, []), (OfAnotherState, ["batch-mixing"])])
+def test_a_state_of_stated_features_is_the_query(module: type[nn.Module], bugs: list[str]) -> None:
+    interface = discover(module())
+    assert dict(interface.way.slots) == {"query": "hidden", "memory": "encoder_outputs"}
+    assert (interface.width, interface.key_width) == (12, 20)
+    assert [x.name for x in headwise.diagnose(module()).bugs] == bugs

@@ -63,7 +63,32 @@ def test_values_of_the_queries_input() -> None:
     assert finding.evidence == "of its inputs (query, memory) the module computes its values from query"
 
 
+class XFirst(SameLengths):
+    """Queries of the second argument, keys and values of the first."""
+
+    def forward(self, x: Tensor, context: Tensor) -> Tensor:
+        return self.second_attends(x, context)
+
+    def second_attends(self, x: Tensor, context: Tensor) -> Tensor:
+        if x.shape != context.shape:
+            raise ValueError("as many in both")
+        weights = (self.split(self.q(context)) @ self.split(self.k(x)).mT / 2).softmax(-1)
+        return self.out(self.merge(weights @ self.split(self.v(x))))
+
+
+def test_queries_of_the_second_argument() -> None:
+    finding = one("argument_order", seeded(XFirst))
+    assert finding.evidence.endswith("its queries from memory, its keys from query, its values from query")
+
+
 # Healthy.
+
+
+class ContextFirst(XFirst):
+    """Queries of the first argument: its place says more than the name of the other one."""
+
+    def forward(self, context: Tensor, x: Tensor) -> Tensor:
+        return self.second_attends(x, context)
 
 
 class ValuesFirst(Three):
@@ -86,7 +111,7 @@ class EinsumCross(nn.Module):
         return self.to_out(torch.einsum("bhij,bjhd->bihd", weights, v).flatten(2))
 
 
-@pytest.mark.parametrize("module", [Three, ValuesFirst, Cross, EinsumCross])
+@pytest.mark.parametrize("module", [Three, ValuesFirst, Cross, EinsumCross, ContextFirst])
 def test_a_healthy_one(module: type[nn.Module]) -> None:
     assert found("argument_order", seeded(module)) == []
 

@@ -324,8 +324,13 @@ class KeepsBatchFirst(DocumentsBatchFirst):
         super().__init__(batch_first=True)
 
 
-def test_a_layout_that_the_docstring_states() -> None:
-    finding = one("layout", seeded(DocumentsBatchFirst))
+class DocumentsPatches(DocumentsBatchFirst):
+    """Input and output: (batch, num_patches + 1, dim)"""
+
+
+@pytest.mark.parametrize("module", [DocumentsBatchFirst, DocumentsPatches])
+def test_a_layout_that_the_docstring_states(module: type[nn.Module]) -> None:
+    finding = one("layout", seeded(module))
     assert (finding.name, finding.severity) == ("batch-mixing", "bug")
     assert found("layout", seeded(KeepsBatchFirst)) == []
 

@@ -60,22 +60,31 @@ class LeftOver(nn.Module):
         self.weights = (q / 4 @ k.mT).softmax(-1)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         y = (q @ k.mT / 4).softmax(-1) @ v
-        return self.out(self.read(y.transpose(1, 2)).flatten(2))
-
-    def read(self, y: Tensor) -> Tensor:
-        return y
+        return self.out(y.transpose(1, 2).flatten(2))
 
 
-class Gated(LeftOver):
-    """Weights over heads scale the output: each is 1."""
+class Reduced(LeftOver):
+    """All tokens are pooled to one key and one value, as by a spatial reduction of a small map."""
 
-    def read(self, y: Tensor) -> Tensor:
-        return self.weights @ y
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        k, v = k.mean(1, keepdim=True), v.mean(1, keepdim=True)
+        return self.out((q @ k.mT / 4).softmax(-1) @ v + q)
 
 
-def test_a_softmax_whose_result_is_not_read() -> None:
-    assert found("softmax_of_one", seeded(LeftOver)) == []
-    assert one("softmax_of_one", seeded(Gated)).name == "softmax-axis"
+class Summed(LeftOver):
+    """The scores [B, K, 1] of additive attention, beside a standard attention."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        y = (q @ k.mT / 4).softmax(-1) @ v
+        weights = (y @ self.out.weight[:1].mT).softmax(-1)
+        return self.out(y + weights.mT @ y)
+
+
+@pytest.mark.parametrize(("module", "names"), [(LeftOver, []), (Reduced, []), (Summed, ["softmax-axis"])])
+def test_an_axis_of_one_element_beside_an_attention(module: type[nn.Module], names: list[str]) -> None:
+    assert [x.name for x in found("softmax_of_one", seeded(module))] == names
 
 
 def test_every_weight_is_1() -> None:
