@@ -273,7 +273,7 @@ def _by_name(name: str) -> tuple[str, Form | None]:
     word = names.simple(name)
     if re.search(r"non_?pad|not_pad|valid|visible|allowed|keep|attend_|(^|_)real(_|$)", word):
         return f"the name {name}", "allowed"
-    if re.search(r"pad(ding)?_?mask|(^|_)is_pad|forbidden|blocked|ignore|masked_", word):
+    if re.search(r"pad(ding)?_?mask|(^|_)is_pad|forbidden|blocked|ignore|masked_|_masked$", word):
         return f"the name {name}", "forbidden"
     if re.search(r"additive|_bias$|^bias$", word):
         return f"the name {name}", "additive"

@@ -61,12 +61,15 @@ class MaskTrial:
             spec = self.trial.spec
             if p.name in spec.arguments or self._of_what_is_not_given(p) or self._of_pixels(p):
                 continue
+            if _is_of_three_kinds(self.trial.given.of(p.name)):
+                continue  # a mask of two kinds of tokens would say something else
             mine = self.of(p)
             if p.role == "unknown":
                 mine = [m for m in mine if m.works]
             found += mine
             given = dict(self.way.extras).get(p.name)
-            if mine and given is not None and given(self.way.sizes(self.inputs)) is not None:
+            as_in_example = bool(mine) and not mine[0].works and self.trial.given.of(p.name) is not None
+            if mine and given is not None and given(self.way.sizes(self.inputs)) is not None and not as_in_example:
                 self.way = self._passing(mine[0])
         order = {p.name: i for i, p in enumerate(sorted(masks, key=lambda p: p.role != "mask"))}
         if self.way.takes == "memory" and self._memory_is_optional() and any(m.works for m in found):
@@ -107,6 +110,11 @@ class MaskTrial:
         memories = [x.name for x in self.trial.parameters if x.role == "memory" and x.name not in given]
         if any(names.about_memory(p.name) or p.name.startswith(f"{name}_") for name in memories):
             return True
+        known = self.trial.given
+        absent = [x for x in self.trial.parameters if known.of(x.name) is None and (known.values or not x.required)]
+        absent = [x for x in absent if x.name not in given and x.role not in ("query", "key", "value")]
+        if any(p.name.endswith(f"_{x.name}") or p.name.startswith(f"{x.name}_") for x in absent):
+            return True  # attn_mask_g without g, guide_pad without guide
         stem = re.sub(r"_?(attention_|padding_)?mask$", "", p.name)  # text_mask, where text_embeds is left out
         kinds = r"embeds?|embeddings?|states?|feat\w*|tokens?|ids|hidden\w*|seq|inputs?"
         named = re.compile(rf"{re.escape(stem)}(_({kinds}))?")
@@ -316,6 +324,13 @@ def _is_added(value: Any) -> bool:
     if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
         return False
     return bool((value <= 0).all()) and float(value.min()) < _FAR
+
+
+def _is_of_three_kinds(value: Any) -> bool:
+    """Whether a mask that a real call passes has numbers below and above 0 (Longformer: padding, and global tokens)."""
+    if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
+        return False
+    return float(value.min()) < 0 < float(value.max())
 
 
 def _grade(leak: float) -> int:

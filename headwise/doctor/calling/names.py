@@ -132,7 +132,8 @@ def role(name: str, default: Any = None, annotation: str = "") -> str:
     if TYPES.search(name):
         return "other"
     if _LENGTHS.search(name):
-        return "other" if name.startswith("cu") else "lengths"  # cu_seqlens holds the starts of packed documents
+        # cu_seqlens holds the starts of packed documents, and max_seqlen the length of the longest.
+        return "other" if name.startswith(("cu", "max")) else "lengths"
     if _MASK.search(name):
         return "other" if _OTHER_MASK.search(name) else "padding" if _PADDING.search(name) else "mask"
     for pattern, found in ((_BIAS, "mask"), (_POSITIONS, "positions"), (_FLAG, "flag"), *_PARTS):

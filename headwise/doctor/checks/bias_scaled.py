@@ -18,8 +18,8 @@ from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.masking import given
 from headwise.doctor.reading.anatomy import Anatomy, look
-from headwise.doctor.reading.events import Step
-from headwise.doctor.reading.scale import FORBIDDEN, behind_the_product, off_its_mean
+from headwise.doctor.reading.events import FORBIDDEN, Step
+from headwise.doctor.reading.scale import behind_the_product, off_its_mean
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("wrong-scale",)

@@ -18,7 +18,7 @@ from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, Probe
 from headwise.doctor.reading.anatomy import look
-from headwise.doctor.reading.scale import FORBIDDEN
+from headwise.doctor.reading.events import FORBIDDEN
 from headwise.doctor.reading.site import Site
 from headwise.doctor.source import source_of
 

@@ -9,7 +9,7 @@ import torch
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
-from headwise.doctor.reading.scale import FORBIDDEN
+from headwise.doctor.reading.events import FORBIDDEN
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("causal-unasked",)

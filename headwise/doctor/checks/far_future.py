@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
-from headwise.doctor.reading.scale import FORBIDDEN
+from headwise.doctor.reading.events import FORBIDDEN
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("causal-leak",)

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.names import PAGES
+from headwise.doctor.calling.way import Result, tensors_in
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe, gap, gradients, quiet, weighting
@@ -37,13 +38,14 @@ def check(patient: Patient) -> Iterator[Finding]:
     names = list(inputs.tensors())
     tracked = inputs.each(lambda x: x.clone().requires_grad_())
     with quiet(), torch.enable_grad():
-        out = probe.interface.run(tracked.each(Tensor.clone), grad=True).output
+        result = probe.interface.run(tracked.each(Tensor.clone), grad=True)
+    out = result.output
     if not out.requires_grad and patient.serves:
         raise NotApplicable("its forward is declared without gradients, for decoding")
     if not out.requires_grad:
         yield _blocked("autograd finds no path from the output to any input or parameter: it requires no gradient", {})
         return
-    found = gradients(out, tracked.tensors().values())
+    found = gradients(out, tracked.tensors().values(), keep=True)
     blocked = False
     for name, gradient in zip(names, found, strict=True):
         if gradient is not None and not gradient.isfinite().all():
@@ -58,6 +60,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             )
         if gradient is None or not (gradient != 0).any():
             change = gap(before, probe.output(_other(inputs, name)))
+            if change > 1e-3 and _reached_by_the_first(result, tracked.tensors()[name]):
+                raise NotApplicable("what it returns first has gradients; a part beside it is predicted without them")
             if change > 1e-3:
                 blocked = True
                 yield _blocked(
@@ -67,6 +71,15 @@ def check(patient: Patient) -> Iterator[Finding]:
                 )
     if not blocked:
         yield from _along(patient, probe, inputs, names)
+
+
+def _reached_by_the_first(result: Result, given: Tensor) -> bool:
+    """Whether an input gets a gradient from the first tensor that is returned, and that is not the one examined."""
+    first = next((x for _, x in tensors_in(result.raw)), result.output)
+    if not first.requires_grad or result.output.data_ptr() == first.data_ptr():
+        return False
+    found = gradients(first, [given])[0]
+    return found is not None and bool((found != 0).any())
 
 
 def _blocked(evidence: str, numbers: dict[str, float]) -> Finding:

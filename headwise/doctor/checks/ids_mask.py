@@ -19,8 +19,7 @@ from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.padded_ids import pad_of, real_ids
 from headwise.doctor.probing.probe import ROUNDING, quiet, rows
-from headwise.doctor.reading.events import Softmax
-from headwise.doctor.reading.scale import FORBIDDEN
+from headwise.doctor.reading.events import FORBIDDEN, Softmax
 from headwise.doctor.reading.trace import trace
 
 FINDINGS = ("mask-added", "mask-broadcast", "source-unmasked")

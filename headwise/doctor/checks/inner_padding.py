@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.reading.anatomy import Anatomy, look
-from headwise.doctor.reading.scale import FORBIDDEN
+from headwise.doctor.reading.events import FORBIDDEN
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("padding-attended",)

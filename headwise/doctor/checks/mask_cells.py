@@ -25,7 +25,7 @@ from headwise.doctor.checks.mask_claims import (
 )
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from headwise.doctor.reading.scale import FORBIDDEN
+from headwise.doctor.reading.events import FORBIDDEN
 from headwise.doctor.reading.site import Site
 from headwise.errors import DoctorError
 

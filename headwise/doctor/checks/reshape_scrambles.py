@@ -41,7 +41,7 @@ def _by_sizes(run: Trace) -> Finding | None:
     """A reshape whose sizes show that it cuts across axes."""
     for i, found in enumerate(run.reshapes):
         others = [x for j, x in enumerate(run.reshapes) if j != i]
-        if not found.padded and not any(_undoes(found, x) for x in others):
+        if found.cuts and not found.padded and not any(_undoes(found, x) for x in others):
             at = next(n for n in reversed(found.shape) if n != 1)  # the second row of the last axis
             before, after = _index(at, found.shape), _index(at, found.into)
             return Finding(
@@ -56,10 +56,12 @@ def _by_sizes(run: Trace) -> Finding | None:
 
 
 def _undoes(found: Reshape, other: Reshape) -> bool:
-    """Whether one of the two is the way there and the other the way back, after one row was dropped."""
+    """Whether one of the two is the way there and the other the way back, after one row was dropped: or two, where the
+    queries are every second token (Funnel, Dai et al. 2020).
+    """
     there, back = _changed(found), _changed(other)[::-1]
     return all(
-        len(x) == len(y) and sum(abs(a - b) for a, b in zip(x, y, strict=True)) == 1
+        len(x) == len(y) and 0 < sum(abs(a - b) for a, b in zip(x, y, strict=True)) <= 2
         for x, y in zip(there, back, strict=True)
     )
 

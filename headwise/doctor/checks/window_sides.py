@@ -15,7 +15,7 @@ from headwise.doctor.calling.claims import text_of
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.reading.anatomy import look
-from headwise.doctor.reading.scale import FORBIDDEN
+from headwise.doctor.reading.events import FORBIDDEN
 
 FINDINGS = ("window-off-by-one",)
 

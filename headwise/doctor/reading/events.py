@@ -18,6 +18,8 @@ from headwise.doctor.reading.marks import Marks
 
 Kind = Literal["input", "projection", "product", "parameter"]
 
+FORBIDDEN = -1e3  # a fill or added number this low masks ordinary scores
+
 
 @dataclasses.dataclass
 class Trace:
@@ -58,12 +60,18 @@ class Norm:
 
 @dataclasses.dataclass(frozen=True)
 class Reshape:
-    """A view or reshape that neither splits nor merges axes: its numbers are divided into rows anew."""
+    """A view or reshape that divides its numbers into rows anew."""
 
     shape: tuple[int, ...]
     into: tuple[int, ...]
+    cuts: bool  # across axes; [N, 2 N] as [2 N, N] splits and merges, and may be the way there of a shift
     padded: bool  # whether some of its numbers were padded
     where: Where | None
+
+
+def exchanges(shape: Sequence[int], into: Sequence[int]) -> bool:
+    """Whether a reshape gives the same sizes in another order."""
+    return tuple(shape) != tuple(into) and sorted(shape) == sorted(into)
 
 
 def regroups(shape: Sequence[int], into: Sequence[int]) -> bool:

@@ -7,9 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from headwise.doctor.reading.events import FORBIDDEN
 from headwise.doctor.reading.site import Site
-
-FORBIDDEN = -1e3  # a fill or added number this low masks ordinary scores
 
 
 def measure(site: Site, twin: Site) -> float | None:

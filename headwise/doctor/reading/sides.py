@@ -26,6 +26,11 @@ class Side:
         """The features of those with a token; learned keys next to them have features of their own."""
         return self.feature.masked_fill(self.token == UNKNOWN, UNKNOWN)
 
+    def within(self, inside: Tensor) -> Side:
+        """The same where `inside` [rows, J], and no token elsewhere."""
+        parts = (self.token, self.example, self.position, self.feature)
+        return Side(*(x.masked_fill(~inside, UNKNOWN) for x in parts))
+
 
 def read_sides(run: Trace, product: Seed, sources: Tensor) -> tuple[Side, Side]:
     """For scores with these sources: the sides that the rows and the columns of the product are."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from headwise.doctor.finding import Where
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.contraction import Contraction, read_contraction
-from headwise.doctor.reading.events import Operand, Seed, Softmax, Step, Trace, row_and_column
+from headwise.doctor.reading.events import FORBIDDEN, Operand, Seed, Softmax, Step, Trace, row_and_column
 from headwise.doctor.reading.features import features_of
 from headwise.doctor.reading.grid import Grid, read_grid
 from headwise.doctor.reading.placement import Layout, Placement, read_layout, read_placement
@@ -74,8 +74,9 @@ class Site:
 
     @functools.cached_property
     def layout(self) -> Layout:
-        """What changes along a row of the softmax."""
-        return read_layout(self.query, self.key)
+        """What changes along a row of the softmax, masked scores left out: windows may be cut with others in them."""
+        seen = _rows(self.softmax.scores, self.softmax.dims) > FORBIDDEN
+        return read_layout(self.query.within(seen), self.key.within(seen))
 
     def placement(self, name: str) -> Placement:
         """The placement of the queries ("q"), keys ("k") or values ("v") in the product that they enter."""

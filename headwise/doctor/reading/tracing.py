@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.doctor.reading import marks, products
 from headwise.doctor.reading.code_line import running_line
-from headwise.doctor.reading.events import Norm, Reshape, regroups
+from headwise.doctor.reading.events import Norm, Reshape, exchanges, regroups
 from headwise.doctor.reading.ledger import Ledger
 from headwise.doctor.reading.marks import Marks
 from headwise.doctor.reading.softmaxes import Softmaxes
@@ -180,7 +180,7 @@ class Tracing(TorchDispatchMode):
 
     def _move(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
         source = self.ledger.marks_of(args[0])
-        if name in _VIEWS and source.token.numel() and regroups(args[0].shape, out.shape):
+        if name in _VIEWS and source.token.numel():
             self._regrouped(source, args[0].shape, out.shape)
 
         def change(x: Tensor) -> Any:
@@ -202,12 +202,15 @@ class Tracing(TorchDispatchMode):
 
     def _regrouped(self, found: Marks, shape: Sequence[int], into: Sequence[int]) -> None:
         """A reshape across axes, of numbers that depend on the inputs or were gathered from a parameter."""
+        cuts = regroups(shape, into)
+        if not cuts and not exchanges(shape, into):
+            return
         elements = marks.element_of(found.source).flatten()
         gathered = bool(found.names) and not torch.equal(elements, torch.arange(len(elements)))
         if found.live or gathered:
             unknown = found.source == marks.UNKNOWN
             padded = bool(unknown.any()) and not bool(unknown.all())
-            self.ledger.trace.reshapes.append(Reshape(tuple(shape), tuple(into), padded, running_line()))
+            self.ledger.trace.reshapes.append(Reshape(tuple(shape), tuple(into), cuts, padded, running_line()))
 
     def _joined(self, parts: list[Marks], dim: int, name: str, out: Tensor) -> None:
         join = torch.cat if name == "cat" else torch.stack

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from headwise.doctor.patient import NotChecked
 from tests.doctor.checks.specimens import Attention, Cross, found, one, seeded
 
 
@@ -119,3 +121,29 @@ class DetachesTheSeries(Series):
 def test_statistics_over_time_are_detached_on_purpose() -> None:
     assert found("gradient_blocked", seeded(Series)) == []
     assert one("gradient_blocked", seeded(DetachesTheSeries)).name == "gradient-wrong"
+
+
+class Predicts(nn.Module):
+    """Returns the hidden states [B, N + 1, M], and beside them what is predicted [B, N, M] without training them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.head = Attention(), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.attention(x)
+        return torch.cat((x, x[:, :1]), 1), self.head(x.detach())
+
+
+class DetachesTheFirst(Predicts):
+    """What it returns first is what has no gradient."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        states, predicted = super().forward(x)
+        return predicted, states
+
+
+def test_a_part_of_what_is_returned_that_is_predicted_without_gradients() -> None:
+    with pytest.raises(NotChecked, match="what it returns first has gradients"):
+        found("gradient_blocked", seeded(Predicts))
+    assert one("gradient_blocked", seeded(DetachesTheFirst)).name == "gradient-blocked"

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.doctor.calling import claims
+import headwise
+from headwise.doctor.calling import claims, names
 from headwise.doctor.calling.interface import discover
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 
@@ -180,3 +181,95 @@ def test_a_number_with_a_point_ends_no_clause() -> None:
 def test_what_is_said_of_the_opposite_of_a_mask() -> None:
     said = claims.of_mask("mask", "", "        valid = ~mask  # True for valid, False for padded", sole=True)
     assert said == ("", None)
+
+
+class Global(Attention):
+    """Below 0 is padding, above 0 a token that all others see beside their window, as in Longformer."""
+
+    def forward(self, x: Tensor, attention_mask: Tensor, is_index_masked: Tensor) -> Tensor:
+        at = torch.arange(x.shape[1])
+        near = ((at[:, None] - at).abs() < 2) | (attention_mask > 0)[:, None]
+        assert bool((near.any(-1) & (~is_index_masked).any(-1, keepdim=True)).all())
+        return self.attend(x, x, (near & ~is_index_masked[:, None])[:, None])
+
+
+def test_a_mask_of_three_kinds_is_passed_as_in_the_call() -> None:
+    mask = torch.tensor([[1e4, 0, 0, 0, 0, 0], [1e4, 0, 0, 0, -1e4, -1e4]])
+    example = ((torch.randn(2, 6, 16), mask, mask < 0), {})
+    assert [x.parameter for x in discover(seeded(Global), example=example).masks] == ["is_index_masked"]
+    assert headwise.diagnose(seeded(Global), example=example).bugs == ()
+
+
+class OfTwoStreams(Attention):
+    """The second stream has queries of its own, or there is none (XLNet, Yang et al. 2019). All are [N, B, M]."""
+
+    def forward(
+        self, h: Tensor, g: Tensor | None, attn_mask_h: Tensor | None, attn_mask_g: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        h = h.transpose(0, 1)
+        hides = None if attn_mask_h is None else (attn_mask_h[..., 0].permute(2, 0, 1) == 0)[:, None]
+        out = self.attend(h, h, hides).transpose(0, 1)
+        if g is None:
+            return out, None
+        shown = None if attn_mask_g is None else (attn_mask_g[..., 0].permute(2, 0, 1) == 0)[:, None]
+        return out, self.attend(g.transpose(0, 1), h, shown).transpose(0, 1)
+
+
+def test_an_argument_that_the_call_leaves_out_is_no_input() -> None:
+    example = ((torch.randn(6, 2, 16), None, torch.zeros(6, 6, 2, 1), torch.zeros(1, 6, 2, 1)), {})
+    interface = discover(seeded(OfTwoStreams), example=example)
+    assert (dict(interface.way.slots), interface.batch_first) == ({"query": "h"}, False)
+    assert headwise.diagnose(seeded(OfTwoStreams), example=example).bugs == ()
+
+
+class Distances(Attention):
+    """Tables of 2 N relative distances, the longest first, for two lengths (Funnel, Dai et al. 2020)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.r = nn.Linear(16, 16)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, tables: tuple[list[Tensor], Tensor]) -> Tensor:
+        q, k, v = self.split(self.q(query)), self.split(self.k(key)), self.split(self.v(value))
+        scores = q @ self.r(tables[0][0]).unflatten(-1, (-1, q.shape[-1])).permute(1, 2, 0)
+        b, h, n, m = scores.shape
+        shifted = scores.reshape(b, h, m, n)[:, :, 1:].reshape(b, h, n, m - 1)[..., : k.shape[2]]
+        return self.out(self.merge(((q @ k.mT + shifted) / 2).softmax(-1) @ v))
+
+
+def test_tables_of_relative_distances_fit_one_length() -> None:
+    x = torch.randn(2, 6, 16)
+    example = ((x, x, x, ([torch.randn(12, 16), torch.randn(6, 16)], torch.zeros(6))), {})
+    assert discover(seeded(Distances), example=example).length == 6
+    assert headwise.diagnose(seeded(Distances), example=example).bugs == ()
+
+
+class Compressing(Attention):
+    """Each 32 tokens are one more key; of fewer there is none (DeepSeek-V4)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compress = Compressor()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x, torch.cat((x, self.compress(x)), 1), None)
+
+
+class Compressor(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.of_position = nn.Linear(16, 16), nn.Parameter(torch.randn(32, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        whole = x[:, : x.shape[1] // 32 * 32].unflatten(1, (-1, 32))
+        gates = self.gate(x)[:, : whole.shape[1] * 32].unflatten(1, (-1, 32)) + self.of_position
+        return (whole * gates.softmax(2)).sum(2)
+
+
+def test_parts_whose_output_is_empty_in_the_call() -> None:
+    example = ((torch.randn(2, 6, 16),), {})
+    assert found("unused_parameter", seeded(Compressing), example=example) == []
+
+
+def test_the_length_of_the_longest_document_is_no_mask() -> None:
+    assert (names.role("max_seqlen"), names.role("seqlens")) == ("other", "lengths")

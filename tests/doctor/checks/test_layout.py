@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.patient import NotChecked
-from tests.doctor.checks.specimens import found, one, seeded
+from tests.doctor.checks.specimens import Causal, found, one, seeded
 from tests.doctor.checks.styles import Einsum, Masked, Plain, SharedByHeads, assert_at
 
 # Heads and positions.
@@ -420,3 +420,25 @@ def test_slots_that_do_not_compete() -> None:
     assert (finding.name, finding.severity) == ("softmax-axis", "bug")
     assert "'slots compete'" in finding.evidence
     assert [x for x in found("layout", seeded(Slots)) if x.severity == "bug"] == []
+
+
+class CutWithOthers(Causal):
+    """Scores of other queries stand beside the own ones and are masked, as where windows are cut from chunks."""
+
+    hidden = -1e9
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        n = scores.shape[-1]
+        weights = torch.cat((scores, scores.roll(1, -2) + self.hidden), -1).softmax(-1)
+        return weights[..., :n]
+
+
+class MixedWithOthers(CutWithOthers):
+    """They are not masked."""
+
+    hidden = 0.0
+
+
+def test_masked_scores_of_other_queries() -> None:
+    assert found("layout", seeded(CutWithOthers)) == []
+    assert one("layout", seeded(MixedWithOthers)).name == "softmax-axis"

@@ -162,11 +162,26 @@ def test_columns_that_come_back_as_rows() -> None:
     assert_at(finding, ColumnsAsRows, "# here")
 
 
+class ShiftedOfTwice(ShiftedWithoutPadding):
+    """Of 2 N distances: the way there splits the rows in two halves, and merges them."""
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return Plain.score(self, q, k) + self.shifted(q @ self.distances[: 2 * q.shape[-2]].T)
+
+
+class ShiftedByTwo(ShiftedOfTwice):
+    """It drops two rows."""
+
+    def shifted(self, scores: Tensor) -> Tensor:
+        b, h, n, m = scores.shape
+        return scores.reshape(b, h, m, n)[:, :, 2:].reshape(b, h, n, m - 2)[..., :n]
+
+
 @pytest.mark.parametrize(
     "kind",
     [
         *(Attention, Plain, Einsum, SharedByHeads, Hops, Window, WindowOfSquares, Columns, Reduced),
-        *(Shifted, ShiftedWithoutPadding),
+        *(Shifted, ShiftedWithoutPadding, ShiftedOfTwice, ShiftedByTwo),
     ],
 )
 def test_what_splits_and_merges_or_shifts_is_right(kind: type[nn.Module]) -> None:
