@@ -100,10 +100,14 @@ def diagnose(
             symptoms += _called_otherwise(patient, {x.name for x in (*causes, *symptoms)})
             lines = _summed_up(patient)
     except TookTooLong as error:
-        if error.where is None or clock.seconds() < error.seconds / 2:  # many calls, none of them long
-            unchecked["the rest"] = f"the diagnosis took longer than {error.seconds:g} s"
-        else:
+        said = f"the diagnosis took longer than {round(error.seconds, 1):g} s"
+        if error.where is not None and clock.seconds() > error.seconds / 2:
             causes.append(hangs(error.seconds, error.where))
+        elif patient is None or "interface" not in patient.__dict__:  # many calls, none of them long
+            not_examined = f"{said}, and no way to call it was found; allow more time with timeout= (--timeout)"
+        else:
+            unchecked["the rest"] = said
+            lines = lines or tuple(patient.interface.describe())
     except (NoOutput, Raises) as error:  # (it is a RuntimeError)
         if isinstance(error, NoOutput) and patient is not None and not patient.reports("output-shape: no output"):
             not_examined = str(error)

@@ -96,9 +96,9 @@ class Trial:
 
     def attempt(self, way: Way, batch: int, queries: int, keys: int) -> tuple[Way, Result] | str:
         """One call in this way: the way, with its lengths and its output's place, and the result; or the error."""
-        inputs = self.inputs(way, batch, queries, keys)
         self._reached, raised, began = 0, None, None
         try:
+            inputs = self.inputs(way, batch, queries, keys)
             result = self.run(way, inputs)
         except OutputProblem as problem:
             said = f"forward returned {problem}, and nothing in it is an output for {batch} × {queries} inputs"

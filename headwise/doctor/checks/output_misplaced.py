@@ -42,21 +42,23 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("it is no single attention of a sequence to itself")
     length = patient.interface.length or _LENGTH
     try:
-        sites = look(patient, batch=1, length=length).sites
+        sites, others = (look(patient, seed=seed, batch=1, length=length).sites for seed in (0, 1))
         probe = Probe(patient)
         influence = probe.influence(probe.interface.inputs(1, length, length))
     except Exception as error:
         raise NotChecked(f"it does not run with {length} tokens: {type(error).__name__}") from None
-    if len(sites) != 1 or influence.shape != (length, length):
+    if not len(sites) == len(others) == 1 or influence.shape != (length, length):
         return
     weights = sites[0].attended(length)
     if bool((weights > 0).all()):
         raise NotApplicable("every query attends to every key")
-    others = ~torch.eye(length, dtype=torch.bool)  # a residual connection adds the token itself
-    lost = ((weights > _CLEAR) & (influence <= REACHED) & others).any(1)
-    foreign = ((weights == 0) & (influence > _CLEAR) & others).any(1)
+    if bool(((weights > 0) != (others[0].attended(length) > 0)).any()):
+        raise NotApplicable("which keys a query attends to depends on what they hold")
+    off_diagonal = ~torch.eye(length, dtype=torch.bool)  # a residual connection adds the token itself
+    lost = ((weights > _CLEAR) & (influence <= REACHED) & off_diagonal).any(1)
+    foreign = ((weights == 0) & (influence > _CLEAR) & off_diagonal).any(1)
     wrong = lost & foreign
-    if bool(((weights > 0) == (influence > REACHED).T)[others.T].all()):
+    if bool(((weights > 0) == (influence > REACHED).T)[off_diagonal.T].all()):
         return  # queries and keys are taken for one another
     if 4 * int(wrong.sum()) >= length:
         row = int(wrong.nonzero()[0])

@@ -6,6 +6,7 @@ The map is also tried with a side that is no multiple of the window: its padding
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator
 
@@ -27,14 +28,15 @@ _SHIFTS = ["shift_size", "shift", "shift_sizes"]
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    if patient.interface.way.layout not in MAPS:
+    row = _side_of_rows(patient)
+    if patient.interface.way.layout not in MAPS and not row:
         raise NotApplicable("its input is no map")
     window, shift = _number(patient, _WINDOWS), _number(patient, _SHIFTS)
     if not window or not shift or not shift < window <= 8:
         raise NotApplicable("its windows are not shifted")
     probe = Probe(patient)
     measured = False
-    for side in (2 * window, 2 * window - 1):
+    for side in (row,) if row else (2 * window, 2 * window - 1):
         reached = _reached(patient, probe, side)
         if reached is None:
             continue
@@ -60,6 +62,13 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
     if not measured:
         raise NotChecked("it does not take a map of two windows")
+
+
+def _side_of_rows(patient: Patient) -> int:
+    """The side of a square map whose tokens are given in one row, [B, H * W, M]; 0 if any number of tokens works."""
+    interface = patient.interface
+    side = math.isqrt(interface.length or 0)
+    return side if interface.way.layout == "BNM" and side**2 == interface.length else 0
 
 
 def _number(patient: Patient, wanted: list[str]) -> int:

@@ -78,6 +78,8 @@ def randomise(model: nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, x in model.named_parameters():
+            if not x.requires_grad:  # sinusoids
+                continue
             if not x.is_floating_point() or ("norm" in name.lower() and x.ndim < 2):
                 continue
             if x.ndim >= 2 and "A_log" not in name:
@@ -85,5 +87,5 @@ def randomise(model: nn.Module) -> None:
             elif not bool(x.any()):
                 x.copy_(0.1 * torch.randn(x.shape, generator=generator))
         for module in model.modules():
-            if isinstance(module, nn.Embedding):
+            if isinstance(module, nn.Embedding) and module.weight.requires_grad:
                 module.weight.copy_(torch.randn(module.weight.shape, generator=generator))
