@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwise.cli.files import check_writable
-from headwise.cli.output import STDOUT, Say, json_option, working, write_json
+from headwise.cli.output import STDOUT, Say, json_option, standard_output_kept, working, write_json
 from headwise.cli.shared import shared
 from headwise.doctor.targets.places import place_of
 from headwise.errors import ArgumentError
@@ -112,7 +110,7 @@ def doctor(
         )
 
     # Standard output holds the report or the JSON, so whatever the examined code prints goes to standard error.
-    with contextlib.redirect_stdout(sys.stderr), working("examining") as say:
+    with standard_output_kept(), working("examining") as say:
         found: tuple[Diagnosis, ...]
         if base is not None:
             found = _examine_changed(base, targets, isolate, timeout, memory, say)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,6 +108,23 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
             progress.update(task, completed=done, total=total or None, description=escape(what))
 
         yield tell
+
+
+@contextlib.contextmanager
+def standard_output_kept() -> Iterator[None]:
+    """Send to standard error whatever is printed meanwhile: by sys.stdout, or by C libraries and child processes."""
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            kept = os.dup(1)
+            os.dup2(2, 1)
+        except OSError:  # there is no such descriptor
+            yield
+            return
+        try:
+            yield
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 @contextlib.contextmanager

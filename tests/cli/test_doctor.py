@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import transformers
 
+from headwise.cli.output import standard_output_kept
 from tests.doctor.specimens import CODE
 
 from .conftest import Run
@@ -78,6 +80,15 @@ def test_what_the_code_prints_is_not_in_the_way(run: Run, folder: Path) -> None:
     result = run("doctor", "odd.py:Healthy", "--json", "-")
     assert json.loads(result.out)["healthy"] is True
     assert {"hello", "chatter"} <= set(result.err.splitlines())
+
+
+def test_what_c_libraries_and_child_processes_print(capfd: pytest.CaptureFixture[str]) -> None:
+    with standard_output_kept():
+        os.write(1, b"raw\n")
+        print("python")
+    print("the report")
+    printed = capfd.readouterr()
+    assert (printed.out, set(printed.err.splitlines())) == ("the report\n", {"raw", "python"})
 
 
 def test_sarif(run: Run) -> None:

@@ -173,6 +173,12 @@ def test_many_calls_that_take_long_together_do_not_hang() -> None:
     assert "longer than 2 s" in diagnosis.unchecked["the rest"]
 
 
+def test_a_time_that_ends_before_a_call_is_found() -> None:
+    diagnosis = diagnose(Slow(), timeout=0.2)
+    assert "longer than 0.2 s, and no way to call it was found" in diagnosis.not_examined
+    assert not diagnosis.healthy
+
+
 class OfTables(nn.Module):
     """Cannot be called: nobody knows its table."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -97,6 +98,13 @@ def hinted_widths(
     if rows == batch * k_len and q_len != k_len:
         return [(q, wanted, v), (q, k, wanted), (q, wanted, wanted)]
     return [(wanted, wanted, wanted)]
+
+
+def hinted_lengths(said: Iterable[str]) -> list[tuple[int, int]]:
+    """Numbers of tokens that errors ask for: "shape '[3, 8, 8, 32]' is invalid", for the tokens of a map in a row."""
+    found = (re.search(r"shape '\[(\d+), (\d+), (\d+), \d+\]' is invalid for input of size", x) for x in said)
+    sides = ((int(x[2]), int(x[3])) for x in found if x)
+    return [(n, n) for n in dict.fromkeys(a * b for a, b in sides if a == b > 1)]
 
 
 def makers(

@@ -198,6 +198,8 @@ class _Search:
         if layout in MAPS and option.takes == "self" and self.spec.width is None:  # of an image
             widths = [*((n, n, n) for n in sizes.channels(self.module)), *widths]
         lengths = guesses.lengths(self.module, self.given, which, option.takes == "self")
+        if which == "fixed" and option.takes == "self":
+            lengths = [*guesses.hinted_lengths(x.said for x in self.trial.failed), *lengths]
         heads = sizes.heads(self.module) or 4
         fixed = tuple((name, arguments.constant(value)) for name, value in self.spec.arguments.items())
         hinted: set[tuple[int, int, int]] = set()

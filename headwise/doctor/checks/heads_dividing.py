@@ -7,6 +7,7 @@ it again with others if the constructor's arguments are known.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -105,6 +106,8 @@ def _maker(patient: Patient) -> tuple[str, Any]:
     kind = type(patient.module)
     parameters = inspect.signature(kind.__init__).parameters
     argument = next((name for name in parameters if names.simple(name) in names.HEADS), None)
+    if argument is None and not any(re.search(r"config|cfg|args$|params$", name) for name in parameters):
+        raise NotApplicable("its number of heads is not chosen")
     if argument is None:
         raise NotChecked("its constructor has no argument for the number of heads")
     if patient.make is not None:

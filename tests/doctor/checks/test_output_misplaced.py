@@ -91,3 +91,17 @@ def test_one_of_two_side_by_side() -> None:
     assert (finding.name, finding.severity) == ("output-misplaced", "bug")
     with pytest.raises(NotApplicable):
         found("output_misplaced", seeded(Axial))
+
+
+class Chosen(Attention):
+    """Each query attends to itself and to the 4 keys of the largest sums: what they hold decides which."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        best = self.k(x).sum(-1).topk(min(4, x.shape[1])).indices
+        allowed = torch.zeros(x.shape[:2], dtype=torch.bool).scatter(1, best, True)
+        return self.attend(x, x, allowed[:, None, None] | torch.eye(x.shape[1], dtype=torch.bool))
+
+
+def test_keys_that_are_chosen_by_what_they_hold() -> None:
+    with pytest.raises(NotApplicable, match="what they hold"):
+        found("output_misplaced", seeded(Chosen))

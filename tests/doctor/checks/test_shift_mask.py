@@ -96,3 +96,21 @@ def test_where_nothing_is_shifted() -> None:
     for module in (seeded(Shifted, 0), seeded(Attention)):
         with pytest.raises(NotChecked):
             found("shift_mask", module)
+
+
+class InARow(Shifted):
+    """The 6 x 6 tokens of a map in one row [B, 36, M], as in Swin's blocks; the mask separates what is shifted."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, m = x.shape
+        return super().forward(x.view(b, 6, 6, m)).reshape(b, n, m)
+
+
+class InARowNoRegions(InARow):
+    regions = NoRegions.regions
+
+
+def test_tokens_of_a_map_in_a_row() -> None:
+    finding = one("shift_mask", seeded(InARowNoRegions))
+    assert (finding.name, finding.severity, finding.numbers["side"]) == ("shift-mask", "bug", 6)
+    assert found("shift_mask", seeded(InARow)) == []
