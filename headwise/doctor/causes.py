@@ -105,6 +105,7 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "cache-mismatch": _names("gradient-wrong left-padding"),
     "projection-reused": _names("argument-order unused-parameter wrong-variant"),
     "norm-axis": _names("batch-mixing causal-leak left-padding mask-ignored wrong-variant"),
+    "rope-asymmetric": _names("left-padding positions-ignored"),
     "rope-axis": _names("cache-mismatch left-padding positions-ignored wrong-variant"),
     "rope-unused": _names("positions-ignored"),
     "rope-scaling": _names("wrong-variant"),

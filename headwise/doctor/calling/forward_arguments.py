@@ -205,8 +205,8 @@ def positions(name: str, module: nn.Module, *, neighbours: bool = False) -> list
         return [
             lambda at: torch.arange(at.queries, device=at.device).expand(at.batch, -1),
             lambda at: torch.arange(at.queries, device=at.device),
-            constant(0),
             lambda at: alike(at, at.queries, at.width),
+            constant(0),
         ]
     if "cis" in name:
         forms = ["complex", "complex B", "pair", "angles"]

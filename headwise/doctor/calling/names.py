@@ -228,7 +228,15 @@ def attribute(place: Any, names: list[str], fits: Callable[[Any], bool]) -> tupl
     leading underscore."""
     for name in names:
         for spelling in (name, f"_{name}"):
-            value = place.get(spelling) if isinstance(place, dict) else getattr(place, spelling, None)
+            value = place.get(spelling) if isinstance(place, dict) else _of(place, spelling)
             if fits(value):
                 return spelling, value
     return None
+
+
+def _of(place: Any, name: str) -> Any:
+    """An attribute, or None: that of a property may raise any error, as what differs from layer to layer does."""
+    try:
+        return getattr(place, name, None)
+    except Exception:
+        return None

@@ -143,8 +143,8 @@ def _positions(patient: Patient) -> str:
             return name
     interface = patient.interface
     at = interface.way.sizes(interface.inputs())
-    given = (name for name, make in interface.way.extras if make(at) is not None)
-    given = (name for name in given if interface.roles.get(name) == "positions")
+    values = {name: make(at) for name, make in interface.way.extras if interface.roles.get(name) == "positions"}
+    given = [name for name, x in values.items() if isinstance(x, (Tensor, tuple, list))]  # 0 is where a call begins
     passed = {name for _, name in interface.way.slots} | {name for name, _ in interface.way.extras}
     arguments = inspect.signature(patient.module.forward).parameters
     absent = {name for name, x in arguments.items() if name not in passed and (x.default is None or x.default is False)}

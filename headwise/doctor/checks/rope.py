@@ -8,7 +8,7 @@ keys, the scores do not depend on the distance alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding, Severity, Where
 from headwise.doctor.fitting.rope_tables import rope_bases
 from headwise.doctor.patient import NotChecked, Patient
-from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.creation import uses
 from headwise.doctor.reading.rotation import Rotation, rotation, turned
 from headwise.doctor.reading.scale import measure
@@ -29,10 +29,19 @@ FINDINGS = ("rope-pairing", "rope-asymmetric", "rope-axis", "rope-unused", "rope
 _SLOWEST, _NEAR = 1e-4, 0.03  # a slower pair turns too little in a few positions to be measured; of a share
 
 
+def _look(patient: Patient, edit: Callable[[Inputs], Inputs] | None = None) -> Anatomy:
+    """A run of 6 examples, or of as many as usual, where a cache holds fewer."""
+    length = patient.interface.length or 6
+    try:
+        return look(patient, batch=6, length=length, edit=edit)
+    except RuntimeError:
+        return look(patient, length=length, edit=edit)
+
+
 def check(patient: Patient) -> Iterator[Finding]:
     if not patient.see().sites:
         raise NotChecked(patient.anatomy_problem)
-    sites = look(patient, batch=6, length=patient.interface.length or 6).sites
+    sites = _look(patient).sites
     known = 0
     for site in sites:
         if site.grid is None or site.contraction is None or site.overlaps:
@@ -194,7 +203,7 @@ def _unused(patient: Patient, site: Site) -> Iterator[Finding]:
 
         return inputs.each(repeated)
 
-    twins = look(patient, batch=6, length=patient.interface.length or 6, edit=edit).sites
+    twins = _look(patient, edit).sites
     if not twins or twins[0].grid is None:
         return
     for x in (twins[0].q, twins[0].k):

@@ -263,7 +263,7 @@ def padded(inputs: Inputs, padding: Padding, model: Any) -> Inputs | None:
     names = inspect.signature(model.forward).parameters
     ids = inputs.get("input_ids")
     main = ids if isinstance(ids, Tensor) else inputs.get("input_values", inputs.get("input_features"))
-    if "attention_mask" not in names or not isinstance(main, Tensor) or main.ndim not in (2, 3):
+    if "attention_mask" not in names or not isinstance(main, Tensor) or main.ndim not in (2, 3) or len(main) < 2:
         return None
     had = inputs.get("attention_mask")
     length = had.shape[-1] if isinstance(had, Tensor) else main.shape[1]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise
+from headwise.doctor.calling.interface import discover
 from headwise.doctor.patient import NotApplicable
 from headwise.nn import positions
 from tests.doctor.checks.specimens import found, seeded
@@ -209,6 +210,30 @@ class Unread(Detr):
 
 class SaysUnread(Unread):
     """pos: not used, for compatibility."""
+
+
+class Encoder(Detr):
+    """Positions that every call must pass are added to the queries and the keys."""
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x, pos)
+
+
+class BeginsAt(Detr):
+    """All tokens stand at the same place, a number."""
+
+    def forward(self, x: Tensor, pos: int) -> Tensor:  # type: ignore[override]
+        if not isinstance(pos, int):
+            raise TypeError("a number")
+        return super().forward(x, torch.tensor([float(pos)]))
+
+
+def test_positions_that_every_call_must_pass() -> None:
+    interface = discover(seeded(Encoder))
+    assert dict(interface.way.extras)["pos"](interface.way.sizes(interface.inputs())).shape == (3, 5, 16)
+    assert found("positions_ignored", seeded(Encoder)) == []
+    with pytest.raises(NotApplicable, match="no positions"):
+        found("positions_ignored", seeded(BeginsAt))
 
 
 def test_documented_positions_that_forward_never_reads() -> None:
