@@ -202,11 +202,11 @@ def positions(name: str, module: nn.Module, *, neighbours: bool = False) -> list
     if "cache_position" in name:
         return [lambda at: torch.arange(at.queries, device=at.device)]
     if re.search(r"_ids?$|^positions?$|^pos$|^input_pos$|indices|index|timestep", name):
+        begin, table = constant(0), lambda at: alike(at, at.queries, at.width)
         return [
             lambda at: torch.arange(at.queries, device=at.device).expand(at.batch, -1),
             lambda at: torch.arange(at.queries, device=at.device),
-            lambda at: alike(at, at.queries, at.width),
-            constant(0),
+            *((table, begin) if re.fullmatch(r"pos(itions?)?", name) else (begin, table)),
         ]
     if "cis" in name:
         forms = ["complex", "complex B", "pair", "angles"]

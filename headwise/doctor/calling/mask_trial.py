@@ -112,7 +112,7 @@ class MaskTrial:
             return True
         known = self.trial.given
         absent = [x for x in self.trial.parameters if known.of(x.name) is None and (known.values or not x.required)]
-        absent = [x for x in absent if x.name not in given and x.role not in ("query", "key", "value")]
+        absent = [x for x in absent if x.name not in given and x.role in ("unknown", "memory")]
         if any(p.name.endswith(f"_{x.name}") or p.name.startswith(f"{x.name}_") for x in absent):
             return True  # attn_mask_g without g, guide_pad without guide
         stem = re.sub(r"_?(attention_|padding_)?mask$", "", p.name)  # text_mask, where text_embeds is left out

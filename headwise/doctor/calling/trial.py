@@ -44,6 +44,19 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
             random.setstate(state)
 
 
+def _without_frames(error: Exception) -> Exception:
+    """The error, and those before it, without what would keep tensors: the frames, and the object of a missing
+    attribute.
+    """
+    inner: BaseException | None = error
+    while inner is not None:
+        inner.__traceback__ = None
+        if isinstance(inner, AttributeError):
+            inner.obj = None
+        inner = inner.__cause__ or inner.__context__
+    return error
+
+
 def _is_as_wide(part: nn.RNNBase, given: tuple[Any, ...]) -> None:
     """Raises ValueError if a packed sequence has another width; torch 2 computes with it in float32."""
     data = given[0].data if given else None
@@ -119,7 +132,7 @@ class Trial:
             else:
                 said = f"forward returned {describe(result.raw)}, which has no dimension of {queries} queries"
         where = began if raised is None else last_line(raised)
-        kept = None if raised is None else raised.with_traceback(None)  # which would keep tensors
+        kept = None if raised is None else _without_frames(raised)
         self.failed.append(
             Failed(self.describe(way, batch, queries, keys), said, self._reached, kept, where, self._is_plain(way))
         )

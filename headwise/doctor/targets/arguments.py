@@ -55,7 +55,8 @@ class Arguments:
         taken = set(in_order[: len(self._positional)])
         if twice := sorted(taken & given.keys()):
             raise DoctorError(f"{self._name}: {twice[0]!r} is passed twice, by position and by name; pass it once")
-        if missing := self.missing():
+        given |= {x.name: kind() for x in self.missing() if (kind := self._whole_by_default(x)) is not None}
+        if missing := [x for x in self.missing() if x.name not in given]:
             raise DoctorError(self._missing(missing))
         leading = [given.pop(n) for n in in_order if named[n].kind is inspect.Parameter.POSITIONAL_ONLY and n in given]
         return (*self._positional, *leading), given
@@ -68,10 +69,17 @@ class Arguments:
         given = {*in_order[: len(self._positional)], *(name.partition(".")[0] for name in self._settings)}
         return [x for x in named if x.default is x.empty and x.name not in given]
 
+    def _whole_by_default(self, parameter: inspect.Parameter) -> type | None:
+        """The annotated class of a config, if each of its fields has a default."""
+        kind = config_class(self._made, parameter.name) if parameter.name in CONFIGS else None
+        if kind is None or Arguments(kind.__name__, kind, {}).missing():
+            return None
+        return kind
+
     def _missing(self, missing: list[inspect.Parameter]) -> str:
         names = [x.name for x in missing]
         listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-        ready = " ".join(f"--set {setting}" for x in missing for setting in _suggested(x))
+        ready = " ".join(f"--set {setting}" for x in missing for setting in _suggested(x, self._made))
         return f"{self._name}{_signature(self._made)} needs {listed}: for example {ready}"
 
     def _parameters(self) -> Mapping[str, inspect.Parameter] | None:
@@ -159,6 +167,15 @@ def _annotation(made: Any, parameter: str) -> Any:
         return None
 
 
+def _read(made: Any, config: str) -> list[str]:
+    """The attributes of a config that a constructor reads, in order."""
+    try:
+        source = inspect.getsource(made.__init__ if isinstance(made, type) else made)
+    except (OSError, TypeError):
+        return []
+    return list(dict.fromkeys(re.findall(rf"\b{config}\.([A-Za-z]\w*)\b(?!\()", source)))
+
+
 def _signature(made: Any) -> str:
     """The signature without annotations: "(embed_size, heads, dropout=0.1)"."""
     signature = inspect.signature(made)
@@ -206,11 +223,12 @@ def likely(name: str, annotation: object = inspect.Parameter.empty) -> str | Non
     return None if untyped else _KINDS[kinds[0]]
 
 
-def _suggested(parameter: inspect.Parameter) -> list[str]:
+def _suggested(parameter: inspect.Parameter, made: Any) -> list[str]:
     name = parameter.name
     if name in CONFIGS:
-        kind = "" if parameter.annotation is parameter.empty else getattr(parameter.annotation, "__name__", "")
-        return [f"{name}.hidden_size=64", f"{name}.num_heads=4"] if not kind else [f"{name}.FIELD=VALUE"]
+        kind = config_class(made, name)
+        fields = [x.name for x in Arguments("", kind, {}).missing()] if kind is not None else _read(made, name)
+        return [f"{name}.{field}={likely(field) or 64}" for field in fields] or [f"{name}.FIELD=VALUE"]
     if parameter.annotation in (str, "str"):
         return [f"{name}=NAME"]
     return [f"{name}={likely(name, parameter.annotation) or likely(name) or 64}"]

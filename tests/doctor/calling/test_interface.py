@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import headwise.nn as hw
-from headwise.doctor.calling import sizes
+from headwise.doctor.calling import names, sizes
 from headwise.doctor.calling.interface import Interface, Spec, discover
+from headwise.doctor.calling.search import search
+from headwise.doctor.calling.trial import Trial
 from headwise.errors import ArgumentError, DoctorError
 from tests.doctor.calling.callees import (
     Blocks,
@@ -459,3 +461,33 @@ class OfHeads(nn.Module):
 def test_stated_heads_are_no_rows() -> None:
     found = discover(OfHeads())
     assert (found.takes, found.way.layout) == ("qkv", "BNM")
+
+
+class ListsThem(nn.Module):
+    """Takes no tensor that a search finds: a list has no dtype."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return [x, x].dtype  # type: ignore[attr-defined, no-any-return]
+
+
+def test_trials_that_failed_keep_no_tensors() -> None:
+    trial = Trial(ListsThem(), Spec(), None)
+    with pytest.raises(DoctorError):
+        search(trial)
+    errors = [x.error for x in trial.failed if isinstance(x.error, AttributeError)]
+    assert errors
+    assert all(x.obj is None and x.__traceback__ is None for x in errors)
+
+
+class OfEachLayer:
+    """A config whose sizes differ from layer to layer: it does not say one."""
+
+    num_heads = 4
+
+    @property
+    def head_dim(self) -> int:
+        raise ValueError("ask for that of a layer")
+
+
+def test_an_attribute_that_raises_says_nothing() -> None:
+    assert names.attribute(OfEachLayer(), ["head_dim", "num_heads"], lambda x: isinstance(x, int)) == ("num_heads", 4)

@@ -124,6 +124,7 @@ def test_a_config_of_the_annotated_class() -> None:
     module = parse("models.py:Strict", ["config.n_embd=64", "scale=2", "extra=1"]).build()
     assert (module.config.n_embd, module.config.bias) == (64, True)  # type: ignore[union-attr]
     assert (module.scale, module.rest) == (2, {"extra": 1})
+    assert parse("models.py:Strict").build().config.n_embd == 32  # type: ignore[union-attr]  # each field has a default
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,7 @@ def test_a_setting_has_a_name_and_a_value(text: str) -> None:
         ("models.py:SelfAttention(1, 2, 3, 4)", [], "takes at most 3 arguments by position"),
         ("models.py:SelfAttention(64)", ["embed_size=3"], "'embed_size' is passed twice, by position and by name"),
         ("models.py:Loose", ["config=1", "config.a=2"], "'config' is passed both as a whole and in parts (config.a)"),
-        ("models.py:Loose", [], "Loose(config) needs config: for example --set config.hidden_size=64"),
+        ("models.py:Loose", [], "Loose(config) needs config: for example --set config.n_embd=64"),
         (
             "models.py:Strict",
             ["config.n_emb=64"],
