@@ -30,7 +30,7 @@ def blind() -> ModuleType:
 @pytest.mark.parametrize("name", SETS)
 def test_the_answers_of_a_set(blind: ModuleType, name: str) -> None:
     cases = blind.cases([name], [])
-    assert (len(cases), sum(case.broken for case in cases)) == (50, 30)
+    assert (len(cases), sum(case.broken for case in cases)) == ((40, 0) if name.startswith("healthy") else (50, 30))
     assert {case.file for case in cases} == {path.name for path in (BLIND / name).glob("*.py")}
     for case in cases:
         body = ast.parse((BLIND / name / case.file).read_text(encoding="utf-8")).body
