@@ -181,15 +181,16 @@ def read_by(layer: nn.Module) -> list[Maker]:
     return [lambda at: alike(at, at.queries, width), pairs, lambda at: alike(at, at.keys, width)]
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def tensors(value: Any) -> list[Tensor]:
+    """The tensors of nested tuples and lists."""
     if isinstance(value, Tensor):
         return [value]
-    return [x for part in value for x in _tensors(part)] if isinstance(value, (tuple, list)) else []
+    return [x for part in value for x in tensors(part)] if isinstance(value, (tuple, list)) else []
 
 
 def in_neighbours(value: Any) -> bool:
     """Whether tables of cos and sin hold every angle twice in turn: those that a model passes tell how it pairs."""
-    tables = [x for x in _tensors(value) if x.is_floating_point() and x.ndim >= 2 and x.shape[-1] % 2 == 0]
+    tables = [x for x in tensors(value) if x.is_floating_point() and x.ndim >= 2 and x.shape[-1] % 2 == 0]
     in_turn = [torch.equal(x[..., 0::2], x[..., 1::2]) for x in tables]
     in_halves = [torch.equal(*x.chunk(2, -1)) for x in tables]
     return bool(tables) and all(in_turn) and not all(in_halves)

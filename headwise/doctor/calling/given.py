@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from headwise.doctor.calling.example import Example
+from headwise.doctor.calling.forward_arguments import tensors
 from headwise.doctor.calling.signature import Parameter
 
 
@@ -64,15 +65,8 @@ class Given:
         if x is None:
             return False
         rows = {2 * n + more for n in (x.shape[1], self.keys(x)) for more in (-1, 0, 1)} - {x.shape[-1], 1}
-        nested = (y for value in self.values.values() if type(value) in (tuple, list) for y in _tensors(value))
+        nested = (y for value in self.values.values() if type(value) in (tuple, list) for y in tensors(value))
         return any(y.ndim > 1 and y.is_floating_point() and y.shape[-2] in rows for y in nested)
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    """The tensors of nested tuples and lists."""
-    if isinstance(value, (tuple, list)):
-        return [x for part in value for x in _tensors(part)]
-    return [value] if isinstance(value, Tensor) else []
 
 
 def _may_be_input(p: Parameter, values: dict[str, Any]) -> bool:

@@ -74,9 +74,9 @@ class Site:
 
     @functools.cached_property
     def layout(self) -> Layout:
-        """What changes along a row of the softmax, masked scores left out: windows may be cut with others in them."""
+        """What changes along a row of the softmax. Masked scores may be those of other queries: windows are cut so."""
         seen = _rows(self.softmax.scores, self.softmax.dims) > FORBIDDEN
-        return read_layout(self.query.within(seen), self.key.within(seen))
+        return read_layout(self.query.within(seen), self.key)
 
     def placement(self, name: str) -> Placement:
         """The placement of the queries ("q"), keys ("k") or values ("v") in the product that they enter."""

@@ -170,7 +170,7 @@ def _annotation(made: Any, parameter: str) -> Any:
 def _read(made: Any, config: str) -> list[str]:
     """The attributes of a config that a constructor reads, in order."""
     try:
-        source = inspect.getsource(made.__init__ if isinstance(made, type) else made)
+        source = inspect.getsource(getattr(made, "__init__", made) if isinstance(made, type) else made)
     except (OSError, TypeError):
         return []
     return list(dict.fromkeys(re.findall(rf"\b{config}\.([A-Za-z]\w*)\b(?!\()", source)))
