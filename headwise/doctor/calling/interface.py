@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.calling import causality, sizes
+from headwise.doctor.calling import causality, sizes, token_ids
 from headwise.doctor.calling.copying import at_rest, copied
 from headwise.doctor.calling.mask_input import Form, MaskInput
 from headwise.doctor.calling.mask_trial import MaskTrial
@@ -175,7 +175,10 @@ class Interface:
         called = {"self": "one input", "memory": "a query and a memory", "qkv": "query, key and value"}[self.takes]
         inputs = [name for _, name in self.way.slots if not name[0].isdigit() and "." not in name]
         names = list(dict.fromkeys([*inputs, *(m.parameter for m in self.masks)]))
-        lines = [f"forward({', '.join(names) or '*args'}): {called}, {LAYOUTS[self.way.layout]}"]
+        layout = LAYOUTS[self.way.layout]
+        if token_ids.is_on_embeddings(self.module):
+            layout = f"embeddings {layout} of its ids"
+        lines = [f"forward({', '.join(names) or '*args'}): {called}, {layout}"]
         seen: set[str] = set()
         for mask in self.masks:
             if mask.parameter not in seen:

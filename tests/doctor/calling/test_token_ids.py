@@ -49,6 +49,10 @@ def test_a_healthy_model_of_token_ids() -> None:
     assert found.healthy, str(found)
 
 
+def test_it_says_that_embeddings_stand_for_the_ids() -> None:
+    assert "one input, embeddings [batch, length, width] of its ids" in headwise.diagnose(Model()).understood[0]
+
+
 def test_the_model_of_the_user_still_takes_ids() -> None:
     model = Model()
     headwise.diagnose(model)
