@@ -66,7 +66,7 @@ class Given:
             return False
         rows = {2 * n + more for n in (x.shape[1], self.keys(x)) for more in (-1, 0, 1)} - {x.shape[-1], 1}
         nested = (y for value in self.values.values() if type(value) in (tuple, list) for y in tensors(value))
-        return any(y.ndim > 1 and y.is_floating_point() and y.shape[-2] in rows for y in nested)
+        return any(y.ndim == 2 and y.is_floating_point() and len(y) in rows for y in nested)
 
 
 def _may_be_input(p: Parameter, values: dict[str, Any]) -> bool:

@@ -11,6 +11,8 @@ from torch.nn import functional
 
 import headwise
 from headwise.doctor.calling import claims, names
+from headwise.doctor.calling.example import as_example
+from headwise.doctor.calling.given import Given
 from headwise.doctor.calling.interface import discover
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 
@@ -241,6 +243,8 @@ def test_tables_of_relative_distances_fit_one_length() -> None:
     x = torch.randn(2, 6, 16)
     example = ((x, x, x, ([torch.randn(12, 16), torch.randn(6, 16)], torch.zeros(6))), {})
     assert discover(seeded(Distances), example=example).length == 6
+    call = as_example(((torch.randn(2, 2, 16),), {"cache": (torch.randn(2, 7, 4, 4), torch.randn(2, 7, 4, 4))}))
+    assert not Given.by(call, []).holds_distances()  # 4 heads of 2 tokens are no distances
     assert headwise.diagnose(seeded(Distances), example=example).bugs == ()
 
 
