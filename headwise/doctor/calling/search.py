@@ -172,7 +172,7 @@ class _Search:
             return False
 
     def _as_in_example(self, option: Assignment) -> bool:
-        """Whether the example passes all that it takes, and it takes a memory, where the example passes one."""
+        """Whether it takes nothing that the example leaves out, and takes a memory if the example passes one."""
         if self.given.values and any(self.given.of(name) is None for _, name in option.slots):
             return False
         passed = any(p.role == "memory" and is_sequence(self.given.of(p.name)) for p in self.parameters)

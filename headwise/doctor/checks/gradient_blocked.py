@@ -74,7 +74,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _reached_by_the_first(result: Result, given: Tensor) -> bool:
-    """Whether an input gets a gradient from the first tensor that is returned, and that is not the one examined."""
+    """Whether an input gets a gradient from the first tensor that is returned, where another one is examined."""
     first = next((x for _, x in tensors_in(result.raw)), result.output)
     if not first.requires_grad or result.output.data_ptr() == first.data_ptr():
         return False

@@ -56,8 +56,8 @@ def _by_sizes(run: Trace) -> Finding | None:
 
 
 def _undoes(found: Reshape, other: Reshape) -> bool:
-    """Whether one of the two is the way there and the other the way back, after one row was dropped: or two, where the
-    queries are every second token (Funnel, Dai et al. 2020).
+    """Whether one of the two is the way there and the other the way back, after one row was dropped. Two rows
+    are dropped where the queries are every second token (Funnel, Dai et al. 2020).
     """
     there, back = _changed(found), _changed(other)[::-1]
     return all(

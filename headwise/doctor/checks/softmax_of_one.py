@@ -39,7 +39,9 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _has_one_key(patient: Patient, where: Where | None) -> bool:
-    """Whether its weights are multiplied with one value, as after pooling, or with none beside others that are."""
+    """Whether its weights meet a single value, as after pooling. Or they meet none, beside another softmax that
+    meets some: it is left over.
+    """
     sites = patient.anatomy.sites if patient.anatomy is not None else ()
     here = [site.contraction for site in sites if site.softmax.where == where]
     met = [x for x in here if x is not None]
