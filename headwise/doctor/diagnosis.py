@@ -179,7 +179,8 @@ def _on_their_own(
             break
         diagnosis = diagnose(part, example=examples.get(path), timeout=left)
         # What the whole makes of its mask is its own affair: -1 and 1, for example. It may use a projection itself.
-        of_whole = ("mask-", "unused-parameter") if path in examples else ()
+        # And NaN in a call that was invented says little: the whole may never call it so.
+        of_whole = ("mask-", "unused-parameter") if path in examples else ("output-shape",)
         of_part = [x for x in diagnosis.findings if not x.name.startswith(of_whole)]
         found += [dataclasses.replace(x, evidence=f"in its part {path}: {x.evidence}") for x in of_part]
         if not diagnosis.not_examined:
