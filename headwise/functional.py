@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from headwise.parallel.paper import ParallelPlan, planned
 from headwise.parallel.placements import is_dtensor
 from headwise.quantized import Int8
 from headwise.records.record import AttentionRecord
+from headwise.scope import Scope
 from headwise.shapes import check_qkv
 
 if TYPE_CHECKING:
@@ -32,10 +33,16 @@ if TYPE_CHECKING:
 Listener = Callable[..., object]  # of a call, its output, and the weights that were used, if they are not the call's
 Editor = Callable[[AttentionCall], "Tensor | None"]  # the output of a call that it changes; None = it does not
 
-_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("headwise_listeners", default=())
-_traced: ContextVar[tuple[Listener, ...]] = ContextVar("headwise_traced", default=())
-_of_calls: ContextVar[tuple[Listener, ...]] = ContextVar("headwise_listeners_of_calls", default=())
-_editors: ContextVar[tuple[Editor, ...]] = ContextVar("headwise_editors", default=())
+
+class _Listening(NamedTuple):
+    listener: Listener
+    traced: bool  # also to calls that torch.export traces
+    outputs: bool  # not without outputs
+
+
+_LISTENING: Scope[_Listening] = Scope()
+_EDITING: Scope[Editor] = Scope()
+_asked: ContextVar[tuple[Editor, ...]] = ContextVar("headwise_editors_asked", default=())
 _running: ContextVar[bool] = ContextVar("headwise_running", default=False)
 
 
@@ -116,7 +123,7 @@ def attention(
     if not plain and any(map(is_dtensor, (q, k, v))):
         given: dict[str, Any] = {"bias": bias, "slopes": slopes, "scale": scale, "softcap": softcap, "sinks": sinks}
         given |= {"dropout": dropout, "kernel": kernel, "record": record}
-        heard = {"followed": record or _is_heard(), "edited": bool(_editors.get())}
+        heard = {"followed": record or _is_heard(), "edited": bool(editors())}
         return of_dtensors(attention, _alone, q, k, v, mask=mask, **heard, **given)
     if mask is bias is slopes is softcap is sinks is None and dropout == 0.0 and kernel == "auto" and not record:
         found = _small(q, k, v, scale)
@@ -126,7 +133,7 @@ def attention(
     here = parallel.current()
     if here is not None:
         given = {**adds, "scale": scale, "softcap": softcap, "sinks": sinks, "dropout": dropout, "kernel": kernel}
-        heard = {"followed": record or _is_heard(), "edited": bool(_editors.get())}
+        heard = {"followed": record or _is_heard(), "edited": bool(editors())}
         return here.attend(_alone, q, k, v, mask=mask, record=record, **heard, **given)
     call = make_call(q, k, v, mask=mask, **adds, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
     if torch.compiler.is_compiling():  # compiled code has no records
@@ -134,8 +141,9 @@ def attention(
             raise RecordError("record=True: compiled and exported code makes no records. Call it uncompiled")
         out = run_call(call, kernel)
         if not torch.compiler.is_dynamo_compiling():  # torch.export runs Python as it is, once
-            for listener in _traced.get():
-                listener(call, out)
+            for each in _LISTENING.here():
+                if each.traced:
+                    each.listener(call, out)
         return out
     call = parallel.as_share(call)
     edited = _edited(call)
@@ -151,11 +159,11 @@ def attention(
             out = run_call(call, kernel)
     finally:
         _running.reset(running)
-    listeners = _listeners.get()
-    if listeners or record:
+    listening = _LISTENING.here()
+    if listening or record:
         call = call.dequantized()
-    for listener in listeners:
-        listener(call, out)
+    for each in listening:
+        each.listener(call, out)
     return (out, AttentionRecord(call)) if record else out
 
 
@@ -165,12 +173,12 @@ def _alone(*given: Any, share: Share | None = None, **options: Any) -> Any:
 
 
 def _is_heard() -> bool:
-    return bool(_listeners.get() or _editors.get())
+    return bool(_LISTENING.here() or editors())
 
 
 def _small(q: Tensor, k: Tensor | Int8, v: Tensor | Int8, scale: float | None) -> Tensor | None:
     """The output of a small call without options, of which nobody is to hear; None for any other."""
-    if torch.compiler.is_compiling() or _listeners.get() or _editors.get() or parallel.current() is not None:
+    if torch.compiler.is_compiling() or _is_heard() or parallel.current() is not None:
         return None
     if isinstance(k, Int8) or isinstance(v, Int8):
         return None
@@ -225,68 +233,66 @@ def plan(
     return make_plan(make_call(q, k, v, mask=mask, **options), kernel)
 
 
-@contextlib.contextmanager
-def listening(listener: Listener, *, traced: bool = False, outputs: bool = True) -> Iterator[None]:
-    """Inside this context every `attention` call of this thread or task hands itself and its output to `listener`.
+def listening(
+    listener: Listener, *, traced: bool = False, outputs: bool = True
+) -> contextlib.AbstractContextManager[None]:
+    """A context: every `attention` call that runs inside (see `headwise.scope`) hands itself and its output over.
 
     With `traced` also a call that `torch.export` traces: what the listener computes of it becomes part of the program.
     Without `outputs` the output may be None: that of a native encoder, which keeps none. Else its modules run instead.
     """
-    given = {_listeners: True, _traced: traced, _of_calls: not outputs}
-    tokens = [(heard, heard.set((*heard.get(), listener))) for heard, wanted in given.items() if wanted]
-    try:
-        yield
-    finally:
-        for heard, token in tokens:
-            heard.reset(token)
+    return _LISTENING.open(_Listening(listener, traced, outputs))
 
 
 def is_followed() -> bool:
-    """Whether somebody hears of the calls of this thread or task and of their outputs, or may change them."""
-    return bool(len(_listeners.get()) > len(_of_calls.get()) or _traced.get() or _editors.get())
+    """Whether somebody hears of the calls that run here and of their outputs, or may change them."""
+    return bool(editors()) or any(each.outputs or each.traced for each in _LISTENING.here())
 
 
 def listeners_of_calls() -> tuple[Listener, ...]:
     """Those that hear of calls and need no outputs."""
-    return _of_calls.get()
+    return tuple(each.listener for each in _LISTENING.here() if not each.outputs)
 
 
 def tell(call: AttentionCall, out: Tensor, used: Callable[[], Tensor]) -> None:
     """Hand a call to the listeners whose weights [B, H, Q, K] an edit changed before they met the values."""
-    listeners = _listeners.get()
-    weights = used() if listeners else None
+    listening = _LISTENING.here()
+    weights = used() if listening else None
     call = call if call.share is None else call.of(call.share)
-    for listener in listeners:
-        listener(call, out, weights)
+    for each in listening:
+        each.listener(call, out, weights)
 
 
 def _edited(call: AttentionCall) -> Tensor | None:
     """The output that an editor gives instead of this call's; None if none changes it."""
-    editors = _editors.get()
-    for i in reversed(range(len(editors))):
-        token = _editors.set(editors[:i])  # what it computes, those around it may change again
-        try:
-            out = editors[i](call.dequantized())
-        finally:
-            _editors.reset(token)
+    found = editors()
+    for i in reversed(range(len(found))):
+        with unasked(found[i:]):  # what it computes, those around it may change again
+            out = found[i](call.dequantized())
         if out is not None:
             return out
     return None
 
 
 def editors() -> tuple[Editor, ...]:
-    """Those that may give the output of a call, the innermost last."""
-    return _editors.get()
+    """Those that may give the output of a call that runs here, the innermost last."""
+    found = _EDITING.here()
+    return tuple(each for each in found if each not in _asked.get()) if found else ()
+
+
+def editing(editor: Editor) -> contextlib.AbstractContextManager[None]:
+    """A context: `editor` may give the output of every `attention` call that runs inside."""
+    return _EDITING.open(editor)
 
 
 @contextlib.contextmanager
-def editing(editor: Editor) -> Iterator[None]:
-    """Inside this context `editor` may give the output of every `attention` call of this thread or task."""
-    token = _editors.set((*_editors.get(), editor))
+def unasked(those: tuple[Editor, ...]) -> Iterator[None]:
+    """Inside this context these editors are not asked: they have had their say."""
+    token = _asked.set((*_asked.get(), *those))
     try:
         yield
     finally:
-        _editors.reset(token)
+        _asked.reset(token)
 
 
 @contextlib.contextmanager

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
+from headwise.capture.follower import Part
 from headwise.capture.keep import TooMuch
-from headwise.capture.ledger import PART, Line, Softmax, where
+from headwise.capture.ledger import PART, Softmax, where
 from headwise.capture.masks import Recognised
 from headwise.capture.merging import merge
+from headwise.capture.modules import in_backward
 from headwise.capture.pieces import Piece
 from headwise.capture.sites import Place
 from headwise.capture.tape import Node, Places
-from headwise.capture.watcher import Entry, Reserved, Watcher, in_backward
 from headwise.errors import HeadwiseError
+
+if TYPE_CHECKING:
+    from headwise.capture.watcher import Entry, Reserved, Watcher
 
 Read = Callable[[Places], Piece]
 HOW = "matmul and softmax, put together from pieces"
@@ -51,31 +58,29 @@ class _Group:
 class Assembly:
     """Puts the pieces of attentions together, for one watch."""
 
-    def __init__(self, watcher: Watcher, recognised: Recognised) -> None:
-        self._watcher, self._recognised = watcher, recognised
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher: Watcher = weakref.proxy(watcher)  # which has this object
+        self._recognised = Recognised()
         self._run: tuple[int, int] | None = None
         self._groups: dict[int, _Group] = {}
 
-    def recorded(
-        self, place: Place, queries: Node, heads: int | None, of: Softmax, read: Read, entry: Entry, met: object = None
-    ) -> None:
+    def recorded(self, place: Place, of: Softmax, part: Part, entry: Entry) -> None:
         """An attention was recorded. If others of the same queries follow, they are pieces of one.
 
-        `met`: where the weights met their values, if the model changed them before. One that was changed as a whole is
-        a record of its own; its pieces are refused.
+        One whose weights the model changed as a whole is a record of its own; its pieces are refused.
         """
         if in_backward():
             return
-        group = self._group(place, queries, heads)
-        group.waiting.append(_Waiting(of, where(), None, read, entry, met))
+        group = self._group(place, part.queries, part.heads)
+        group.waiting.append(_Waiting(of, where(), None, part.read, entry, part.met))
 
-    def add(self, place: Place, queries: Node, heads: int | None, of: Softmax, read: Read) -> None:
+    def add(self, place: Place, of: Softmax, part: Part) -> None:
         """A piece."""
         if in_backward():  # gradient checkpointing runs it again
             return
-        group = self._group(place, queries, heads)
+        group = self._group(place, part.queries, part.heads)
         try:
-            piece = read(group.sources)
+            piece = part.read(group.sources)
         except HeadwiseError:
             group.refused = True
             raise
@@ -88,7 +93,7 @@ class Assembly:
         self._group(place, queries, None).refused = True
 
     def _group(self, place: Place, queries: Node, heads: int | None) -> _Group:
-        run = self._watcher.run_of(place)
+        run = id(place.module), self._watcher.parts.run_of(place)
         if run != self._run:
             self.close()
             self._run = run
@@ -97,7 +102,11 @@ class Assembly:
     def close(self) -> None:
         """No more pieces come."""
         groups, self._groups, self._run = self._groups, {}, None
-        for group in groups.values():
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            self._close(groups.values())
+
+    def _close(self, groups: Iterable[_Group]) -> None:
+        for group in groups:
             recorded = [each for each in group.waiting if each.entry is not None]
             met = {id(each.met) for each in group.waiting}
             if len(met) == 1 and all(each.met is not None for each in group.waiting) and not group.refused:
@@ -129,9 +138,10 @@ class Assembly:
             self._watcher.withdraw(entry)
         whole = self._watcher.found(group.place, call, None, _same, HOW, reserved=reserved)
         for each in group.waiting:
-            self._watcher.ledger.strike(each.of)
-            each.of.line = Line(group.place.name, "seen", HOW, "")
-            each.of.withdraw = None if whole is None else functools.partial(self._watcher.withdraw, whole)
+            self._watcher.ledger.strike(each.of, group.place.name)
+            each.of.seen = group.place.name
+            if whole is not None:
+                each.of.withdraw.append(functools.partial(self._watcher.withdraw, whole))
 
     def _deny(self, group: _Group, reason: str) -> None:
         for each in group.waiting:
@@ -140,6 +150,7 @@ class Assembly:
             name = None if group.reserved is None else group.reserved[0].name
             name = name if each.entry is None else each.entry.site.name
             told = PART if each.entry is not None and each.met is None else reason
+            each.of.seen = ""
             self._watcher.refuse(group.place, told, where=each.where, softmax=each.of, name=name)
 
 

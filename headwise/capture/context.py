@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from headwise.capture import huggingface
-from headwise.capture.functions import Functions
+from headwise.call import AttentionCall
+from headwise.capture.functions import recogniser_here
+from headwise.capture.huggingface import seen_through
+from headwise.capture.inside import following
 from headwise.capture.keep import Keeping, Offload
+from headwise.capture.modules import ELSEWHERE, Modules
 from headwise.capture.reading import Reading
 from headwise.capture.watcher import Watcher
 from headwise.errors import ArgumentError, DtypeError
@@ -47,7 +50,8 @@ def watch(
     linear in the length. A generation becomes one record a layer, whose rows are all positions. The model computes what
     it would compute without the watch, except that nn.MultiheadAttention and nn.TransformerEncoder leave their fused
     fast path, and that what torch.compile made runs eagerly; `seen.coverage()` says so. Leaving the context takes
-    everything out of the model again, also after an exception. Only this thread is watched.
+    everything out of the model again, also after an exception. Inside is what this thread, task or generator
+    runs, and what the threads and jobs run that it starts.
 
     Args:
         model: any module, or a Keras model or layer, on whatever backend (`headwise.keras.watching` says what is seen
@@ -83,16 +87,22 @@ def watch(
     if not isinstance(model, nn.Module):
         hint = ": pass its .model" if isinstance(getattr(model, "model", None), nn.Module) else ""
         raise DtypeError(f"watch: expected a torch.nn.Module. Received: {type(model).__name__}{hint}")
-    return Watch(model, keeping, tokens)
+    return Watch(model, keeping, tokens, _watching)
+
+
+Watching = Callable[[Any, Keeping], contextlib.AbstractContextManager[Watcher]]
 
 
 class Watch:
-    """The context of `watch`. May be entered again once it was left, and then sees anew."""
+    """The context of `watch`. May be entered again once it was left, and then sees anew.
 
-    _watcher: type[Watcher] = Watcher
+    Args:
+        model, keeping, tokens: those of `watch`.
+        watching: makes a context in which the watcher that it gives follows the model.
+    """
 
-    def __init__(self, model: nn.Module, keeping: Keeping, tokens: Any) -> None:
-        self._model, self._keeping, self._tokens = model, keeping, tokens
+    def __init__(self, model: Any, keeping: Keeping, tokens: Any, watching: Watching) -> None:
+        self._model, self._keeping, self._tokens, self._watching = model, keeping, tokens, watching
         self._stack: contextlib.ExitStack | None = None
         self._seen: Seen | None = None
         self._reading: Reading | None = None
@@ -100,30 +110,15 @@ class Watch:
     def __enter__(self) -> Seen:
         if self._stack is not None:
             raise ArgumentError("watch: this context is entered already; make another with headwise.watch(model)")
-        watcher = self._watcher(self._model, self._keeping)
-        seen = LiveSeen(watcher)
         with contextlib.ExitStack() as stack:
+            if isinstance(self._model, nn.Module):
+                self._reading = Reading(self._model)
+                for remove in self._reading.listen():
+                    stack.callback(remove)
+            seen = LiveSeen(stack.enter_context(self._watching(self._model, self._keeping)))
             stack.callback(seen.close)
-            stack.callback(watcher.stop)
-            watcher.start()
-            self._listen(stack, watcher)
             self._stack, self._seen = stack.pop_all(), seen
         return seen
-
-    def _listen(self, stack: contextlib.ExitStack, watcher: Watcher) -> None:
-        """Have the watcher told of every attention computation, until the stack is left."""
-        if isinstance(self._model, nn.Module):
-            self._reading = Reading(self._model)
-            for remove in self._reading.listen():
-                stack.callback(remove)
-        functions = Functions(watcher)
-        if "torch._dynamo" in sys.modules:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        if any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in self._model.modules()):
-            watcher.notes.append("what torch.compile made ran eagerly")
-        stack.enter_context(huggingface.seen_through(self._model, watcher, functions.recogniser))
-        stack.enter_context(listening(functions.recogniser.told))
-        stack.enter_context(functions)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         stack, self._stack = self._stack, None
@@ -134,6 +129,26 @@ class Watch:
             reading.name(seen)
         if kind is None and self._tokens is not None and seen is not None:
             seen.tokens = self._tokens
+
+
+@contextlib.contextmanager
+def _watching(model: nn.Module, keeping: Keeping) -> Iterator[Watcher]:
+    """Inside, a watcher follows a torch model."""
+    modules = Modules(model, lambda name: watcher.missed(name, ELSEWHERE))
+    watcher = Watcher(type(model).__name__, modules, keeping)
+
+    def told(call: AttentionCall, out: Tensor, used: Any = None) -> None:
+        recogniser = recogniser_here()
+        if recogniser is not None:
+            recogniser.told(watcher, call, out, used)
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(modules.close)
+        modules.listen()
+        stack.enter_context(following(watcher))
+        stack.enter_context(seen_through(model))
+        stack.enter_context(listening(told))
+        yield watcher
 
 
 class LiveSeen(Seen):

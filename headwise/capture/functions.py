@@ -1,4 +1,4 @@
-"""Listens to every torch function that the model calls, and recognises attention among them.
+"""Listens to every torch function that a followed model calls, and recognises attention among them.
 
 While the mode is active, nn.MultiheadAttention and nn.TransformerEncoder do not use their fused fast path, so that
 their scaled_dot_product_attention can be seen. The outputs are the model's own: the mode calls the same function with
@@ -8,25 +8,23 @@ the same arguments.
 from __future__ import annotations
 
 import contextlib
+import threading
 import types
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _len_torch_function_stack, _pop_mode, _push_mode
 
-from headwise.capture import operation, operations, products, projection
-from headwise.capture.ledger import Softmax, where
+from headwise.capture import operation, operations, products
+from headwise.capture.follower import FOLLOWERS
+from headwise.capture.ledger import Softmax
 from headwise.capture.pieces import Cells
-from headwise.capture.recogniser import AS_IS, UNREADABLE, Recogniser
-from headwise.capture.tape import Tape
+from headwise.capture.recogniser import UNREADABLE, Read, Recogniser
 from headwise.capture.trail import COPIES, Trails, copied, is_learned, is_parameter
 from headwise.functional import running
-
-if TYPE_CHECKING:
-    from headwise.capture.watcher import Watcher
 
 Handler = Callable[[Callable[..., Any], str, Sequence[Any], Mapping[str, Any]], Any]
 
@@ -41,6 +39,8 @@ _GROUPED = (
     "segment_reduce",
 )
 _FUSED = ("scaled_dot_product_attention", "flex_attention")
+# In these weights may meet values again.
+_MEETS = frozenset(products.PRODUCTS) - {"sum", "mean"}
 # Fused operations that take the model's input and hide its queries and keys.
 _HIDDEN = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 
@@ -56,18 +56,14 @@ _backward = _seen_inside(torch.autograd.backward)
 
 
 class Functions(TorchFunctionMode):
-    """Reports every attention computation among the torch functions that are called to a watcher."""
+    """Reports every attention computation among the torch functions that are called in a thread."""
 
-    def __init__(self, watcher: Watcher, recogniser: type[Recogniser] = Recogniser) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._watcher = watcher
-        self._trails = Trails()
-        self._known = self._trails.known
-        self._outputs = projection.Outputs()
-        self._unprojected = self._outputs.known
-        self._tape = Tape()
-        self._generating = watcher.generating
-        self.recogniser = recogniser(watcher, self._trails, self._tape, self._outputs)
+        self.recogniser = Recogniser()
+        self._trails, self._tape, self._outputs = self.recogniser.trails, self.recogniser.tape, self.recogniser.outputs
+        self._known, self._unprojected = self._trails.known, self._outputs.known
+        self._rewriting = self.recogniser.rewriting
         self._handlers: dict[str, Handler | None] = {  # name -> what handles it; None = an operation like any other
             **dict.fromkeys(products.PRODUCTS, self._product),
             **dict.fromkeys(_HIDDEN, self._hidden),
@@ -81,9 +77,20 @@ class Functions(TorchFunctionMode):
             "backward": self._backward,
         }
 
+    def close(self) -> None:
+        """Nobody listens any more: what was followed is let go."""
+        self._handlers.clear()  # which hold this object
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if not FOLLOWERS.here():
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if self._rewriting and not running() and self._rewriting.touches(args):
+            return self._of_edited(func, args, kwargs)
+        return self._handle(func, args, kwargs)
+
+    def _handle(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
         # Most calls have nothing to do with attention: they must be quick.
         name = getattr(func, "__name__", "")  # that of x.shape, x.device, x.mT is "__get__"
         try:
@@ -95,13 +102,25 @@ class Functions(TorchFunctionMode):
         out = func(*args, **kwargs) if kwargs else func(*args)
         if name in COPIES:
             copied(name, args, out)
-        if self._known or self._unprojected or not self._generating.in_steps:
+        in_steps = self.recogniser.in_steps
+        if self._known or self._unprojected or not in_steps:
             name = name if name != "__get__" else func.__self__.__name__  # type: ignore[attr-defined]
             if not running():
                 self._remember(func, name, args, kwargs or {}, out)
             if self._known or self._unprojected:
                 self._follow(name, args, kwargs, out)
         return out
+
+    def _of_edited(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
+        """A function of weights whose output was edited: they may meet other values, else it gets the edited ones."""
+        if getattr(func, "__name__", "") in _MEETS:
+            self.recogniser.has_changed = False
+            out = self._handle(func, args, kwargs)
+            if self.recogniser.has_changed:
+                return out
+        with torch._C.DisableTorchFunction():
+            args = tuple(self._rewriting.rewritten(x) for x in args)
+        return self._handle(func, args, kwargs)
 
     def _handler_of(self, func: Any, name: str) -> Handler | None:
         """What handles a function that is called for the first time."""
@@ -126,7 +145,7 @@ class Functions(TorchFunctionMode):
 
         The result of one that it cannot keep begins anew: what it was made of is not known.
         """
-        if not self._generating.in_steps:
+        if not self.recogniser.in_steps:
             with contextlib.suppress(*UNREADABLE):
                 self._tape.step(func, name, args, kwargs, out)
 
@@ -140,7 +159,7 @@ class Functions(TorchFunctionMode):
             base = name.partition(".")[0]
             try:
                 # Queries and keys are viewed as the scores are; an edit computes with them, and needs their gradients.
-                graph = self.recogniser.changes and torch.is_grad_enabled()
+                graph = torch.is_grad_enabled() and any(follower.changes for follower in FOLLOWERS.here())
                 with torch.set_grad_enabled(graph), torch._C.DisableTorchFunction():
                     operations.step(base, self._trails, args, kwargs or {}, out)
                     if base in operation.BARE or base == "exp":
@@ -167,7 +186,8 @@ class Functions(TorchFunctionMode):
         if not running():
             self._remember(func, name, args, kwargs, out)
             self._follow(name, args, kwargs, out)
-            self._watcher.appended.join(out, *args, **kwargs)
+            for follower in FOLLOWERS.here():
+                follower.joined(out, *args, **kwargs)
         return out
 
     def _lose(self, name: str, args: Sequence[Any], out: Any, error: Exception) -> None:
@@ -223,32 +243,23 @@ class Functions(TorchFunctionMode):
         return self._product(func, name, args, kwargs)
 
     def _product(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        heard, quiet = self.recogniser.heard, self.recogniser.replaces(args)
-        with torch._C.DisableTorchFunction() if quiet else contextlib.nullcontext():
-            out = func(*args, **kwargs)
+        out = func(*args, **kwargs)
         if running() or not isinstance(out, Tensor):
-            return out
-        if self.recogniser.heard != heard:  # an edit computed it anew, and told of it
-            self.recogniser.heard_of(args)
             return out
         met = found = None
         with self.recogniser.reading("matmul and softmax"):
             met = products.values(name, args, kwargs, self._trails, out) if self._known else None
             found = products.product(name, args, kwargs, self._trails, out) if met is None else None
         if met is not None:
-            self.recogniser.meet(name, out, met)
+            new = self.recogniser.meet(name, out, met)
             if met.kind != "no softmax":
-                new = self.recogniser.edited(out)
-                if quiet and new is out:  # nobody else has seen it
-                    new = func(*args, **kwargs)
-                    self._trails.put(new, self._trails.get(out))
                 return new
             with self.recogniser.reading(name):
                 found = products.product(name, args, kwargs, Trails(), out)
         if self._unprojected or (found is None and self._known):
             self._follow(name, args, kwargs, out)
         if found is not None:
-            if not (found.problem or self._generating.in_steps or is_learned(found)):
+            if not (found.problem or self.recogniser.in_steps or is_learned(found)):
                 found = found.but(born=self._tape.begin(out, found, name, args, kwargs))
             self._trails.put(out, found)
         return out
@@ -256,19 +267,27 @@ class Functions(TorchFunctionMode):
     def _fused(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if running():
             return func(*args, **kwargs)
-        instead = self.recogniser.instead(name, args, kwargs)
-        if instead is not None:
-            return func(*args, **kwargs) if instead is AS_IS else instead
-        with self.recogniser.unless_heard() as heard:
-            out = func(*args, **kwargs)
-        if not heard():
-            read = self.recogniser.flex if name == "flex_attention" else self.recogniser.attended
-            self.recogniser.hear(name, lambda place: read(place, out, *args, **kwargs))
-        return self.recogniser.edited(out)
+        recogniser, edits = self.recogniser, None
+        listed = recogniser.flex if name == "flex_attention" else recogniser.attended
+
+        def read(out: Any) -> Read:
+            return lambda place, values: listed(place, values, out, *args, **kwargs)
+
+        if name != "flex_attention" and any(follower.changes for follower in FOLLOWERS.here()):
+            query, value = (args[at] if len(args) > at else kwargs[key] for at, key in ((0, "query"), (2, "value")))
+            out = torch.empty(*query.shape[:-1], value.shape[-1], dtype=query.dtype, device="meta")
+            edits = recogniser.hear_before(name, read(out))
+            if edits and edits[-1].new is not None:
+                return recogniser.changed(out, edits)
+        heard = recogniser.heard
+        out = func(*args, **kwargs)
+        if recogniser.heard != heard:  # headwise's own attention was called inside, and told of already
+            return out
+        return recogniser.hear(name, read(out), out, edits=edits)
 
     def _multi_head(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if not torch.is_grad_enabled():
-            self._watcher.note(
+            self.recogniser.note(
                 "nn.MultiheadAttention and nn.TransformerEncoder did not use their fused fast path: outputs may differ "
                 "in the last digits, and at padding, which the fast path sets to 0"
             )
@@ -292,11 +311,8 @@ class Functions(TorchFunctionMode):
             return _backward(*args, **kwargs)
 
     def _hidden(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        place = None if running() else self._watcher.place()
-        if place is not None:
-            self._watcher.refuse(
-                place, f"{name} is one fused operation, which hides its queries and keys", where=where()
-            )
+        if not running() and self.recogniser.placed():
+            self.recogniser.refuse(f"{name} is one fused operation, which hides its queries and keys")
         return func(*args, **kwargs)
 
     def _opaque_operation(
@@ -316,3 +332,48 @@ def _any_known(known: Container[int], given: Iterable[Any]) -> bool:
         if id(x) in known or (isinstance(x, (list, tuple)) and any(id(part) in known for part in x)):
             return True
     return False
+
+
+# The function mode of a thread, while anybody is followed there.
+
+
+class _Thread(threading.local):
+    users = 0
+    mode: Functions | None = None
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def functions_here() -> Iterator[None]:
+    """Inside, the torch functions of this thread are listened to. Contexts of one thread may end in any order."""
+    if _thread.mode is None:
+        _thread.mode = Functions()
+        _push_mode(_thread.mode)
+    _thread.users += 1
+    try:
+        yield
+    finally:
+        _thread.users -= 1
+        if not _thread.users:
+            mode, _thread.mode = _thread.mode, None
+            _take_out(mode)
+
+
+def recogniser_here() -> Recogniser | None:
+    """That of this thread, if it is listened to."""
+    return None if _thread.mode is None else _thread.mode.recogniser
+
+
+def _take_out(mode: Functions | None) -> None:
+    """Take a mode from its place among the modes of this thread."""
+    above = []
+    while _len_torch_function_stack():
+        top = _pop_mode()
+        if top is mode:
+            top.close()
+            break
+        above.append(top)
+    for each in reversed(above):
+        _push_mode(each)

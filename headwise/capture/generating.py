@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,8 +41,8 @@ class Fate(NamedTuple):
     refused: str = ""
 
 
-class Generating:
-    """Which call of `generate` is running."""
+class Generating(threading.local):
+    """Which call of `generate` is running in this thread."""
 
     def __init__(self) -> None:
         self.run: int | None = None

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import re
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from headwise.records import CallSite
 from headwise.records.coverage import Status
@@ -36,17 +37,28 @@ class Line(NamedTuple):
     status: Status
     how: str
     where: str  # file:line of the call
+    calls: int = 0  # how many, where they are not counted one by one
 
 
 class Softmax:
     """One softmax that was called. All tensors that come from its weights share it."""
 
     def __init__(self) -> None:
-        self.line: Line | None = None  # what became of it; None = it has met no product yet
-        self.withdraw: Callable[[], None] | None = None  # takes back the record that was made of it
-        self.again: Callable[[Any], None] | None = None  # is told of others of its weights that meet values
+        self.seen = ""  # the path of the module that it is attention of, if it is; "edited" if an edit replaced it
+        self.withdraw: list[Callable[[], None]] = []  # each takes back a record that was made of it
+        self.again: list[Callable[[Any], None]] = []  # each is told of others of its weights that meet values
         self.used: Callable[[], Any] | None = None  # gives the weights that met values first, while they are alive
         self.cells: Any = None  # its scores, where they may have to be read cell by cell (pieces.Cells)
+
+    def is_used(self, weights: Tensor) -> bool:
+        """Whether these are the weights that met values first."""
+        return self.used is not None and self.used() is weights
+
+    def take_back(self) -> None:
+        """There shall be no record of it."""
+        for withdraw in self.withdraw:
+            withdraw()
+        self.withdraw, self.seen = [], ""
 
 
 class Ledger:
@@ -54,20 +66,29 @@ class Ledger:
 
     def __init__(self) -> None:
         self.lines: Counter[Line] = Counter()
+        self._names: weakref.WeakKeyDictionary[Softmax, str] = weakref.WeakKeyDictionary()  # as it was called first
+        self._said: weakref.WeakKeyDictionary[Softmax, Line] = weakref.WeakKeyDictionary()
 
     def enter(self, line: Line, softmax: Softmax | None = None) -> None:
         """Count what became of a computation; a later word on the same softmax replaces the earlier one."""
         if softmax is not None:
             self.strike(softmax)
-            softmax.line = line
+            self._said[softmax] = line
+            self._names[softmax] = line.name
         self.lines[line] += 1
 
-    def strike(self, softmax: Softmax) -> None:
-        """Take back what was said of a softmax."""
-        if softmax.line is not None and softmax.line in self.lines:
-            self.lines[softmax.line] -= 1
+    def strike(self, softmax: Softmax, name: str = "") -> None:
+        """Take back what was said of a softmax. `name`: of the record that there is instead."""
+        line = self._said.pop(softmax, None)
+        if line is not None:
+            self.lines[line] -= 1
             self.lines += Counter()  # drops a line that stands for nothing
-        softmax.line = None
+        if name:
+            self._names[softmax] = name
+
+    def name_of(self, softmax: Softmax | None) -> str | None:
+        """What a softmax was called, if something was said of it."""
+        return None if softmax is None else self._names.get(softmax)
 
     def sites(self, *statuses: Status) -> Iterator[CallSite]:
         """The lines of these kinds."""

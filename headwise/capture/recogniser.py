@@ -1,4 +1,4 @@
-"""Makes records of the attention that was recognised, or says why there is none."""
+"""Finds attention among the torch functions of a thread, and tells those that follow its model; or why it is none."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ import dataclasses
 import functools
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise import masks
 from headwise.call import AttentionCall, Scores, make_call
-from headwise.capture import flex, huggingface, products, projection
-from headwise.capture.assembly import HOW, Assembly
+from headwise.capture import flex, products, projection, registered
 from headwise.capture.explain import call_of, check_values, kept_call
+from headwise.capture.follower import FOLLOWERS, Arrange, Event, Follower, Part
 from headwise.capture.keep import TooMuch
-from headwise.capture.layout import Layout, out_of_buffer, read_layout, share_heads
-from headwise.capture.ledger import Line, Softmax, where
+from headwise.capture.layout import Layout, read_layout
+from headwise.capture.ledger import Softmax, where
 from headwise.capture.masks import Recognised
 from headwise.capture.operations import sum_to_one
 from headwise.capture.pieces import Cells, Meeting, Piece, number_of, read_call, read_cells, sides
 from headwise.capture.products import Met
+from headwise.capture.rewriting import Rewriting, put_back
 from headwise.capture.sites import Place
 from headwise.capture.tape import Node, Places, Product, Tape, origin, products_of
 from headwise.capture.trail import Trail, Trails, at_home, is_learned, is_parameter
@@ -32,10 +33,8 @@ from headwise.capture.verify import with_own_rows, wrong_output, wrong_weights
 from headwise.errors import HeadwiseError, RecordError
 from headwise.records.coverage import Status
 
-if TYPE_CHECKING:
-    from headwise.capture.watcher import Entry, Watcher
-
-Arrange = Callable[[Tensor], Tensor]
+Placed = list[tuple[Follower, Place]]
+Read = Callable[[Place, bool], list[Event]]  # what was computed at a place; True = with its values
 
 _FACTORS = "its weights are multiplied with other weights: a product of softmaxes (as in Nyström attention)"
 _POWERS = "its weights are multiplied with themselves: a power of a matrix (as in a transitive closure)"
@@ -50,144 +49,187 @@ _ASSIGNED = (
 UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError)
 
 
-AS_IS = object()
-
-
 class Recogniser:
-    """Tells a watcher of the attention among what a function mode follows."""
+    """Tells those that follow what runs in this thread of the attention among it."""
 
-    changes = False  # whether it gives other outputs
-
-    def __init__(self, watcher: Watcher, trails: Trails, tape: Tape, outputs: projection.Outputs) -> None:
-        self._watcher, self._trails, self._tape, self._outputs = watcher, trails, tape, outputs
-        self._recognised = Recognised()
-        self._assembly = Assembly(watcher, self._recognised)
-        watcher.finish = self._finish
-        self.heard = 0  # how many computations were seen as torch functions
+    def __init__(self) -> None:
+        self.trails, self.tape, self.outputs = Trails(), Tape(), projection.Outputs()
+        self.rewriting = Rewriting(self.trails)
+        self.heard = 0  # how many computations were told of
         self.sinks: Tensor | None = None  # learned sinks that the caller applies to the output of FlexAttention
         self.asked: torch.Size | None = None  # the shape of the queries that the registry's function was given
         self.heads: int | None = None  # inside nn.MultiheadAttention: its number of heads
+        self._recognised = Recognised()
+        self.has_changed = False  # whether the last output that was heard of got another value
         self._made: dict[int, tuple[weakref.ref[Tensor], Softmax]] = {}  # outputs, and the softmax that made them
 
-    def _finish(self) -> None:
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            self._assembly.close()
+    @property
+    def in_steps(self) -> bool:
+        """Whether all that runs here are the steps of one token of a generation."""
+        return all(follower.generating.in_steps for follower in FOLLOWERS.here())
 
-    # For an edit (headwise.edits), which gives other outputs. A watch changes nothing.
+    # Whom it tells.
 
-    def instead(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The output of a fused attention that is not to run; AS_IS for one that is, None if it is to be read then."""
+    def hear(self, how: str, read: Read, out: Any, trail: Trail | None = None, edits: list[Event] | None = None) -> Any:
+        """Read a computation that was recognised, and tell of it. Returns what takes the place of its output.
 
-    def edited(self, out: Any) -> Any:
-        """What takes the place of an output that was just read; of a tuple, the first is the output."""
-        return out
+        `edits`: what edits have said of it already.
+        """
+        placed = self.placed()
+        if not placed:
+            for follower in FOLLOWERS.here():
+                follower.outside(where())
+            return out
+        self.heard += 1
+        edits = self._edited(placed, how, read, trail) if edits is None else edits
+        if not edits or edits[-1].new is None:  # else those who watch were told of the other call
+            for values in (False, True):
+                group = [each for each in placed if not each[0].changes and each[0].needs_values is values]
+                for event in self._events(group, how, read, trail, values) if group else ():
+                    for each in group:
+                        with self.reading(how, trail, [each]):
+                            each[0].attention(each[1], event)
+                            self._is_seen(event, each[1])
+        return self.changed(out, edits)
 
-    def replaces(self, args: Sequence[Any]) -> bool:
-        """Whether the product of these may get another value, so that others should not see it as it is."""
-        return False
+    def hear_before(self, how: str, read: Read) -> list[Event]:
+        """What edits make of a computation that has not run yet. It does not run if the last makes another call."""
+        edits = self._edited(self.placed(), how, read, None)
+        self.heard += bool(edits) and edits[-1].new is not None
+        return edits
 
-    def heard_of(self, args: Sequence[Any]) -> None:
-        """The product of these was replaced by an attention that was told of."""
-        for trail in map(self._trails.get, args):
-            if trail is not None and trail.of is not None:
-                trail.of.line = Line("", "seen", "edited", "")
-
-    @contextlib.contextmanager
-    def unless_heard(self) -> Iterator[Callable[[], bool]]:
-        """Gives what tells whether headwise's own attention was called inside, and so told of already."""
-        before = self.heard
-        yield lambda: self.heard != before
-
-    def told(self, call: AttentionCall, out: Tensor, used: Tensor | None = None) -> None:
-        """headwise's own attention was called, or an edit changed its weights to `used` [B, H, Q, K]."""
+    def told(self, follower: Follower, call: AttentionCall, out: Tensor, used: Tensor | None = None) -> None:
+        """headwise's own attention was called; or an edit changed its weights to `used` [B, H, Q, K]."""
+        place = follower.parts.place()
+        if place is None:
+            follower.outside(where())
+            return
+        self.heard += 1
         how = "headwise.attention"
-
-        def read(place: Place) -> None:
+        with self.reading(how, None, [(follower, place)]):
             if used is not None:
-                self._check_used("an edit changed its weights")
-            self._found(place, call, out, lambda x: x, how, used)
+                self._check_used("an edit changed its weights", follower.needs_values)
+            follower.attention(place, self._event(call, out, lambda x: x, how, used=used))
 
-        self.hear(how, read)
+    def note(self, note: str) -> None:
+        """Something is changed in how models run."""
+        for follower in FOLLOWERS.here():
+            follower.note(note)
 
-    def opaque(
-        self, name: str, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, result: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        """A function of Hugging Face's registry was called, and computed nothing that is seen as a torch function."""
-
-        def read(place: Place) -> None:
-            call = huggingface.read(module, q, k, v, *args, **kwargs)
-            self._checked(place, call, result, name, lambda x: x.transpose(1, 2))
-
-        self.hear(name, read)
-
-    def hear(self, how: str, read: Callable[[Place], object], trail: Trail | None = None) -> None:
-        """Read a computation that was recognised, if it was made in the model."""
-        with self.reading(how, trail):
-            place = self._watcher.place()
-            if place is not None:
-                self.heard += 1
-                read(place)
+    def refuse(self, reason: str, status: Status = "refused", softmax: Softmax | None = None) -> None:
+        """What may be attention cannot be told of as such."""
+        for follower in FOLLOWERS.here():
+            place = follower.parts.place()
+            if place is None:
+                follower.outside(where())
             else:
-                self._watcher.outside(where())
+                follower.refuse(place, reason, status=status, where=where(), softmax=softmax)
+
+    def placed(self) -> Placed:
+        """Those that follow what runs here, and the place in the model of each."""
+        found = [(follower, follower.parts.place()) for follower in FOLLOWERS.here()]
+        return [(follower, place) for follower, place in found if place is not None]
+
+    def _events(self, placed: Placed, how: str, read: Read, trail: Trail | None, values: bool) -> list[Event]:
+        """What was computed; nothing if it cannot be read, which those in `placed` are then told."""
+        found: list[Event] = []
+        with self.reading(how, trail, placed):
+            found = read(placed[0][1], values)
+        return found
 
     @contextlib.contextmanager
-    def reading(self, how: str, trail: Trail | None = None) -> Iterator[None]:
-        """Reading must never break the model: what cannot be read is refused.
+    def reading(self, how: str, trail: Trail | None = None, placed: Placed | None = None) -> Iterator[None]:
+        """Reading must never break the model: what cannot be read is refused, to those in `placed`; None = to all.
 
         Inside, no function is listened to: weights that are computed for the comparison are not the model's attention.
+        An edit computes with what is read: gradients go through that.
         """
+        followers = FOLLOWERS.here() if placed is None else [follower for follower, _ in placed]
+        graph = torch.is_grad_enabled() and any(follower.changes for follower in followers)
         try:
-            with torch.no_grad(), torch._C.DisableTorchFunction():
+            with torch.set_grad_enabled(graph), torch._C.DisableTorchFunction():
                 yield
         except TooMuch:
             raise
         except UNREADABLE as error:
-            place = self._watcher.place()
-            if place is not None:
-                of = None if trail is None else trail.of
-                self._watcher.refuse(place, f"{how}: {error}", where=where(), softmax=of)
+            softmax = None if trail is None else trail.of
+            for follower, place in self.placed() if placed is None else placed:
+                follower.refuse(place, f"{how}: {error}", where=where(), softmax=softmax)
                 if trail is not None and trail.born is not None and trail.born.queries is not None:
-                    self._assembly.refuse(place, trail.born.queries)
+                    follower.refuse_part(place, trail.born.queries)
+
+    # What edits make of it.
+
+    def _edited(self, placed: Placed, how: str, read: Read, trail: Trail | None) -> list[Event]:
+        """What edits make of a computation, the last entered first; until one has made another call of it.
+
+        Of that call `headwise.attention` told the others, which may have changed it further.
+        """
+        found: list[Event] = []
+        for each in reversed(placed):
+            if each[0].changes and each[0].means(each[1]):
+                for event in self._events([each], how, read, trail, values=True):
+                    each[0].attention(each[1], event)
+                    found.append(event)
+                    if event.new is not None:
+                        return found
+        return found
+
+    def changed(self, out: Any, edits: list[Event]) -> Any:
+        """The output that edits make of `out`."""
+        then = [event.then for event in reversed(edits) if event.then is not None]
+        self.has_changed = bool(then) or (bool(edits) and edits[-1].new is not None)
+        if not self.has_changed:
+            return out
+        first, last = edits[0], edits[-1]
+        before = out[0] if isinstance(out, tuple) else out
+        with torch._C.DisableTorchFunction():
+            new = last.arrange(before) if last.new is None else last.new
+            for each in then:
+                new = each(new)
+            new = put_back(new.to(before.dtype), before, last.arrange)
+        if first.softmax is not None and first.layout is not None and first.weights is not None:
+            first.softmax.seen = "edited"
+            self.rewriting.add(first.softmax, first.layout, first.weights)
+        return (new, *out[1:]) if isinstance(out, tuple) else new
 
     # Where weights meet their values.
 
-    def meet(self, name: str, out: Tensor, met: Met) -> None:
-        """Weights met another tensor in a product: an attention, or what else it is."""
+    def meet(self, name: str, out: Tensor, met: Met) -> Tensor:
+        """Weights met another tensor in a product: an attention, or what else it is. Returns what takes its place."""
         trail, of = met.trail, met.trail.of or Softmax()
         if met.kind == "no softmax":
             changed = trail.loose or trail.problem
             self.settle(of, "missed" if changed else "not attention", _LOST if changed else _LINEAR)
-            return
+            return out
         if met.kind == "mixed":
             if trail.q is None and not is_parameter(met.other):
                 self.settle(of, "not attention", "its weights are summed over another axis than its softmax")
             else:
                 mixed = trail.with_problem(f"the weights were mixed with each other by `{name}`")
-                self._trails.put(out, mixed.but(intact=trail.intact or trail))
-            return
+                self.trails.put(out, mixed.but(intact=trail.intact or trail))
+            return out
         if met.kind == "factors":
-            other = self._trails.get(met.other)
+            other = self.trails.get(met.other)
             reason = _POWERS if other is not None and other.product is trail.product else _FACTORS
-            self._trails.put(out, trail.but(problem=reason, intact=None))
+            self.trails.put(out, trail.but(problem=reason, intact=None))
             for each in (trail, other):
-                if each is not None and each.of is not None:
-                    seen = each.of.line is not None and each.of.line.status == "seen"
-                    if not (seen and each.intact is not None):  # else of what was made of weights that have a record
-                        self.settle(each.of, "refused", reason)
-            return
+                # Else it is of what was made of weights that have a record.
+                if each is not None and each.of is not None and not (each.of.seen and each.intact is not None):
+                    self.settle(each.of, "refused", reason)
+            return out
         if trail.problem in (_FACTORS, _POWERS):  # and what it meets may be the last factor times the values
             made = self._made.get(id(met.other))
             if made is not None and made[0]() is met.other:
                 self.settle(made[1], "refused", trail.problem)
-        if of.line is not None and of.line.status == "seen":
-            if of.again is not None:
-                with self.reading(name):
-                    of.again(self._meeting(met))
-            elif (trail.used or trail.intact is not None) and (of.used is None or of.used() is not met.weights):
-                self._watcher.note(
-                    f"{of.line.name}: the weights of one softmax met values in several forms; its record has the first"
+        if of.seen and of not in self.rewriting:  # else these weights meet other values: their output is edited too
+            for again in of.again:
+                again(self._meeting(met))
+            if not of.again and (trail.used or trail.intact is not None) and not of.is_used(met.weights):
+                self.note(
+                    f"{of.seen}: the weights of one softmax met values in several forms; its record has the first"
                 )
-            return  # these weights have met other values before: one softmax is one record
+            return out  # these weights have met other values before: one softmax is one record
         if trail.problem and is_parameter(met.other):
             self.settle(of, "missed", trail.problem)
         elif trail.exps:
@@ -204,38 +246,53 @@ class Recogniser:
         elif trail.k is not None and is_parameter(trail.k):
             self.settle(of, "not attention", "its keys are parameters: a router, or a table that is looked up softly")
         else:
-            self.hear("matmul and softmax", lambda place: self._weighted(place, out, met), trail)
+            of.seen = ""
+            return self._heard_of(out, met)
+        return out
 
     def settle(self, softmax: Softmax, status: Status, reason: str) -> None:
-        if softmax.withdraw is not None:
-            softmax.withdraw()
-            softmax.withdraw = None
-        place = self._watcher.place()
-        if place is None:
-            self._watcher.outside(where())
-        else:
-            self._watcher.refuse(place, reason, status=status, where=where(), softmax=softmax)
+        """A softmax is no attention that can be told of, whatever was said of it."""
+        softmax.take_back()
+        self.refuse(reason, status, softmax)
+
+    def _heard_of(self, out: Tensor, met: Met) -> Tensor:
+        of = met.trail.of
+        new: Tensor = self.hear("matmul and softmax", lambda *at: self._weighted(*at, out, met), out, met.trail)
+        if of is not None and of.seen:
+            of.cells = None
+            if of.used is None and not of.again:
+                of.used = weakref.ref(met.weights)
+            if new is out:
+                key, made = id(out), self._made
+                made[key] = weakref.ref(out, lambda _: made.pop(key, None)), of
+        return new
+
+    def _is_seen(self, event: Event, place: Place) -> None:
+        if event.softmax is not None:
+            event.softmax.seen = event.softmax.seen or place.name
 
     # What was recognised, as a call.
+    def _event(self, call: AttentionCall, out: Any, arrange: Arrange, how: str, **more: Any) -> Event:
+        heads, of = call.shape[1], out[0] if isinstance(out, tuple) else out
+        return Event(call, out, arrange, how, project=lambda tell: self.outputs.put(of, heads, tell), **more)
 
-    def _weighted(self, place: Place, out: Tensor, met: Met) -> None:
+    def _weighted(self, place: Place, values: bool, out: Tensor, met: Met) -> list[Event]:
         """Weights that a softmax made of a product were multiplied by their values."""
-        found, values = met.trail, met.values
+        found = met.trail
         heads = self.heads or place.heads or found.heads
         layout = layout_of(found, heads)
-        in_blocks = found.rows != found.keys and (layout.at is not None or self._is_padded(found))
-        if (found.problem or in_blocks) and self._in_pieces(place, met, heads):
-            return
+        in_blocks = found.rows != found.keys and (layout.at is not None or (_is_padded(found) and not values))
+        if (found.problem or in_blocks) and (piece := self._in_pieces(met, heads, values)) is not None:
+            return [piece]
         if found.problem or (found.used and not _is_softmax(found, met.weights)):
-            self._changed(place, out, met, heads)
-            return
+            return list(self._changed_weights(out, met, heads, values))
         if found.sinks is not None and not found.sinks_cut:
             raise RecordError("the column of sinks was multiplied by the values too")
-        if values is None and self._watcher.values:
+        if met.values is None and values:
             raise RecordError("its values could not be read from the product, and are asked for")
         some = len(found.lead) == 1 and found.q is not None and _is_slice(found.q, heads)
-        some = some or self._is_mixed(found, layout)
-        if some and (found.born is None or found.born.queries is None or self._watcher.values):
+        some = some or _is_mixed(found, layout)
+        if some and (found.born is None or found.born.queries is None or values):
             raise RecordError(_MIXED)
         layout = read_layout(found.lead, None) if some else layout
         if in_blocks:
@@ -243,22 +300,11 @@ class Recogniser:
         weights = found.softmax
         if found.used or weights is None or found.q is None:
             weights = at_home(found, met.weights)
-        call, how = self._explained(found, values, layout, weights)
-        softmax, arrange = found.of, met.arrange
-        assert softmax is not None
-        read = functools.partial(_piece, found.born, found.lead, found.keys, layout, call.detached(), found.dtype)
-        if some:
-            self._assembly.add(place, found.born.queries, heads, softmax, read)
-            softmax.line = Line(place.name, "seen", HOW, "")
-            return
-        entry = self._found(place, call, out, lambda x: layout.fold(x if arrange is None else arrange(x)), how)
-        self._settled(place, softmax, how, entry)
-        softmax.used = weakref.ref(met.weights)
-        if entry is not None:
-            if not self._watcher.values and found.born is not None and found.born.queries is not None:
-                self._assembly.recorded(place, found.born.queries, heads, softmax, read, entry)
-            key, made = id(out), self._made
-            made[key] = weakref.ref(out, lambda _: made.pop(key, None)), softmax
+        call, how = self._explained(found, met.values, layout, weights)
+        part = None if values else _part_of(found, layout, call, heads)
+        arrange = layout.fold if met.arrange is None else lambda x: layout.fold(met.arrange(x))
+        event = self._event(call, out, arrange, how, softmax=found.of, layout=layout, part=part)
+        return [dataclasses.replace(event, call=None) if some else event]
 
     def _explained(
         self, found: Trail, values: Tensor | None, layout: Layout, weights: Tensor
@@ -278,31 +324,28 @@ class Recogniser:
             raise RecordError(wrong)
         return call, how
 
-    def _check_used(self, reason: str) -> None:
+    def _check_used(self, reason: str, values: bool) -> None:
         """RecordError where used weights cannot be kept beside the call."""
-        if self._watcher.values or self._watcher.generating.run is not None:
-            when = self._watcher.asks if self._watcher.values else "model.generate"
+        in_generate = any(follower.generating.run is not None for follower in FOLLOWERS.here())
+        if values or in_generate:
+            when = "values=True, gradients=True or an edit" if values else "model.generate"
             raise RecordError(f"{reason}, which is not supported with {when}")
 
-    def _changed(self, place: Place, out: Tensor, met: Met, heads: int | None) -> None:
+    def _changed_weights(self, out: Tensor, met: Met, heads: int | None, values: bool) -> Iterator[Event]:
         """Weights that were changed after the softmax, and are none of a softmax any more: they are kept beside it."""
         found = met.trail
         reason = found.problem or f"its weights were changed by `{found.used}` after the softmax"
         used = products.as_used(met) if found.problem else at_home(found, met.weights)
         if used is None or not _fits(used, found.intact or found) or (found.problem and found.intact is None):
             raise RecordError(reason)
-        self._check_used(reason)
+        self._check_used(reason, values)
         used = read_layout(tuple(used.shape[:-2]), heads).fold(used)
         for trail in (found.intact or found, *found.also):
             layout = layout_of(trail, heads)
             if layout.at is not None and layout.batch != len(used):  # more heads than the module says it has
                 layout = read_layout(trail.lead, None)
             fits = layout.batch == len(used) and layout.heads % used.shape[1] == 0
-            if (
-                layout.at is not None
-                or self._is_mixed(trail, layout)
-                or (trail.q is not None and _is_slice(trail.q, heads))
-            ):
+            if layout.at is not None or _is_mixed(trail, layout) or (trail.q is not None and _is_slice(trail.q, heads)):
                 raise RecordError(f"{reason}, and its heads come before its examples, or are some of them")
             if not fits or trail.softmax is None or trail.of is None:
                 raise RecordError(reason)
@@ -315,64 +358,37 @@ class Recogniser:
                 weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
             call, how = self._explained(trail, None, layout, weights)
             how = f"{how}, and changed after it: record.used_weights() has what met the values"
-            entry = self._found(place, call, out, lambda x: x, how, used)
-            self._settled(place, trail.of, how, entry)
-            trail.of.used = weakref.ref(met.weights)
-            if entry is not None and trail.born is not None and trail.born.queries is not None:
-                read = functools.partial(
-                    _piece, trail.born, trail.lead, trail.keys, layout, call.detached(), trail.dtype
-                )
-                self._assembly.recorded(place, trail.born.queries, heads, trail.of, read, entry, met=met)
-
-    def _settled(self, place: Place, softmax: Softmax, how: str, entry: Entry | None) -> None:
-        """There is a record of a softmax, or the watch does not want one."""
-        self._watcher.ledger.strike(softmax)
-        softmax.line = Line(place.name, "seen", how, "")
-        if entry is not None:
-            softmax.withdraw = functools.partial(self._watcher.withdraw, entry)
+            part = _part_of(trail, layout, call, heads, met)
+            yield self._event(call, out, lambda x: x, how, used=used, softmax=trail.of, part=part)
 
     def _meeting(self, met: Met) -> Meeting:
-        return Meeting(met.weights, self._tape.node(met.weights), self._tape.node(met.other), met.letters)
+        return Meeting(met.weights, self.tape.node(met.weights), self.tape.node(met.other), met.letters)
 
-    def _is_padded(self, found: Trail) -> bool:
-        """Whether some of its queries or keys, in blocks, are padding that the model added."""
-        if len(found.lead) < 3 or found.born is None or self._watcher.values:
-            return False
-        return any(bool((side.numbers == 0).any()) for side in sides(found.born, Places(products=False)))
-
-    def _is_mixed(self, found: Trail, layout: Layout) -> bool:
-        """Whether examples and heads are one dimension, in another order than examples first."""
-        if len(found.lead) != 1 or layout.batch == 1 or layout.heads == 1:
-            return False
-        if found.born is None or found.born.queries is None:
-            return False
-        first = sides(found.born, Places(products=False))[0].numbers[:, 0]
-        ordered = bool((first[1:] > first[:-1]).all())
-        return not ordered and len(first.unique()) == len(first)
-
-    def _in_pieces(self, place: Place, met: Met, heads: int | None) -> bool:
-        """Read a softmax cell by cell; False if its scores come from nothing that was followed."""
+    def _in_pieces(self, met: Met, heads: int | None, values: bool) -> Event | None:
+        """A softmax that is read cell by cell; None if its scores come from nothing that was followed."""
         trail, of = met.trail, met.trail.of
         cells: Cells | None = None if of is None else of.cells
         found = () if cells is None else products_of(cells.node)
         queries = next((each.queries for each in found if each.queries is not None), None)
         if of is None or cells is None or queries is None or trail.q is None:
-            return False
-        if self._watcher.values:
-            raise RecordError(f"it is computed in pieces, which are not put together for {self._watcher.asks}")
+            return None
+        if values:
+            raise RecordError(
+                "it is computed in pieces, which are not put together for values=True, gradients=True or an edit"
+            )
         meeting = self._meeting(met)
 
         def read(sources: Places) -> Piece:
-            piece, of.again = read_cells(cells, meeting, sources, trail.factor, trail.dtype)
+            piece, again = read_cells(cells, meeting, sources, trail.factor, trail.dtype)
+            of.again.append(again)
             return piece
 
-        self._assembly.add(place, queries, heads, of, read)
-        of.line, of.cells = Line(place.name, "seen", HOW, ""), None
-        return True
+        return Event(None, None, lambda x: x, "", softmax=of, part=Part(queries, heads, read))
 
     def attended(
         self,
         place: Place,
+        values: bool,
         out: Tensor,
         query: Tensor,
         key: Tensor,
@@ -382,7 +398,7 @@ class Recogniser:
         is_causal: bool = False,
         scale: float | None = None,
         enable_gqa: bool = False,
-    ) -> None:
+    ) -> list[Event]:
         """F.scaled_dot_product_attention was called."""
         check_values(query)
         lead = query.shape[:-2]
@@ -410,50 +426,69 @@ class Recogniser:
             read = self._recognised.mask if attn_mask.dtype == torch.bool else self._recognised.additive
             mask, bias = read(layout.fold_mask(attn_mask), shape)
         call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p)
-        entry = self._found(place, call, out, arrange, "scaled_dot_product_attention")
-        of_q, of_k = (None if self._watcher.generating.in_steps else self._tape.node(x) for x in (query, key))
-        if entry is None or of_q is None or of_k is None or self._watcher.values:
-            return
-
-        piece = functools.partial(_fused_piece, of_q, of_k, layout, call.detached())
-        softmax = Softmax()
-        softmax.withdraw = functools.partial(self._watcher.withdraw, entry)
-        self._assembly.recorded(place, origin(of_q), self.heads or place.heads, softmax, piece, entry)
+        part, softmax = None, None
+        of_q, of_k = (None if values or self.in_steps else self.tape.node(x) for x in (query, key))
+        if of_q is not None and of_k is not None:
+            piece = functools.partial(_fused_piece, of_q, of_k, layout, call.detached())
+            part, softmax = Part(origin(of_q), heads, piece), Softmax()
+        how = "scaled_dot_product_attention"
+        return [self._event(call, out, arrange, how, softmax=softmax, part=part)]
 
     def _numbers(self, x: Tensor) -> Tensor | None:
         """The place of each vector of a tensor in the memory that it comes from."""
-        node = None if self._watcher.generating.in_steps else self._tape.node(x)
+        node = None if self.in_steps else self.tape.node(x)
         places = None if node is None else Places(products=False).of(node)
         return None if places is None else number_of(places)
 
-    def flex(self, place: Place, out: Tensor | tuple[Tensor, ...], *args: Any, **kwargs: Any) -> None:
+    def flex(self, place: Place, values: bool, out: Any, *args: Any, **kwargs: Any) -> list[Event]:
         """FlexAttention was called."""
-        self._watcher.note("FlexAttention ran uncompiled: its outputs may differ in the last digits")
-        self._checked(place, flex.read(*args, **kwargs), out, "flex_attention", lambda x: x)
+        self.note("FlexAttention ran uncompiled: its outputs may differ in the last digits")
+        return [self._checked(flex.read(*args, **kwargs), out, "flex_attention", lambda x: x)]
 
-    def _checked(self, place: Place, call: AttentionCall, result: Any, how: str, arrange: Arrange) -> None:
+    def opaque(self, name: str, out: Any, *args: Any, **kwargs: Any) -> Any:
+        """A function of Hugging Face's registry was called, and computed nothing that is seen as a torch function."""
+
+        def read(place: Place, values: bool) -> list[Event]:
+            call = registered.read(*args, **kwargs)
+            return [self._checked(call, out, name, lambda x: x.transpose(1, 2))]
+
+        return self.hear(name, read, out)
+
+    def _checked(self, call: AttentionCall, out: Any, how: str, arrange: Arrange) -> Event:
         """A call that was only read from its arguments: kept if it explains the output."""
-        out = result[0] if isinstance(result, tuple) else result
-        wrong = wrong_output(call, arrange(out))
+        wrong = wrong_output(call, arrange(out[0] if isinstance(out, tuple) else out))
         if wrong is not None:
             raise RecordError(wrong)
         if self.sinks is not None:  # FlexAttention has none: Hugging Face scales its output afterwards
             call = dataclasses.replace(call, sinks=self.sinks.detach().to(call.q.dtype))
-        self._found(place, call, out, arrange, how)
+        return self._event(call, out, arrange, how)
 
-    def _found(
-        self, place: Place, call: AttentionCall, out: Tensor, arrange: Arrange, how: str, used: Tensor | None = None
-    ) -> Entry | None:
-        if self._watcher.goes_on(place, call, how):
-            return None
-        k, v = (out_of_buffer(x) for x in share_heads(call.k, call.v))
-        call = dataclasses.replace(call, k=k, v=v)
-        entry = self._watcher.found(place, call, out, arrange, how, used=used)
-        if entry is not None and self._watcher.values:
-            self._outputs.put(out, call.shape[1], lambda weight: entry.keep("output_weight", weight))
-        if self._watcher.generating.run is not None and call.shape[2] == 1:
-            self._watcher.generating.in_steps = True
-        return entry
+
+def _part_of(found: Trail, layout: Layout, call: AttentionCall, heads: int | None, met: object = None) -> Part | None:
+    """What attention is a part of, by where its queries come from."""
+    born = found.born
+    if born is None or born.queries is None:
+        return None
+    read = functools.partial(_piece, born, found.lead, found.keys, layout, call.detached(), found.dtype)
+    return Part(born.queries, heads, read, met)
+
+
+def _is_padded(found: Trail) -> bool:
+    """Whether some of its queries or keys, in blocks, are padding that the model added."""
+    if len(found.lead) < 3 or found.born is None:
+        return False
+    return any(bool((side.numbers == 0).any()) for side in sides(found.born, Places(products=False)))
+
+
+def _is_mixed(found: Trail, layout: Layout) -> bool:
+    """Whether examples and heads are one dimension, in another order than examples first."""
+    if len(found.lead) != 1 or layout.batch == 1 or layout.heads == 1:
+        return False
+    if found.born is None or found.born.queries is None:
+        return False
+    first = sides(found.born, Places(products=False))[0].numbers[:, 0]
+    ordered = bool((first[1:] > first[:-1]).all())
+    return not ordered and len(first.unique()) == len(first)
 
 
 def _piece(

@@ -115,9 +115,9 @@ def find_place(names: Mapping[int, str]) -> Place | None:
     return place
 
 
-def is_running(module: nn.Module) -> bool:
-    """Whether this thread is inside of a call of the module."""
-    return any(frame.f_code is _CALL and frame.f_locals["self"] is module for frame in _frames())
+def calls_of(module: nn.Module, frame: FrameType | None = None) -> int:
+    """How many calls of a module have not ended yet, of this thread, or of that whose innermost frame is given."""
+    return sum(each.f_code is _CALL and each.f_locals.get("self") is module for each in _frames(frame))
 
 
 def is_checkpointed() -> bool:
@@ -125,9 +125,9 @@ def is_checkpointed() -> bool:
     return any(frame.f_code is _CHECKPOINT for frame in _frames())
 
 
-def _frames() -> Iterator[FrameType]:
-    """The frames of this thread's stack, the innermost first."""
-    frame: FrameType | None = sys._getframe(1)
+def _frames(frame: FrameType | None = None) -> Iterator[FrameType]:
+    """The frames of a thread's stack, the innermost first; this thread's if none is given."""
+    frame = frame or sys._getframe(1)
     while frame is not None:
         yield frame
         frame = frame.f_back

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -20,11 +19,15 @@ from torch import nn
 
 from headwise.capture.context import watch
 from headwise.capture.head_means import Means, Sums, gradient_norm
+from headwise.capture.inside import running_eagerly
 from headwise.capture.loggers import Metrics, lightning_callback, make_logger
 from headwise.errors import ArgumentError, DtypeError, HeadwiseError
 from headwise.records import CallSite, Coverage
 from headwise.records.coverage import Status
 from headwise.records.names import Choice
+from headwise.scope import Opened, Scope
+
+_MONITORS: Scope[Monitor] = Scope()
 
 Dead = dict[int, Literal["dormant", "uniform"]]  # head -> why
 
@@ -111,7 +114,8 @@ class Monitor:
         self._notes, self._nothing, self._coverage = dict[str, None](), "", Coverage()
         self._hooks = contextlib.ExitStack()
         self._forward: _Forward | None = None
-        self._running, self._warned = False, set[str]()
+        self._opened: Opened[Monitor] | None = None
+        self._warned = set[str]()
 
     # The loop.
 
@@ -123,15 +127,18 @@ class Monitor:
         self.stop()
 
     def start(self) -> None:
-        """Start, in this thread. ArgumentError if it is already running."""
-        if self._running:
+        """Start, for what runs here from now on: see `watch`. ArgumentError if it is already running."""
+        if self._opened is not None:
             raise ArgumentError("monitor: it is already running. Make another with headwise.capture.monitor(model)")
-        self._running, self._thread = True, threading.get_ident()
+        self._opened = _MONITORS.open(self)
+        self._opened.__enter__()
         self._arm()
 
     def stop(self) -> None:
         """Remove everything from the model again."""
-        self._running = False
+        if self._opened is not None:
+            self._opened.__exit__()
+        self._opened = None
         self._disarm()
 
     def step(self) -> Metrics:
@@ -139,7 +146,7 @@ class Monitor:
 
         Returns what was logged, name -> number; empty for the other steps. ArgumentError if the monitor is not running.
         """
-        if not self._running:
+        if self._opened is None:
             raise ArgumentError("monitor: step() was called outside the context. Use `with monitor(...) as watching:`")
         number, metrics = self.step_number, Metrics()
         if number % self._every == 0:
@@ -173,8 +180,7 @@ class Monitor:
         if self.step_number % self._every:
             return
         self._sums, self._calls, self._notes, self._nothing = {}, Counter(), {}, ""
-        if "torch._dynamo" in sys.modules:
-            self._hooks.enter_context(torch.compiler.set_stance("force_eager"))
+        self._hooks.enter_context(running_eagerly())
         for module in self._model.modules():
             self._hooks.enter_context(module.register_forward_pre_hook(_Hook(self._before)))
             self._hooks.enter_context(module.register_forward_hook(_Hook(self._after), always_call=True))
@@ -186,7 +192,7 @@ class Monitor:
         self._hooks.close()
 
     def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
+        if torch.compiler.is_compiling() or self not in _MONITORS.here():
             return
         if self._forward is not None:
             self._forward.depth += module is self._forward.module
@@ -203,7 +209,7 @@ class Monitor:
 
     def _after(self, module: nn.Module, arguments: tuple[Any, ...], result: Any) -> None:
         forward = self._forward
-        if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
+        if torch.compiler.is_compiling() or self not in _MONITORS.here():
             return
         if forward is None or module is not forward.module:
             return

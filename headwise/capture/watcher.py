@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
-import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.capture.appended import Appended, Keys
+from headwise.capture.assembly import Assembly
+from headwise.capture.follower import Event
 from headwise.capture.generating import Generating, rows_of_padding, without_empty_buffer
 from headwise.capture.keep import Keeper, Keeping
-from headwise.capture.ledger import Ledger, Line, Softmax, closed
+from headwise.capture.layout import out_of_buffer, share_heads
+from headwise.capture.ledger import Ledger, Line, Softmax
+from headwise.capture.modules import Parts, in_backward
 from headwise.capture.sequence import Followed
 from headwise.capture.sequence import Sequence as Generation
-from headwise.capture.sites import Place, find_place, kind_of, module_names, threads
+from headwise.capture.sites import Place, kind_of
 from headwise.capture.steps import Step
+from headwise.capture.tape import Node
 from headwise.errors import HeadwiseError, RecordError
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
 from headwise.records.computed import ComputedRecord
@@ -86,105 +89,78 @@ Reserved = tuple[_State, int]  # the place of a record, and which run of its mod
 
 
 class Watcher:
-    """The records and the coverage of one watch of one model, in one thread."""
+    """Follows a model for a watch: its records and its coverage.
 
-    asks = "values=True and gradients=True"  # what asks for values, for messages
+    Args:
+        name: of the model, for messages.
+        parts: of the model.
+        keeping: what is kept of each computation.
+    """
 
-    def __init__(self, model: nn.Module, keeping: Keeping) -> None:
-        self.values = keeping.values or keeping.gradients
+    changes = False
+
+    def __init__(self, name: str, parts: Parts, keeping: Keeping) -> None:
+        self.parts, self.generating = parts, Generating()
+        self.needs_values = keeping.values or keeping.gradients
         self.entries: list[Entry] = []
         self.notes: list[str] = []
+        self.ledger = Ledger()
+        self._name = name
         self._gradients, self._every = keeping.gradients, keeping.every
         self._only = check_choice("*" if keeping.only is None else keeping.only)
         self._keep, self._statistics = keeping.keep, named(keeping.statistics)
         self._keeper = Keeper(keeping)
-        self._model = model
-        self._names = self._paths()
         self._seen_names: list[str] = []  # the names of the layers seen so far, those that `only` leaves out too
         self._kept: list[str] = []  # those of them that `only` means, or may mean when more are seen
-        self._thread = threading.get_ident()
         self._states: dict[tuple[str, int], _State] = {}
-        self._runs: Counter[int] = Counter()  # how often each module was called
-        self._numbers: Counter[int] = Counter()  # how many computations its last call has made so far
-        self._hooks = contextlib.ExitStack()
-        self._followed: Followed | None = None  # how the last self-attention continued; None = it started a sequence
-        self.generating = Generating()
-        self.appended = Appended()
         self._stacks: Counter[str] = Counter()
-        self.ledger = Ledger()
-        self.finish: Callable[[], None] = lambda: None  # what is still waited for becomes records
+        self._followed: Followed | None = None  # how the last self-attention continued; None = it started a sequence
+        self._appended = Appended()
+        self._assembly = Assembly(self)
+        self._lock = threading.RLock()  # jobs of several threads may be followed
 
-    def start(self) -> None:
-        """Notice parts of the model that run in other threads, where nothing is seen."""
-        for module in threads(self._model):
-            self._hooks.enter_context(module.register_forward_pre_hook(self._check_thread))
-        before = threading.getprofile()
-        threading.setprofile(self._started)
-        self._hooks.callback(threading.setprofile, before)
-
-    def _started(self, *_: Any) -> None:
-        """Called once in each thread that is started."""
-        sys.setprofile(None)
-        self.note(
-            "threads were started: what they compute is not seen, only the thread that entered the watch is watched"
-        )
-
-    def _check_thread(self, module: nn.Module, *_: Any) -> None:
-        if threading.get_ident() != self._thread and not in_backward():
-            name = self._names.get(id(module), type(module).__name__)
-            reason = "it ran in another thread: only the thread that entered the watch is watched"
-            self.ledger.enter(Line(name, "missed", reason, ""))
-
-    def stop(self) -> None:
-        """Remove everything from the model again."""
-        self._hooks.close()
-
-    # What differs for models of other frameworks.
-
-    def _paths(self) -> dict[int, str]:
-        """id -> path of every module; of the model itself, its class."""
-        return module_names(self._model)
-
-    def _closed(self) -> Iterable[CallSite]:
-        """The parts of the model that nothing can be seen in."""
-        lines = closed(dict(self._model.named_modules()))
-        return [CallSite(line.name, line.status, 0, line.how, line.where) for line in lines]
-
-    def _looked_for(self) -> str:
-        """What is recognised, in which kind of place: the beginning of a sentence."""
-        return (
-            "scaled_dot_product_attention, nn.MultiheadAttention, flex_attention, headwise.attention, and matmul, "
-            "softmax, matmul, in every module"
-        )
-
-    def _count_runs(self, module: nn.Module) -> None:
-        def count(*_: Any) -> None:
-            if not self.is_watching():
-                return
-            if in_backward():  # gradient checkpointing: the same run again
-                self._numbers[id(module)] = 0
-            else:
-                self._ran(id(module))
-
-        self._runs[id(module)] = 0
-        self._hooks.enter_context(module.register_forward_pre_hook(count))
-
-    def _ran(self, key: int) -> None:
-        self._runs[key] += 1
-        self._numbers[key] = 0
-
-    def is_watching(self) -> bool:
-        """Whether this is the thread that is watched."""
-        return threading.get_ident() == self._thread
-
-    def place(self) -> Place | None:
-        """The innermost of the model's modules that is running; None if there is none."""
-        return find_place(self._names)
+    def means(self, place: Place) -> bool:
+        """No: a watch changes nothing."""
+        return False
 
     def note(self, note: str) -> None:
         """Note a change that the watch made to how the model runs."""
         if note not in self.notes:
             self.notes.append(note)
+
+    def missed(self, name: str, reason: str) -> None:
+        """A part of the model ran where it could not be followed."""
+        self.ledger.enter(Line(name, "missed", reason, ""))
+
+    def joined(self, out: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Keys may have been appended to those of a cache."""
+        self._appended.join(out, *args, **kwargs)
+
+    def attention(self, place: Place, event: Event) -> None:
+        """Keep a computation that was recognised, if the watch wants it."""
+        with self._lock:
+            softmax, part, call = event.softmax, event.part, event.call
+            if call is None:
+                assert softmax is not None
+                assert part is not None
+                self._assembly.add(place, softmax, part)
+                return
+            if self._goes_on(place, call, event.how):
+                return
+            k, v = (out_of_buffer(x) for x in share_heads(call.k, call.v))
+            call = dataclasses.replace(call, k=k, v=v)
+            out = event.out[0] if isinstance(event.out, tuple) else event.out
+            entry = self.found(place, call, out, event.arrange, event.how, used=event.used)
+            if entry is not None and self.needs_values:
+                event.project(lambda weight: entry.keep("output_weight", self._keeper.convert(weight)))
+            if self.generating.run is not None and call.shape[2] == 1:
+                self.generating.in_steps = True
+            if softmax is not None:
+                self.ledger.strike(softmax, place.name)
+                if entry is not None:
+                    softmax.withdraw.append(functools.partial(self.withdraw, entry))
+                    if part is not None:
+                        self._assembly.recorded(place, softmax, part, entry)
 
     def refuse(
         self,
@@ -199,35 +175,37 @@ class Watcher:
         """Note a computation that becomes no record, once for a softmax. `name`: one that it was given before."""
         if in_backward():
             return
+        name = name or self.ledger.name_of(softmax)
         if name is None:
-            told = None if softmax is None else softmax.line
-            name = told.name if told is not None else self._state(place)[0].name if status == "refused" else place.name
+            name = self.reserve(place)[0].name if status == "refused" else place.name
         self.ledger.enter(Line(name, status, " ".join(reason.split()), where), softmax)
 
-    def name_of(self, place: Place) -> str:
-        """The name of the next computation at a place."""
-        return self._state(place)[0].name
+    def refuse_part(self, place: Place, queries: Node) -> None:
+        """An attention of these queries was refused, of which others may be pieces."""
+        self._assembly.refuse(place, queries)
 
-    def run_of(self, place: Place) -> tuple[int, int]:
-        """A module, and which of its runs this is."""
-        key = id(place.module)
-        self._counted(place.module)
-        return key, self._runs[key]
+    def outside(self, where: str) -> None:
+        """Note an attention that no module of the model computed."""
+        if not in_backward() and self.parts.is_outside():
+            self.note(
+                f"a softmax that met a product was computed outside of the model's modules, and is not seen: {where}"
+            )
 
     def reserve(self, place: Place) -> Reserved:
-        """The name of a record that will be made later, as if it was made now."""
-        return self._state(place)
+        """The name of the next record of a place; the next computation there has another one."""
+        number, run = self.parts.number_of(place), self.parts.run_of(place)
+        self.parts.computed(place)
+        state = self._states.get((place.name, number))
+        if state is None:
+            shown = f"{place.name}#{number + 1}" if number else place.name
+            stack = stack_of(shown)
+            state = self._states[place.name, number] = _State(shown, self._stacks[stack])
+            self._stacks[stack] += 1
+        return state, run
 
     def reserved(self, entry: Entry) -> Reserved:
         """The name of a record that another one replaces."""
         return next(state for state in self._states.values() if state.name == entry.site.name), entry.site.call
-
-    def outside(self, where: str) -> None:
-        """Note an attention that no module of the model computed."""
-        if self.is_watching() and not in_backward():
-            self.note(
-                f"a softmax that met a product was computed outside of the model's modules, and is not seen: {where}"
-            )
 
     def withdraw(self, entry: Entry) -> None:
         """Take back a record: it was of a part of something that is no attention."""
@@ -257,7 +235,7 @@ class Watcher:
             if out is not None:
                 self._found_again(place, call, out, arrange)
             return None
-        state, run = reserved or self._state(place)
+        state, run = reserved or self.reserve(place)
         if not self._wants(state.name) or self.generating.drafts:
             return None
         state.how = how
@@ -271,7 +249,7 @@ class Watcher:
         kind = kind_of(place, *call.whole[1:], causal)
         if state.generation is None and run % self._every:
             return None
-        step, keys = self._computed(call), self.appended.read(call.k)
+        step, keys = self._computed(call), self._appended.read(call.k)
         # Whether it may be one of the steps of a sequence.
         steps = not call.q.requires_grad and used is None and call.share is None
         if steps and self._continues(state, step, call, keys, causal, kind == "cross"):
@@ -296,12 +274,12 @@ class Watcher:
             return None
         heads, key_heads = call.q.shape[1], call.k.shape[1]
         site = Site(state.name, state.layer, kind, kind == "self" and causal, heads, key_heads, call=run)
-        outline = self._keeper.call(call, values=self.values)
+        outline = self._keeper.call(call, values=self.needs_values)
         keep = functools.partial(self._keeper.tensor, keep_dtype=True)
         step = Step(call, tuple((each, mapped(keep, answer)) for each, answer in step.computed))
         names = {side: getattr(place.module, side, None) for side in ("row_names", "col_names")}
-        kept = Generation(outline, values=self.values, step=step, keys=keys, empty=self._keeper.empty)
-        entry = Entry(site, kept, self.values, self._keep, names, self.generating.run, fate.replaces)
+        kept = Generation(outline, values=self.needs_values, step=step, keys=keys, empty=self._keeper.empty)
+        entry = Entry(site, kept, self.needs_values, self._keep, names, self.generating.run, fate.replaces)
         if not self._keep:
             asked = ", ".join(each.name for each in self._statistics)
             self.note(f"queries and keys were not kept (keep=False), only these statistics: {asked}")
@@ -351,25 +329,24 @@ class Watcher:
         answers = compute(call.detached(), self._statistics) if self._statistics else {}
         return Step(call, tuple((each, answers[each.name]) for each in self._statistics))
 
-    def goes_on(self, place: Place, call: AttentionCall, how: str) -> bool:
+    def _goes_on(self, place: Place, call: AttentionCall, how: str) -> bool:
         """Whether a call is the usual step of the generation of its place, which is then added.
 
         It is one row, and its keys are known to be those of the last step and its own (appended.py). So what `found`
         decides of a computation is what it decided of that step.
         """
-        key = id(place.module)
-        state = self._states.get((place.name, self._numbers[key]))
+        state = self._states.get((place.name, self.parts.number_of(place)))
         entry = None if state is None else state.generation
         if state is None or entry is None or entry.site.kind == "cross" or self._statistics or self.generating.drafts:
             return False
-        keys = self.appended.read(call.k)
+        keys = self._appended.read(call.k)
         if keys is None or keys.older is None or keys.older is not entry.kept.last:
             return False
         if call.q.shape[2] != 1 or call.q.requires_grad or in_backward():
             return False
         if self._add(entry, call, Step(call, ()), keys) is None:
             return False
-        self._numbers[key] += 1
+        self.parts.computed(place)
         state.how = how
         return True
 
@@ -426,26 +403,14 @@ class Watcher:
                         self._await_gradient(state, entry, q, out, arrange)
                         return
 
-    def _state(self, place: Place) -> tuple[_State, int]:
-        """The state of a place, and which call of its module this is."""
-        key = id(place.module)
-        self._counted(place.module)
-        number = self._numbers[key]
-        self._numbers[key] += 1
-        state = self._states.get((place.name, number))
-        if state is None:
-            shown = f"{place.name}#{number + 1}" if number else place.name
-            stack = stack_of(shown)
-            state = self._states[place.name, number] = _State(shown, self._stacks[stack])
-            self._stacks[stack] += 1
-        return state, max(0, self._runs[key] - 1)
+    def generated(self, beams: Tensor | None, batch: int, length: int | None) -> None:
+        """`generate` has ended: with these beams [N, steps] of the `batch` that ran, or with a cache of this length."""
+        if beams is not None:
+            self._choose_beams(beams, batch)
+        elif length is not None:
+            self._end_at(length)
 
-    def _counted(self, module: nn.Module) -> None:
-        if id(module) not in self._runs:
-            self._count_runs(module)
-            self._ran(id(module))
-
-    def choose_beams(self, beams: Tensor, batch: int) -> None:
+    def _choose_beams(self, beams: Tensor, batch: int) -> None:
         """Keep the beams [N, steps] that a beam search has returned; `batch`: how many it ran, of all examples."""
         for state, entry in self._generated():
             if entry.kept.shape[0] != batch:  # an encoder, which ran once for all beams of an example
@@ -457,13 +422,13 @@ class Watcher:
                         "among the last ones. Generate with use_cache=True"
                     )
                 call, computed = entry.kept.call(beams), entry.kept.computed(beams)
-                entry.kept = Generation(call, values=self.values, step=Step(call, computed))
+                entry.kept = Generation(call, values=self.needs_values, step=Step(call, computed))
             except HeadwiseError as error:
                 self.ledger.enter(Line(state.name, "refused", str(error), ""))
                 self.entries.remove(entry)
             entry.built, state.generation = None, None
 
-    def end_at(self, length: int) -> None:
+    def _end_at(self, length: int) -> None:
         """Remove what the last step read and rejected, of a generation whose cache now has this length."""
         made = self._generated()
         found = [(state, entry) for state, entry in made if entry.kept.continued]
@@ -486,17 +451,25 @@ class Watcher:
 
     def records(self) -> list[AttentionRecord]:
         """What was seen, as it stands."""
-        self.finish()
-        chosen = self._chosen()
-        return [entry.record() for entry in self.entries if entry.site.name in chosen]
+        with self._lock:
+            self._assembly.close()
+            chosen = self._chosen()
+            return [entry.record() for entry in self.entries if entry.site.name in chosen]
 
     def coverage(self) -> Coverage:
         """What became of every softmax that met a product, and the parts that nothing can be seen in."""
-        self.finish()
+        with self._lock:
+            self._assembly.close()
+            return self._coverage()
+
+    def _coverage(self) -> Coverage:
         only, chosen = self._only, self._chosen()
         seen = Counter(entry.site.name for entry in self.entries if entry.site.name in chosen)
         lines = [*self.ledger.sites("seen", "refused", "missed", "not attention")]
-        lines += self._closed()
+        known = {name for name, _ in self._states} | {line.name for line in self.ledger.lines}
+        lines += [
+            CallSite(line.name, line.status, line.calls, line.how, line.where) for line in self.parts.closed(known)
+        ]
         if only and all(isinstance(each, str) for each in only):  # only what was seen has a number
             wanted, _ = select(list({site.name: None for site in lines}), only)
             lines = [site for site in lines if site.name in wanted]
@@ -507,20 +480,15 @@ class Watcher:
         for site in lines:
             by_name.setdefault(site.name, []).append(site)
         sites = [site for found in by_name.values() for site in found]
-        notes = list(self.notes)
+        notes = [*self.notes, *self.parts.notes()]
         if self._seen_names:
             unmatched = {each: select(self._seen_names, [each])[1] for each in only}
             notes += [f"only={each!r}: {messages[0]}" for each, messages in unmatched.items() if messages][:8]
         elif not sites:
-            name = type(self._model).__name__
-            ran = any(self._runs.values()) or not self._runs
-            looked = f"looked for {self._looked_for()} of the {name} that ran inside the context"
-            notes.append("no attention was seen: " + (looked if ran else f"the {name} did not run inside the context"))
+            looked = f"looked for {self.parts.looked_for} of the {self._name} that ran inside the context"
+            why = looked if self.parts.ran else f"the {self._name} did not run inside the context"
+            notes.append(f"no attention was seen: {why}")
         return Coverage(tuple(sites), tuple(notes))
-
-
-def in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
 
 
 def _is_causal(call: AttentionCall) -> bool:

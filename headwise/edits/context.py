@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from headwise.call import AttentionCall
-from headwise.capture import huggingface
+from headwise.capture.functions import recogniser_here
+from headwise.capture.generating import Generating
+from headwise.capture.huggingface import seen_through
+from headwise.capture.inside import following
+from headwise.capture.modules import Modules
 from headwise.edits.edit import Edit
-from headwise.edits.editor import EditFunctions, Editor, EditWatcher, Planned
+from headwise.edits.editor import Editor, Planned
 from headwise.edits.inputs import Inputs
 from headwise.edits.naming import Naming
-from headwise.errors import ArgumentError, DtypeError, EditRefused
+from headwise.errors import ArgumentError, DtypeError
 from headwise.functional import editing
 from headwise.kernels import make_plan, reference
 from headwise.records.names import check_choice, select
@@ -36,7 +39,8 @@ def edit(model: nn.Module, edits: Edit | Sequence[Edit], *, tokens: Any = None) 
     masks and biases are combined. What is a mask, a bias or concerns whole heads stays on fused kernels. Attention that
     is written by hand is known only when its weights meet the values: its output takes another value there, and weights
     that the model returns are the edited ones. Gradients flow. The model itself is not changed; leaving the context
-    leaves nothing behind, also after an exception. Only this thread is edited.
+    leaves nothing behind, also after an exception. Inside is what this thread, task or generator runs, and what the
+    threads and jobs run that it starts.
 
     `headwise.watch` and `edit` may be inside one another in either order: records show the edited calls.
 
@@ -72,7 +76,6 @@ class Editing:
         self._model, self._edits, self._naming = model, edits, Naming(tokens)
         self._stack: contextlib.ExitStack | None = None
         self._editor: Editor | None = None
-        self._watcher: EditWatcher | None = None
 
     @property
     def emptied(self) -> int:
@@ -82,10 +85,10 @@ class Editing:
     @property
     def sites(self) -> list[str]:
         """The layers that were edited so far."""
-        if self._watcher is None:
+        if self._editor is None:
             return []
-        sites, wanted = self._watcher.sites, [part for each in self._edits for part in check_choice(each.where)]
-        return select(sites, wanted)[0]
+        wanted = [part for each in self._edits for part in check_choice(each.where)]
+        return select(self._editor.sites, wanted)[0]
 
     def plan(self, *args: Any, **kwargs: Any) -> str:
         """Which layers are edited, by what, on which kernel, and about how many times as long as unedited that takes.
@@ -106,41 +109,46 @@ class Editing:
     def __enter__(self) -> Editing:
         if self._stack is not None:
             raise ArgumentError("edit: this context is entered already; make another with headwise.edit(...)")
-        watcher = EditWatcher(self._model, self._edits)
-        functions = EditFunctions(watcher, Editor)
-        editor = functions.recogniser
-        inputs = Inputs(self._model, watcher.generating)
-        editor.start(self._naming, inputs)
-        for site in watcher._closed():
-            if watcher.may_edit(site.name) and watcher.at(site.name):
-                raise EditRefused(f"{site.name} cannot be edited: {site.how}")
+        modules = Modules(self._model, lambda name: editor.missed(name))
+        inputs = Inputs(self._model, Generating())
+        editor = Editor(modules, self._edits, self._naming, inputs)
+        editor.check_closed()
         with contextlib.ExitStack() as stack:
-            stack.callback(watcher.stop)
-            watcher.start()
-            if "torch._dynamo" in sys.modules:
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.callback(modules.close)
+            modules.listen()
             stack.enter_context(inputs.reading())
             for module in self._model.modules():
-                stack.callback(module.register_forward_hook(_returned(editor)).remove)
-            stack.callback(self._model.register_forward_hook(lambda *_: editor.forget(), always_call=True).remove)
-            stack.enter_context(huggingface.seen_through(self._model, watcher, editor))
-            stack.enter_context(editing(editor.direct))
-            stack.enter_context(functions)
+                stack.callback(module.register_forward_hook(_rewritten).remove)
+            stack.callback(self._model.register_forward_hook(_forget, always_call=True).remove)
+            stack.enter_context(following(editor))
+            stack.enter_context(seen_through(self._model))
+            stack.enter_context(editing(editor))
             self._stack = stack.pop_all()
-        self._editor, self._watcher = editor, watcher
+        self._editor = editor
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         stack, self._stack = self._stack, None
         if stack is not None:
             stack.close()
-        if kind is None and self._watcher is not None and self._editor is not None:
-            if self._watcher.elsewhere is not None:
-                raise self._watcher.elsewhere
-            self._editor.check_recomputed()
-            unmatched = [*self._watcher.unmatched(), *self._editor.unmatched()]
-            if unmatched:
-                raise ArgumentError(f"edit: {unmatched[0]}")
+        if kind is None and self._editor is not None:
+            self._editor.check()
+
+
+def _rewritten(module: nn.Module, args: Any, out: Any) -> Any:
+    """A forward hook: weights that a module returns are those after the edit."""
+    recogniser = recogniser_here()
+    if recogniser is None or not recogniser.rewriting:
+        return None
+    with torch._C.DisableTorchFunction():
+        return recogniser.rewriting.within(out)
+
+
+def _forget(*_: Any) -> None:
+    """A forward hook: the model has returned, nobody can ask for its weights any more."""
+    recogniser = recogniser_here()
+    if recogniser is not None:
+        recogniser.rewriting.forget()
 
 
 def _planned(original: AttentionCall, call: AttentionCall, edits: Sequence[Edit]) -> str:
@@ -154,34 +162,3 @@ def _planned(original: AttentionCall, call: AttentionCall, edits: Sequence[Edit]
         plan = make_plan(call)
         kernel, time = plan.kernel, plan.cost.time
     return f"{names}; {kernel}, about {time / plain if plain else 1.0:.2g} × the time"
-
-
-def _returned(editor: Editor) -> Any:
-    """A forward hook: weights that a module returns are those after the edit."""
-
-    def hook(module: nn.Module, args: Any, out: Any) -> Any:
-        if not editor._done:
-            return None
-        with torch._C.DisableTorchFunction():
-            return _mapped(editor, out)
-
-    return hook
-
-
-def _mapped(editor: Editor, out: Any) -> Any:
-    """The same structure with edited weights; None if nothing changes."""
-    if isinstance(out, Tensor):
-        new = editor.rewritten(out)
-        return None if new is out else new
-    if isinstance(out, (tuple, list)):
-        parts = [_mapped(editor, each) for each in out]
-        if all(part is None for part in parts):
-            return None
-        whole = [each if part is None else part for each, part in zip(out, parts, strict=True)]
-        return type(out)(*whole) if hasattr(out, "_fields") else type(out)(whole)
-    if isinstance(out, dict):
-        for key, each in list(out.items()):
-            part = _mapped(editor, each)
-            if part is not None:
-                out[key] = part
-    return None

@@ -76,6 +76,11 @@ class Edit:
         return type(self).call is Edit.call and not self.needs_weights
 
     @property
+    def changes_output(self) -> bool:
+        """Whether it changes outputs, alone or beside something else."""
+        return type(self).output is not Edit.output
+
+    @property
     def needs_weights(self) -> bool:
         """Whether it changes weights, so that these have to be computed, some rows at a time."""
         return type(self).weights is not Edit.weights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,11 +16,11 @@ from headwise.capture.sites import clean
 _IDS = ("input_ids", "inputs_ids", "ids", "inputs")
 
 
-class Inputs:
-    """The ids and the mask of padding that each module was given last."""
+class Inputs(threading.local):
+    """The ids and the mask of padding that each module was given last in a thread."""
 
     def __init__(self, model: nn.Module, generating: Generating) -> None:
-        self._model, self._generating = model, generating
+        self._model, self.generating = model, generating
         self._ids: dict[str, Tensor] = {}  # by the path of the module; the model's own is ""
         self._real: dict[str, Tensor] = {}  # [B, N], of the model: 1 = a real token
         parts = {part for name, _ in model.named_modules() for part in name.split(".")}
@@ -67,7 +68,7 @@ class Inputs:
 
     def prompt(self, site: str, total: int, batch: int, *, has_cache: bool) -> Tensor | None:
         """The ids [B, N] that `generate` was given, if a layer with so many tokens so far reads them."""
-        ids = _ids_of(self._generating.inputs)
+        ids = _ids_of(self.generating.inputs)
         if ids is None or self._has_both or batch % len(ids):
             return None
         return ids if has_cache or total == ids.shape[1] else None
@@ -75,7 +76,7 @@ class Inputs:
     def real(self, site: str, length: int, batch: int) -> Tensor | None:
         """Which of this many tokens are none of padding, bool [B, length]; None if the model was not told."""
         name = "decoder_attention_mask" if self.decodes(site) else "attention_mask"
-        for found in (self._generating.inputs.get(name), self._real.get(name)):
+        for found in (self.generating.inputs.get(name), self._real.get(name)):
             if (
                 isinstance(found, Tensor)
                 and found.ndim == 2
@@ -88,13 +89,13 @@ class Inputs:
 
     def repeats_of(self, batch: int) -> int:
         """How many rows of this batch belong to one example of what `generate` was given."""
-        given = [x for x in self._generating.inputs.values() if isinstance(x, Tensor) and x.ndim > 1]
+        given = [x for x in self.generating.inputs.values() if isinstance(x, Tensor) and x.ndim > 1]
         return max(1, batch // len(given[0])) if given and len(given[0]) and batch % len(given[0]) == 0 else 1
 
     @property
     def repeats(self) -> bool:
         """Whether a batch may hold beams, or several sequences of one prompt."""
-        return self._generating.run is not None
+        return self.generating.run is not None
 
 
 def _ids_of(kwargs: Mapping[str, Any], args: Sequence[Any] = ()) -> Tensor | None:

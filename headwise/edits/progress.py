@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import threading
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall, Share
-from headwise.capture.generating import Generating, used_keys
+from headwise.capture.generating import used_keys
 from headwise.capture.sites import Place, kind_of
 from headwise.edits.inputs import Inputs
 from headwise.edits.naming import UNKNOWN, Naming, repeated
@@ -41,14 +42,13 @@ class _Sequence:
         self.total, self.ends = total, torch.full_like(self.ends, total)
 
 
-class Progress:
-    """The positions of one edit's calls."""
+class Progress(threading.local):
+    """The positions of one edit's calls in a thread, which has generations of its own."""
 
-    def __init__(self, generating: Generating, naming: Naming, inputs: Inputs) -> None:
-        self._generating, self._naming, self._inputs = generating, naming, inputs
+    def __init__(self, naming: Naming, inputs: Inputs, met: Met) -> None:
+        self._generating, self._naming, self._inputs, self.met = inputs.generating, naming, inputs, met
         self._sequences: dict[str, _Sequence] = {}
         self._last: _Sequence | None = None  # of the last self-attention: the queries of cross-attention are its own
-        self.met = Met()
 
     def where(self, place: Place, name: str, call: AttentionCall, nth: int | None) -> Where:
         """Where a call is made, which is the next pass of its layer."""

@@ -19,12 +19,10 @@ from headwise.functional import attention
 CELLS = 2**22
 
 
-def run(
-    call: AttentionCall, edits: Sequence[Edit], at: Where, out: Tensor | None = None
-) -> tuple[AttentionCall, Tensor]:
-    """(the call after all edits of calls, the output [B, H, Q, E]); the edits are applied in their order.
+def run(call: AttentionCall, edits: Sequence[Edit], at: Where) -> tuple[AttentionCall, Tensor | None]:
+    """(the call after all edits of calls, its output [B, H, Q, E]); the edits are applied in their order.
 
-    `out` is the model's own output, where it is known: if the edits are all of outputs, nothing is computed again.
+    None in place of the output if all edits are of outputs alone: the model computes it.
     """
     batch, heads, q_len, _ = call.shape
     whole = (batch, heads, q_len, call.v.shape[3])
@@ -37,12 +35,17 @@ def run(
             )
     of_weights = [each for each in edits if each.needs_weights]
     if of_weights:
-        out = _by_rows(call, of_weights, at)
-    elif out is None or not all(each.of_output for each in edits):
-        out = attention(call.q, call.k, call.v, mask=call.mask, **call.options())
+        return call, _by_rows(call, of_weights, at)
+    if all(each.of_output for each in edits):
+        return call, None
+    return call, attention(call.q, call.k, call.v, mask=call.mask, **call.options())
+
+
+def output_of(edits: Sequence[Edit], at: Where, out: Tensor) -> Tensor:
+    """What edits of outputs make of an output [B, H, Q, E]."""
     for each in edits:
         out = each.output(out, at)
-    return call, out
+    return out
 
 
 def weights_of(call: AttentionCall, edits: Sequence[Edit], at: Where, rows: slice = slice(None)) -> Tensor:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -22,12 +21,13 @@ from headwise.masks.cellwise import Dense
 from headwise.masks.mask import And, Not, Or
 from headwise.masks.padding import PaddingKeys
 from headwise.options import check_dropout, check_scale, check_softcap
+from headwise.scope import Scope
 
 Listener = Callable[[Call, Tensor], object]
 
 ALL_KERNELS = ("auto", *KERNELS, "torch")
 
-_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("headwise_keras_listeners", default=())
+_LISTENERS: Scope[Listener] = Scope()
 
 
 def scaled_dot_product_attention(
@@ -135,19 +135,14 @@ def attend(
         out = _by_torch(call) if by_torch else choose(call, kernel)(call)
         if return_attention_scores:
             _, weights = plain.run(call, weights=True)
-    for listener in _listeners.get():
+    for listener in _LISTENERS.here():
         listener(call, out)
     return (out, weights) if return_attention_scores else out
 
 
-@contextlib.contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """Within the context, `listener` receives every computation of this thread and its output."""
-    token = _listeners.set((*_listeners.get(), listener))
-    try:
-        yield
-    finally:
-        _listeners.reset(token)
+def listening(listener: Listener) -> contextlib.AbstractContextManager[None]:
+    """A context: `listener` receives every computation that runs inside, and its output."""
+    return _LISTENERS.open(listener)
 
 
 def _by_torch(call: Call) -> torch.Tensor:

@@ -15,9 +15,10 @@ from torch.utils.checkpoint import checkpoint
 
 import headwise
 from headwise import edits
+from headwise.capture.functions import recogniser_here
 from headwise.edits import Edit, Where
 from headwise.errors import ArgumentError, DtypeError, EditRefused, RecordError
-from headwise.functional import _editors
+from headwise.functional import editors
 from tests.capture.parity import assert_weights
 from tests.edits import oracle
 
@@ -253,7 +254,7 @@ def test_nothing_is_left_behind(how: str, name: str, watched: bool) -> None:
         return [
             hooks,
             [sorted(vars(m)) for m in model.modules()],
-            _editors.get(),
+            editors(),
             torch.backends.mha.get_fastpath_enabled(),
         ]
 
@@ -325,8 +326,10 @@ def test_calls_are_not_kept_when_the_model_has_returned() -> None:
     model = llama("eager")
     with torch.no_grad(), headwise.edit(model, EDIT) as changed:
         model(TOKENS)
-        assert changed._editor is not None
-        assert not changed._editor._done
+        recogniser = recogniser_here()
+        assert recogniser is not None
+        assert changed.sites
+        assert not recogniser.rewriting
 
 
 @pytest.mark.parametrize("how", ["sdpa", "eager"])

@@ -10,7 +10,7 @@ import keras
 import torch
 
 from headwise.capture.context import Watch
-from headwise.capture.functions import Functions
+from headwise.capture.inside import following
 from headwise.capture.keep import Keeping, Offload
 from headwise.capture.watcher import Watcher
 from headwise.errors import ArgumentError, DtypeError
@@ -19,8 +19,8 @@ from headwise.keras.functional import listening
 from headwise.keras.to_torch import call_to_torch, to_torch
 from headwise.keras.watching.eager import eagerly
 from headwise.keras.watching.layers import read_layers, read_operations
+from headwise.keras.watching.parts import Layers, Reader
 from headwise.keras.watching.running import Running, told_of_calls
-from headwise.keras.watching.watcher import LayerWatcher
 from headwise.records.names import Choice
 from headwise.records.statistics.computed import Names
 
@@ -65,47 +65,45 @@ def watch(
             f"with Keras on {backend}. Use KERAS_BACKEND=torch"
         )
     keeping = Keeping(only, values, gradients, offload, dtype, every, max_bytes, statistics, keep)
-    return LayerWatch(model, keeping, tokens)
+    return Watch(model, keeping, tokens, _watching)
 
 
-class LayerWatch(Watch):
-    """The context of `watch`. It can be entered again, and then starts new records."""
-
-    _watcher = LayerWatcher
-
-    def _listen(self, stack: contextlib.ExitStack, watcher: Watcher) -> None:
-        assert isinstance(watcher, LayerWatcher)
-        watcher.changes(stack.enter_context(eagerly(self._model)))
-        stack.callback(watcher.settle)
-        if keras.backend.backend() == "torch":  # layers that are written with torch, or with keras.ops
-            stack.enter_context(Functions(watcher))
-        stack.enter_context(read_operations(watcher))
-        stack.enter_context(listening(_listener(watcher)))
+@contextlib.contextmanager
+def _watching(model: keras.layers.Layer, keeping: Keeping) -> Iterator[Watcher]:
+    """Inside, a watcher follows a Keras model."""
+    with contextlib.ExitStack() as stack:
+        layers = Layers(model, stack.enter_context(eagerly(model)))
+        watcher = Watcher(type(model).__name__, layers, keeping)
+        reader = Reader(layers, watcher)
 
         @contextlib.contextmanager
         def before(call: Running) -> Iterator[None]:
-            with watcher.count(call), read_layers(watcher, call):
+            layers.began(id(call.layer))
+            with read_layers(reader, call):
                 yield
 
+        # On torch also layers that are written with torch, or with keras.ops.
+        stack.enter_context(following(watcher, functions=keras.backend.backend() == "torch"))
+        stack.enter_context(read_operations(reader))
+        stack.enter_context(listening(_listener(reader)))
         stack.enter_context(told_of_calls(before))
+        yield watcher
 
 
-def _listener(watcher: LayerWatcher) -> Any:
+def _listener(reader: Reader) -> Any:
     def told(call: Call, out: Any) -> None:
-        if watcher.here() is None:
+        place = reader.layers.here()
+        if place is None:
             return
-        with watcher.trying("headwise.keras"):
-            watcher.seen(
-                call_to_torch(call), to_torch(out), lambda x: x, "headwise.keras", _output_kernel(watcher, call)
-            )
+        with reader.trying("headwise.keras"):
+            weight = _output_kernel(place.module, call)
+            reader.seen(call_to_torch(call), to_torch(out), lambda x: x, "headwise.keras", weight)
 
     return told
 
 
-def _output_kernel(watcher: LayerWatcher, call: Call) -> Any:
+def _output_kernel(layer: Any, call: Call) -> Any:
     """W_O [H, E, M] of a layer of this package, if the heads' outputs are its direct input."""
-    place = watcher.here()
-    layer = None if place is None else place.module
     kernel = getattr(getattr(layer, "out", None), "kernel", None)
     heads, width = call.q.shape[1], call.v.shape[3]
     if kernel is None or getattr(layer, "gate", None) is not None or kernel.shape[0] != heads * width:

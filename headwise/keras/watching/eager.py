@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
-import torch
+
+from headwise.capture.inside import Undo, changed, is_changed
 
 _COMPILED = ("train_function", "test_function", "predict_function")
 NOTE = "predict, evaluate and fit ran eagerly, not as a compiled function: outputs may differ in the last digits"
@@ -15,35 +17,40 @@ NOTE = "predict, evaluate and fit ran eagerly, not as a compiled function: outpu
 
 @contextlib.contextmanager
 def eagerly(model: keras.layers.Layer) -> Iterator[Callable[[], Iterable[str]]]:
-    """Within the context, the model and every model in it run layer by layer. Yields the notes."""
+    """Within the context, the model and every model in it run layer by layer. Yields what gives the notes."""
     models = [layer for layer in model._flatten_layers() if isinstance(layer, keras.Model)]
     with contextlib.ExitStack() as stack:
-        if keras.backend.backend() == "torch" and any(_compiles(each) for each in models):
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        changed = [stack.enter_context(_changed(each)) for each in models if not each.run_eagerly]
-        yield lambda: [NOTE] if any(ran() for ran in changed) else []
+        ran = [_ran(each) for each in models if not each.run_eagerly or is_changed(("run_eagerly", id(each)))]
+        for each in models:
+            if not each.run_eagerly or is_changed(("run_eagerly", id(each))):
+                stack.enter_context(changed(("run_eagerly", id(each)), functools.partial(_change, each)))
+        yield lambda: [NOTE] if any(each() for each in ran) else []
 
 
-@contextlib.contextmanager
-def _changed(model: keras.Model) -> Iterator[Callable[[], bool]]:
+def _change(model: keras.Model) -> Undo:
     compiled = {name: getattr(model, name, None) for name in _COMPILED}
-    loss = getattr(model, "_compile_loss", None)
-
-    def same() -> bool:
-        """Whether `compile` was not called meanwhile."""
-        return bool(model.run_eagerly) and getattr(model, "_compile_loss", None) is loss
-
-    def ran() -> bool:
-        return _compiles(model) and same() and any(getattr(model, name, None) is not None for name in _COMPILED)
-
+    is_same = _sameness(model)
     model.run_eagerly = True
     _set(model, dict.fromkeys(compiled))
-    try:
-        yield ran
-    finally:
-        if same():
+
+    def undo() -> None:
+        if is_same():
             model.run_eagerly = False
             _set(model, compiled)
+
+    return undo
+
+
+def _sameness(model: keras.Model) -> Callable[[], bool]:
+    """What tells whether `compile` was not called since."""
+    loss = getattr(model, "_compile_loss", None)
+    return lambda: bool(model.run_eagerly) and getattr(model, "_compile_loss", None) is loss
+
+
+def _ran(model: keras.Model) -> Callable[[], bool]:
+    """What tells whether predict, evaluate or fit has run eagerly since."""
+    is_same = _sameness(model)
+    return lambda: _compiles(model) and is_same() and any(getattr(model, name, None) is not None for name in _COMPILED)
 
 
 def _compiles(model: keras.Model) -> bool:

@@ -17,64 +17,69 @@ import torch
 
 from headwise import masks
 from headwise.call import AttentionCall, make_call
+from headwise.capture.inside import changed, replaced
 from headwise.capture.masks import Recognised
 from headwise.capture.verify import wrong_output, wrong_weights
 from headwise.errors import RecordError
 from headwise.keras.to_torch import dense_mask, to_torch
-from headwise.keras.watching.running import Changed, Running
-from headwise.keras.watching.watcher import LayerWatcher
+from headwise.keras.watching.parts import Reader
+from headwise.keras.watching.running import Running
 from headwise.masks import Mask
+from headwise.scope import Scope
 
 Tensor = Any  # a tensor of the backend
 
 
 @contextlib.contextmanager
-def read_layers(watcher: LayerWatcher, call: Running) -> Iterator[None]:
-    """Within the context, calls of Keras layers report their computation to the watcher."""
+def read_layers(reader: Reader, call: Running) -> Iterator[None]:
+    """Within the context, calls of Keras layers report their computation to the reader."""
     layer = call.layer
-    if not watcher.has(layer):
+    if not reader.layers.has(layer):
         yield
         return
     with contextlib.ExitStack() as stack:
         if isinstance(layer, (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)):
-            stack.enter_context(instead(layer, "_compute_attention", _multi_head(watcher, layer)))
+            stack.enter_context(instead(layer, "_compute_attention", _multi_head(reader, layer)))
         elif isinstance(layer, keras.layers.Attention):
             pair: list[Tensor] = []
             stack.enter_context(instead(layer, "_calculate_scores", _scores(pair)))
-            stack.enter_context(instead(layer, "_apply_scores", _weighted(watcher, layer, pair)))
+            stack.enter_context(instead(layer, "_apply_scores", _weighted(reader, layer, pair)))
         yield
 
 
-def _reading(original: Any, watchers: Callable[[], list[LayerWatcher]]) -> Any:
+def _reading(original: Any) -> Any:
     @functools.wraps(original)
     def dot_product_attention(*args: Any, **kwargs: Any) -> Tensor:
-        told = [watcher for watcher in watchers() if not watcher.is_reading and watcher.here() is not None]
+        told = [each for each in _READERS.here() if not each.layers.is_reading and each.layers.here() is not None]
         with contextlib.ExitStack() as stack:
-            for watcher in told:
-                stack.enter_context(watcher.reading())
+            for reader in told:
+                stack.enter_context(reader.reading())
             out = original(*args, **kwargs)
-        for watcher in told:
-            _read_operation(watcher, inspect.signature(original).bind(*args, **kwargs).arguments, out)
+        for reader in told:
+            _read_operation(reader, inspect.signature(original).bind(*args, **kwargs).arguments, out)
         return out
 
     return dot_product_attention
 
 
-# keras.ops looks it up there at each call.
-_operation = Changed(keras.src.backend.nn, "dot_product_attention", _reading)
+_READERS: Scope[Reader] = Scope()
 
 
-def read_operations(watcher: LayerWatcher) -> contextlib.AbstractContextManager[None]:
-    """Within the context, keras.ops.dot_product_attention reports its computation to the watcher."""
-    return _operation.heard_by(watcher)
+@contextlib.contextmanager
+def read_operations(reader: Reader) -> Iterator[None]:
+    """Within the context, keras.ops.dot_product_attention reports its computation to the reader."""
+    # keras.ops looks it up there at each call.
+    change = functools.partial(replaced, keras.src.backend.nn, "dot_product_attention", _reading)
+    with changed("keras.ops.dot_product_attention", change), _READERS.open(reader):
+        yield
 
 
-def _read_operation(watcher: LayerWatcher, given: Mapping[str, Any], out: Tensor) -> None:
+def _read_operation(reader: Reader, given: Mapping[str, Any], out: Tensor) -> None:
     how = "keras.ops.dot_product_attention"
-    with watcher.trying(how):
+    with reader.trying(how):
         q, k, v = (_by_head(given[name]) for name in ("query", "key", "value"))
         _read(
-            *(watcher, how, q, k, v, out),
+            *(reader, how, q, k, v, out),
             allowed=given.get("mask"),
             causal=bool(given.get("is_causal")),
             bias=given.get("bias"),
@@ -101,15 +106,15 @@ def instead(layer: keras.layers.Layer, name: str, make: Callable[[Callable[..., 
 # keras.layers.MultiHeadAttention and GroupQueryAttention.
 
 
-def _multi_head(watcher: LayerWatcher, layer: keras.layers.Layer) -> Callable[[Callable[..., Any]], Any]:
+def _multi_head(reader: Reader, layer: keras.layers.Layer) -> Callable[[Callable[..., Any]], Any]:
     how = f"keras.layers.{_library_name(layer)}"
 
     def make(original: Callable[..., Any]) -> Any:
         @functools.wraps(original)
         def _compute_attention(*args: Any, **kwargs: Any) -> Any:
-            with watcher.reading():
+            with reader.reading():
                 result = original(*args, **kwargs)
-            with watcher.trying(how):
+            with reader.trying(how):
                 given = inspect.signature(original).bind(*args, **kwargs).arguments
                 if len(given["query"].shape) != 4:
                     raise RecordError("attention over several axes has no matrix of queries and keys")
@@ -118,7 +123,7 @@ def _multi_head(watcher: LayerWatcher, layer: keras.layers.Layer) -> Callable[[C
                 scale = getattr(layer, "_inverse_sqrt_key_dim", getattr(layer, "_inverse_sqrt_head_dim", None))
                 dropout = getattr(layer, "dropout", 0.0) if given.get("training") else 0.0
                 _read(
-                    *(watcher, how, q, k[:, ::repeats], v[:, ::repeats], result[0]),
+                    *(reader, how, q, k[:, ::repeats], v[:, ::repeats], result[0]),
                     allowed=given.get("attention_mask"),
                     causal=bool(given.get("use_causal_mask")),
                     scale=scale,
@@ -167,24 +172,22 @@ def _scores(pair: list[Tensor]) -> Callable[[Callable[..., Any]], Any]:
     return make
 
 
-def _weighted(
-    watcher: LayerWatcher, layer: keras.layers.Layer, pair: list[Tensor]
-) -> Callable[[Callable[..., Any]], Any]:
+def _weighted(reader: Reader, layer: keras.layers.Layer, pair: list[Tensor]) -> Callable[[Callable[..., Any]], Any]:
     how = f"keras.layers.{_library_name(layer)}"
 
     def make(original: Callable[..., Any]) -> Any:
         @functools.wraps(original)
         def _apply_scores(*args: Any, **kwargs: Any) -> Any:
-            with watcher.reading():
+            with reader.reading():
                 result = original(*args, **kwargs)
-            with watcher.trying(how):
+            with reader.trying(how):
                 if isinstance(layer, keras.layers.AdditiveAttention) or layer.score_mode != "dot":
                     raise RecordError("its scores are a tanh of a sum, not a product q kᵀ")
                 given = inspect.signature(original).bind(*args, **kwargs).arguments
                 q, k, v = (to_torch(x)[:, None] for x in (*pair, given["value"]))
                 dropout = float(layer.dropout) if given.get("training") else 0.0
                 _read(
-                    *(watcher, how, q, k, v, result[0]),
+                    *(reader, how, q, k, v, result[0]),
                     allowed=given.get("scores_mask"),
                     keys_only=True,
                     scale=1.0 if layer.scale is None else float(to_torch(layer.scale)),
@@ -203,7 +206,7 @@ def _weighted(
 
 
 def _read(
-    watcher: LayerWatcher,
+    reader: Reader,
     how: str,
     q: torch.Tensor,
     k: torch.Tensor,
@@ -221,7 +224,7 @@ def _read(
     projection: Tensor | None = None,
     arrange: Callable[[torch.Tensor], torch.Tensor] = lambda x: x.transpose(1, 2),
 ) -> None:
-    """Report softmax(q kᵀ) v to the watcher, if it reproduces the layer's output."""
+    """Report softmax(q kᵀ) v to the reader, if it reproduces the layer's output."""
     found = to_torch(out)
     given: dict[str, Any] = {
         "bias": None if bias is None else to_torch(bias),
@@ -237,7 +240,7 @@ def _read(
         call = make_call(q, k, v, mask=mask, **given)
         problem = _wrong(call, arrange(found), weights)
         if problem is None:
-            watcher.seen(call, found, arrange, how, projection)
+            reader.seen(call, found, arrange, how, projection)
             return
         wrong = wrong or problem
     raise RecordError(wrong or "nothing explains its output")

@@ -1,7 +1,6 @@
 """Which layers are running: during a watch, `keras.layers.Layer` reports calls of layers.
 
-The class is changed, not the layers, so that layers created in the first call are included. The last watch that ends
-undoes the change.
+The class is changed, not the layers, so that layers created in the first call are included.
 """
 
 from __future__ import annotations
@@ -16,6 +15,9 @@ from typing import Any
 import keras
 from keras import tree
 
+from headwise.capture.inside import changed, replaced
+from headwise.scope import Scope
+
 Before = Callable[["Running"], contextlib.AbstractContextManager[None]]
 
 
@@ -28,44 +30,6 @@ class Running:
     keywords: dict[str, Any]
 
 
-class Changed:
-    """A function of Keras that is replaced while there are listeners.
-
-    Args:
-        owner: the object with the function.
-        name: the name of the function.
-        make: returns the replacement, given the original and a function that returns this thread's listeners, in order.
-    """
-
-    def __init__(self, owner: Any, name: str, make: Callable[[Any, Callable[[], list[Any]]], Any]) -> None:
-        self._owner, self._name, self._make = owner, name, make
-        self._listeners: list[tuple[int, Any]] = []  # (thread, who)
-        self._original: Any = None
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def heard_by(self, listener: Any) -> Iterator[None]:
-        """Within the context, `listener` is a listener of this thread."""
-        mine = (threading.get_ident(), listener)
-        with self._lock:
-            self._listeners.append(mine)
-            if self._original is None:
-                self._original = getattr(self._owner, self._name)
-                setattr(self._owner, self._name, self._make(self._original, self._here))
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._listeners.remove(mine)
-                if not self._listeners:
-                    setattr(self._owner, self._name, self._original)
-                    self._original = None
-
-    def _here(self) -> list[Any]:
-        me = threading.get_ident()
-        return [listener for thread, listener in self._listeners if thread == me]
-
-
 _thread = threading.local()
 
 
@@ -75,10 +39,10 @@ def running() -> tuple[Running, ...]:
     return calls
 
 
-def _telling(original: Any, listeners: Callable[[], list[Before]]) -> Any:
+def _telling(original: Any) -> Any:
     @functools.wraps(original)
     def called(layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
-        told = listeners()
+        told = _TOLD.here()
         if not told or _only_shapes(args, kwargs):
             return original(layer, *args, **kwargs)
         outside = running()
@@ -99,12 +63,15 @@ def _telling(original: Any, listeners: Callable[[], list[Before]]) -> Any:
     return called
 
 
-_calls = Changed(keras.layers.Layer, "__call__", _telling)
+_TOLD: Scope[Before] = Scope()
 
 
-def told_of_calls(before: Before) -> contextlib.AbstractContextManager[None]:
-    """Within the context, each call of a layer in this thread runs inside `before(call)`."""
-    return _calls.heard_by(before)
+@contextlib.contextmanager
+def told_of_calls(before: Before) -> Iterator[None]:
+    """Inside, each call of a layer that runs there runs inside `before(call)`."""
+    change = functools.partial(replaced, keras.layers.Layer, "__call__", _telling)
+    with changed("calls of Keras layers", change), _TOLD.open(before):
+        yield
 
 
 def only_shapes() -> bool:

@@ -1,31 +1,30 @@
-"""The watcher of Keras models: adds the paths of layers and the running layer to the common watcher."""
+"""The layers of a watched Keras model: their paths, which of them runs, how often, and what each computes in a run."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any
 
 import keras
 import torch
 
 from headwise.call import AttentionCall
-from headwise.capture.keep import Keeping, TooMuch
+from headwise.capture.follower import Arrange, Event
+from headwise.capture.keep import TooMuch
+from headwise.capture.ledger import Line
+from headwise.capture.modules import Runs
 from headwise.capture.sites import Place, looks_like_attention
-from headwise.capture.watcher import Entry, Watcher
+from headwise.capture.watcher import Watcher
 from headwise.errors import HeadwiseError
 from headwise.keras.to_torch import Symbolic, to_torch
 from headwise.keras.watching.paths import paths
 from headwise.keras.watching.running import Running, only_shapes, running
-from headwise.records import CallSite, Coverage
 
 # Raised by the backends and headwise for tensors of an unexpected kind or shape.
 _UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
 _OTHER_SEQUENCE = ("value", "key", "encoder_sequence", "encoder_outputs", "memory", "context")
-
-Arrange = Callable[[torch.Tensor], torch.Tensor]
 
 
 class LayerPlace(Place):
@@ -60,43 +59,32 @@ class LayerPlace(Place):
         return bound.arguments
 
 
-class LayerWatcher(Watcher):
-    """The records and the coverage of one watch of one Keras model, in one thread."""
+class Layers(Runs):
+    """The layers of a Keras model.
 
-    def __init__(self, model: keras.layers.Layer, keeping: Keeping) -> None:
+    Args:
+        model: some of its layers may be made in its first call.
+        changed: gives notes about how the watch changed the model.
+    """
+
+    def __init__(self, model: keras.layers.Layer, changed: Callable[[], Iterable[str]]) -> None:
+        super().__init__()
+        self._model, self.notes = model, changed
         self._layers: dict[str, keras.layers.Layer] = {}
-        super().__init__(model, keeping)
+        self._names: dict[int, str] = {}
         self._strangers: dict[int, keras.layers.Layer] = {}  # layers that ran but do not belong to the model
         self.is_reading = False  # the current computation is part of a layer that is read as a whole
-        self._changes: Callable[[], Iterable[str]] = tuple  # the object changed by the watch, if any
 
-    def changes(self, told: Callable[[], Iterable[str]]) -> None:
-        """Set the source of notes for the coverage."""
-        self._changes = told
+    @property
+    def looked_for(self) -> str:
+        """What is recognised, in which kind of place: the beginning of a sentence."""
+        ours = "the layers of headwise.keras, keras.layers and keras.ops.dot_product_attention"
+        more = ", and matmul, softmax, matmul" if keras.backend.backend() == "torch" else ""
+        return f"{ours}{more}, in every layer"
 
-    def settle(self) -> None:
-        """Store the notes before the change is undone."""
-        self.notes += self._changes()
-        self._changes = tuple
-
-    def coverage(self) -> Coverage:
-        """Every place that computes attention, or may do so."""
-        before = self.notes
-        self.notes = [*before, *self._changes()]
-        try:
-            return super().coverage()
-        finally:
-            self.notes = before
-
-    def has(self, layer: keras.layers.Layer) -> bool:
+    def has(self, part: keras.layers.Layer) -> bool:
         """Whether a layer belongs to the model."""
-        return self._name_of(layer) is not None
-
-    @contextlib.contextmanager
-    def count(self, call: Running) -> Iterator[None]:
-        """A layer runs."""
-        self._ran(id(call.layer))
-        yield
+        return self._name_of(part) is not None
 
     def place(self) -> Place | None:
         """The innermost running layer of the model; None if its computation is already being read."""
@@ -104,30 +92,56 @@ class LayerWatcher(Watcher):
 
     def here(self) -> LayerPlace | None:
         """The innermost running layer of the model."""
-        if threading.get_ident() != self._thread or only_shapes():
-            return None
         place: LayerPlace | None = None
-        for call in running():
+        for call in () if only_shapes() else running():
             name = self._name_of(call.layer)
             if name is not None:
                 place = LayerPlace(name, call, place)
         return place
 
+    def is_outside(self) -> bool:
+        """Whether no layer runs."""
+        return self.here() is None
+
+    def closed(self, known: Set[str]) -> Iterator[Line]:
+        """The layers called attention that ran and of which nothing was seen, on whatever backend."""
+        self._find()
+        alike = {path: layer for path, layer in self._layers.items() if looks_like_attention(layer)}
+        for path, layer in alike.items():
+            inside, name = f"{path}." if path else "", path or type(layer).__name__
+            if any(other != path and other.startswith(inside) for other in alike):
+                continue
+            if self._runs[id(layer)] and not any(f"{other}.".startswith(f"{name}.") for other in known):
+                reason = f"a {type(layer).__name__} ran, but no softmax(q kᵀ) v was recognised in it"
+                maybe = "it may be linear attention, a kernel of its own, or no attention"
+                yield Line(name, "missed", f"{reason}: {maybe}", "", self._runs[id(layer)])
+
     def _name_of(self, layer: keras.layers.Layer) -> str | None:
         if id(layer) not in self._names and id(layer) not in self._strangers:
-            self._names = self._paths()  # made on the first call, perhaps
+            self._find()  # made on the first call, perhaps
             if id(layer) not in self._names:
                 self._strangers[id(layer)] = layer
         return self._names.get(id(layer))
 
+    def _find(self) -> None:
+        self._layers = paths(self._model)
+        self._names = {id(layer): path or type(layer).__name__ for path, layer in self._layers.items()}
+
+
+class Reader:
+    """Tells a watcher of the layers that are read as a whole."""
+
+    def __init__(self, layers: Layers, watcher: Watcher) -> None:
+        self.layers, self._watcher = layers, watcher
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
         """Within the context, the layer is read as a whole, so its parts need not be recognised."""
-        before, self.is_reading = self.is_reading, True
+        before, self.layers.is_reading = self.layers.is_reading, True
         try:
             yield
         finally:
-            self.is_reading = before
+            self.layers.is_reading = before
 
     @contextlib.contextmanager
     def trying(self, how: str) -> Iterator[None]:
@@ -139,57 +153,19 @@ class LayerWatcher(Watcher):
             except TooMuch:
                 raise
             except _UNREADABLE as error:
-                place = self.here()
+                place = self.layers.here()
                 if place is not None:
-                    self.refuse(place, str(error) if isinstance(error, Symbolic) else f"{how}: {error}")
+                    reason = str(error) if isinstance(error, Symbolic) else f"{how}: {error}"
+                    self._watcher.refuse(place, reason)
 
     def seen(self, call: AttentionCall, out: torch.Tensor, arrange: Arrange, how: str, weight: Any = None) -> None:
         """A computation was read; `weight` is W_O [H, E, M] where it is known."""
-        place = self.here()
-        entry: Entry | None = None if place is None else self.found(place, call, out, arrange, how)
-        if entry is not None and self.values and weight is not None:
-            entry.keep("output_weight", self._keeper.tensor(to_torch(weight)))
-
-    # The interface that Watcher needs.
-
-    def _paths(self) -> dict[int, str]:
-        self._layers = paths(self._model)
-        return {id(layer): path or type(layer).__name__ for path, layer in self._layers.items()}
-
-    def start(self) -> None:
-        """Nothing: `count` is told of every layer that runs."""
-
-    def outside(self, where: str) -> None:
-        """Not what a layer computes that is read as a whole."""
-        if self.here() is None:
-            super().outside(where)
-
-    def _closed(self) -> Iterator[CallSite]:
-        """The layers called attention that ran and of which nothing was seen, on whatever backend."""
-        known = {name for name, _ in self._states} | {line.name for line in self.ledger.lines}
-        for path, layer in self._attentions():
-            runs, name = self._runs[id(layer)], path or type(layer).__name__
-            if runs and not any(f"{other}.".startswith(f"{name}.") for other in known):
-                reason = f"a {type(layer).__name__} ran, but no softmax(q kᵀ) v was recognised in it"
-                yield CallSite(
-                    name, "missed", runs, f"{reason}: it may be linear attention, a kernel of its own, or no attention"
-                )
-
-    def _attentions(self) -> Iterator[tuple[str, keras.layers.Layer]]:
-        self._names = self._paths()
-        alike = {path: layer for path, layer in self._layers.items() if looks_like_attention(layer)}
-        for path, layer in alike.items():
-            inside = f"{path}." if path else ""
-            if not any(other != path and other.startswith(inside) for other in alike):
-                yield path, layer
-
-    def _count_runs(self, module: keras.layers.Layer) -> None:
-        """`count` does."""
-
-    def _looked_for(self) -> str:
-        ours = "the layers of headwise.keras, keras.layers and keras.ops.dot_product_attention"
-        more = ", and matmul, softmax, matmul" if keras.backend.backend() == "torch" else ""
-        return f"{ours}{more}, in every layer"
+        place = self.layers.here()
+        if place is not None:
+            event = Event(call, out, arrange, how)
+            if weight is not None:
+                event.project = lambda tell: tell(to_torch(weight).detach().clone())
+            self._watcher.attention(place, event)
 
 
 def _tells_itself() -> bool:

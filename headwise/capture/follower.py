@@ -1,0 +1,92 @@
+"""What a recogniser tells (`Event`), and whom (`Follower`): those that watch or edit the attention of a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from headwise.call import AttentionCall
+from headwise.capture.generating import Generating
+from headwise.capture.layout import Layout
+from headwise.capture.ledger import Softmax
+from headwise.capture.sites import Place
+from headwise.records.coverage import Status
+from headwise.scope import Scope
+
+if TYPE_CHECKING:
+    from headwise.capture.modules import Parts
+    from headwise.capture.pieces import Piece
+    from headwise.capture.tape import Node, Places
+
+Arrange = Callable[[Tensor], Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """An attention, or a softmax, among those of the same queries, of which it may be a piece (pieces.py)."""
+
+    queries: Node  # what they come from
+    heads: int | None
+    read: Callable[[Places], Piece]
+    met: object = None  # the product in which weights met values, if the model changed them before
+
+
+@dataclasses.dataclass(eq=False)
+class Event:
+    """An attention that was recognised, and how an edit changes it."""
+
+    call: AttentionCall | None  # None = it is a piece of one
+    out: Any  # what the model computed: a tensor, on the device "meta" if it has not run; or a tuple with it
+    arrange: Arrange  # brings the output to [B, H, Q, E]
+    how: str
+    used: Tensor | None = None  # the weights [B, H, Q, K] that met the values, where they are not those of the call
+    softmax: Softmax | None = None  # of its weights, where the model computes them
+    layout: Layout | None = None  # of these
+    part: Part | None = None
+    project: Callable[[Callable[[Tensor], object]], object] = lambda tell: None  # `tell` gets W_O [H, E, M]
+
+    # What an edit sets.
+    new: Tensor | None = None  # [B, H, Q, E], of another call that has run
+    then: Callable[[Tensor], Tensor] | None = None  # makes another output of the output
+    weights: Callable[[], Tensor] | None = None  # [B, H, Q, K], those that the model returns
+
+
+class Follower(Protocol):
+    """Somebody who follows a model."""
+
+    parts: Parts
+    generating: Generating
+    needs_values: bool
+    changes: bool  # whether it may change outputs
+
+    def means(self, place: Place) -> bool:
+        """Whether it may change what a place computes."""
+
+    def attention(self, place: Place, event: Event) -> None:
+        """An attention of the model was computed; if it may change it, perhaps it is about to be."""
+
+    def refuse(
+        self, place: Place, reason: str, *, status: Status = "refused", where: str = "", softmax: Softmax | None = None
+    ) -> None:
+        """What may be attention cannot be told of as such."""
+
+    def refuse_part(self, place: Place, queries: Node) -> None:
+        """An attention of these queries was refused, of which others may be pieces."""
+
+    def outside(self, where: str) -> None:
+        """An attention was computed by no part of the model."""
+
+    def note(self, note: str) -> None:
+        """Something is changed in how the model runs."""
+
+    def joined(self, out: Tensor, *args: Any, **kwargs: Any) -> None:
+        """`torch.cat` was called."""
+
+    def generated(self, beams: Tensor | None, batch: int, length: int | None) -> None:
+        """`generate` has ended: with these beams [N, steps] of the `batch` that ran, or with a cache of this length."""
+
+
+FOLLOWERS: Scope[Follower] = Scope()

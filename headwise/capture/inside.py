@@ -1,0 +1,150 @@
+"""Inside `watch`, `edit` and `monitor`: who follows what runs here, and everything that is changed for that.
+
+A follower (follower.py) is told of the attention of its model that runs where it is open; `headwise.scope` says where
+that is. What it needs of the process (torch.compile's stance, jobs of threads that take it along, transformers'
+registry) or of a model (`generate`) is changed by the first that needs it, and changed back by the last that leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
+from typing import Any
+
+import torch
+
+from headwise.capture.follower import FOLLOWERS, Follower
+from headwise.capture.functions import functions_here
+from headwise.scope import alone, carried
+
+Undo = Callable[[], None]
+
+_lock = threading.RLock()
+_changes: dict[Hashable, tuple[list[object], Undo]] = {}  # what is changed -> who needs it, and what changes it back
+_MISSING = object()
+
+
+@contextlib.contextmanager
+def following(follower: Follower, *, functions: bool = True) -> Iterator[None]:
+    """Inside, the follower is among `FOLLOWERS`, and told of the attention of its model that torch functions compute.
+
+    Without `functions` torch functions are not listened to: those of a model of another framework.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(changed("jobs of threads", _carry_jobs))
+        stack.enter_context(FOLLOWERS.open(follower))
+        if functions:
+            stack.enter_context(running_eagerly())
+            stack.enter_context(functions_here())
+        yield
+
+
+def running_eagerly() -> contextlib.AbstractContextManager[None]:
+    """Inside, what torch.compile made runs eagerly, in the whole process; no effect if nothing was compiled yet."""
+    return changed("stance", _set_stance) if "torch._dynamo" in sys.modules else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def changed(what: Hashable, change: Callable[[], Undo]) -> Iterator[None]:
+    """Inside, `change` has changed something; what it returned changes that back when nobody is inside any more."""
+    me = object()
+    with _lock:
+        if what not in _changes:
+            _changes[what] = [], change()
+        _changes[what][0].append(me)
+    try:
+        yield
+    finally:
+        with _lock:
+            users, undo = _changes[what]
+            users.remove(me)
+            if not users:
+                del _changes[what]
+                undo()
+
+
+def is_changed(what: Hashable) -> bool:
+    """Whether somebody is inside."""
+    return what in _changes
+
+
+def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Undo:
+    """Replace a function of a class, a module or an object by what `make` makes of it. Returns what puts it back.
+
+    One that somebody else has replaced since stays.
+    """
+    before, new = vars(owner).get(name, _MISSING), make(getattr(owner, name))
+    setattr(owner, name, new)
+
+    def undo() -> None:
+        if vars(owner).get(name) is not new:
+            return
+        if before is _MISSING:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+    return undo
+
+
+def _set_stance() -> Undo:
+    stance = torch.compiler.set_stance("force_eager")
+    return lambda: stance.__exit__(None, None, None)
+
+
+# The methods of a pool of threads that take a job first.
+_OF_POOLS = ("apply_async", "_map_async", "imap", "imap_unordered")
+
+
+# Work that other threads do belongs to whoever is followed where it was started.
+
+
+def _carry_jobs() -> Undo:
+    undo = [replaced(threading.Thread, "start", _starting), replaced(ThreadPoolExecutor, "submit", _submitting)]
+    undo += [replaced(ThreadPool, name, _submitting) for name in _OF_POOLS]
+    return lambda: [each() for each in undo] and None
+
+
+def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(thread: threading.Thread) -> Any:
+        job = thread.run
+        taken = _taken(job)
+
+        def run() -> None:
+            del thread.run  # type: ignore[method-assign]  # else the thread would hold itself
+            taken()
+
+        if taken is not job:
+            thread.run = run  # type: ignore[method-assign]
+        return original(thread)
+
+    return start
+
+
+def _submitting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def submit(pool: Any, job: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        # A thread that the pool starts for it will run the jobs of others, too.
+        return alone(original)(pool, _taken(job), *args, **kwargs)
+
+    return submit
+
+
+def _taken(job: Callable[..., Any]) -> Callable[..., Any]:
+    """The job, followed as what runs here; the same job if nothing is."""
+    taken = carried(job)
+    if taken is job:
+        return job
+
+    @functools.wraps(job)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with functions_here():
+            return taken(*args, **kwargs)
+
+    return run

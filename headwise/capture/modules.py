@@ -1,0 +1,205 @@
+"""The modules of a followed model: their paths, which of them runs, how often, and what each computes in a run."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Set
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from headwise.capture.follower import FOLLOWERS
+from headwise.capture.functions import functions_here, recogniser_here
+from headwise.capture.ledger import Line, closed
+from headwise.capture.sites import Place, calls_of, find_place, module_names, threads
+
+ELSEWHERE = "it ran in another thread, in a job that could not be followed to where it was started"
+
+
+class Parts(Protocol):
+    """What a model is made of: modules, or layers of Keras."""
+
+    looked_for: str  # what is recognised, in which kind of place: the beginning of a sentence
+    ran: bool  # whether any of them ran where it was followed
+
+    def has(self, part: Any) -> bool:
+        """Whether the model has this part."""
+
+    def place(self) -> Place | None:
+        """The innermost part that is running; None if there is none, or if it tells of its attention itself."""
+
+    def is_outside(self) -> bool:
+        """Whether no part runs. (`place` is None also inside of a part that tells of its attention itself.)"""
+
+    def run_of(self, place: Place) -> int:
+        """Which run of its part a place is in."""
+
+    def number_of(self, place: Place) -> int:
+        """Which computation of this run is the next of a place."""
+
+    def computed(self, place: Place) -> None:
+        """A place has made its next computation."""
+
+    def notes(self) -> Iterable[str]:
+        """What was changed in how they run."""
+
+    def closed(self, known: Set[str]) -> Iterable[Line]:
+        """The parts that nothing can be seen in. `known`: the paths of which something is known."""
+
+
+class _Here(threading.local):
+    """What runs in this thread."""
+
+    def __init__(self) -> None:
+        self.run: dict[int, int] = {}  # id of a part -> the number of its run
+        self.count: Counter[int] = Counter()  # id of a part -> the computations of this run so far
+        self.before: dict[int, int] = {}  # id of a part -> how often it had run when the model began
+        self.brought: list[contextlib.ExitStack] = []  # passes of the model for which its functions are listened to
+
+
+class Runs:
+    """Counts the runs of parts, and what they compute in each."""
+
+    def __init__(self) -> None:
+        self.ran = False
+        self._runs: Counter[int] = Counter()
+        self._here = _Here()
+
+    def began(self, part: int) -> None:
+        """A part, by its id, begins a run."""
+        self.ran = True
+        self._here.run[part] = self._runs[part]
+        self._here.count[part] = 0
+        self._runs[part] += 1
+
+    def run_of(self, place: Place) -> int:
+        """Which run of its part a place is in."""
+        return self._here.run.get(id(place.module), 0)
+
+    def number_of(self, place: Place) -> int:
+        """Which computation of this run is the next of a place."""
+        return self._here.count[id(place.module)]
+
+    def computed(self, place: Place) -> None:
+        """A place has made its next computation."""
+        self._here.count[id(place.module)] += 1
+
+
+class Modules(Runs):
+    """The modules of a torch model.
+
+    Args:
+        model: it has hooks until `close` is called.
+        missed: is told the path of a module that runs in the model, where nobody can follow it.
+    """
+
+    looked_for = (
+        "scaled_dot_product_attention, nn.MultiheadAttention, flex_attention, headwise.attention, and matmul, "
+        "softmax, matmul, in every module"
+    )
+
+    def __init__(self, model: nn.Module, missed: Callable[[str], object]) -> None:
+        super().__init__()
+        self._model, self._missed = model, missed
+        self.names = module_names(model)
+        self._threads: set[int] = set()  # in which the model has run, where it is followed
+        self._brought = False  # whether it has run in a thread whose functions were not listened to
+        self._counted: set[int] = set()  # the modules whose runs are counted: those that compute attention
+        self._hooks = contextlib.ExitStack()
+
+    def listen(self) -> None:
+        """Begin to follow the modules."""
+        for module in threads(self._model):
+            self._hooks.callback(module.register_forward_pre_hook(self._check).remove)
+        self._hooks.callback(self._model.register_forward_pre_hook(self._begin).remove)
+
+    def close(self) -> None:
+        """Take everything out of the model again."""
+        self._hooks.close()
+        self._missed = lambda _: None  # it may hold whoever holds this object
+
+    def has(self, part: Any) -> bool:
+        """Whether the model has this module."""
+        return id(part) in self.names
+
+    def place(self) -> Place | None:
+        """The innermost of the model's modules that is running; None if there is none."""
+        place = find_place(self.names)
+        if place is not None and id(place.module) not in self._counted:
+            self._counted.add(id(place.module))
+            self._hooks.callback(place.module.register_forward_pre_hook(self._count).remove)
+            self.began(id(place.module))
+        return place
+
+    def is_outside(self) -> bool:
+        """Whether no module runs."""
+        return self.place() is None
+
+    def nth(self, place: Place) -> int | None:
+        """How often the module of a place ran before in this pass of the model; None if that is not known."""
+        key = id(place.module)
+        run = self._here.run.get(key, 0) - self._here.before.get(key, 0)
+        if in_backward():  # gradient checkpointing runs the last one first
+            return 0 if run == 0 else None
+        return run if calls_of(self._model) else 0
+
+    def notes(self) -> Iterable[str]:
+        """What was changed in how they run."""
+        modules = self._model.modules()
+        compiled = any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in modules)
+        return ["what torch.compile made ran eagerly"] * compiled
+
+    def closed(self, known: Set[str]) -> Iterable[Line]:
+        """The modules that nothing can be seen in."""
+        return closed(dict(self._model.named_modules()))
+
+    def _is_here(self) -> bool:
+        return any(follower.parts is self for follower in FOLLOWERS.here())
+
+    # Hooks. They are on the model, so they run wherever it does.
+
+    def _count(self, module: nn.Module, *_: Any) -> None:
+        if not self._is_here():
+            return
+        if in_backward():  # gradient checkpointing: the same run again
+            self._here.count[id(module)] = 0
+        else:
+            self.began(id(module))
+
+    def _begin(self, *_: Any) -> None:
+        if not self._is_here():
+            return
+        self.ran = True
+        self._threads.add(threading.get_ident())
+        if not in_backward() and calls_of(self._model) == 1:
+            self._here.before = dict(self._runs)
+        if recogniser_here() is None:  # a framework has brought the follower to this thread
+            if not self._brought:
+                self._brought = True
+                self._hooks.callback(self._model.register_forward_hook(self._end, always_call=True).remove)
+            stack = contextlib.ExitStack()
+            stack.enter_context(functions_here())
+            self._here.brought.append(stack)
+
+    def _end(self, *_: Any) -> None:
+        if self._here.brought:
+            self._here.brought.pop().close()
+
+    def _check(self, module: nn.Module, *_: Any) -> None:
+        """A module that runs for the model in a thread that is not followed, or in place of one of its own."""
+        if not self._threads or in_backward() or (self._is_here() and id(module) in self.names):
+            return
+        if calls_of(self._model):  # this thread runs the model for itself
+            return
+        frames = sys._current_frames()
+        if any(calls_of(self._model, frames[thread]) for thread in self._threads if thread in frames):
+            self._missed(self.names.get(id(module), type(module).__name__))
+
+
+def in_backward() -> bool:
+    """Whether a backward pass runs in this thread."""
+    return torch._C._current_graph_task_id() != -1

@@ -1,0 +1,95 @@
+"""Weights that the model computed and goes on to use or return, after an edit changed the output that they gave."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.capture.layout import Layout
+from headwise.capture.ledger import Softmax
+from headwise.capture.trail import Trails, at_home
+from headwise.errors import EditRefused
+
+
+@dataclasses.dataclass(frozen=True)
+class _Edited:
+    """A softmax whose output was edited, and how to get its edited weights."""
+
+    of: Softmax
+    layout: Layout
+    weights: Callable[[], Tensor]  # [B, H, Q, K]
+
+
+class Rewriting:
+    """The softmaxes whose outputs were edited in a pass of the model."""
+
+    def __init__(self, trails: Trails) -> None:
+        self._trails = trails
+        self._edited: dict[int, _Edited] = {}  # by the id of the softmax
+
+    def __bool__(self) -> bool:
+        return bool(self._edited)
+
+    def __contains__(self, of: Softmax) -> bool:
+        return id(of) in self._edited
+
+    def add(self, of: Softmax, layout: Layout, weights: Callable[[], Tensor]) -> None:
+        """The output of a softmax was edited; `weights` gives its edited weights [B, H, Q, K]."""
+        self._edited[id(of)] = _Edited(of, layout, weights)
+
+    def forget(self) -> None:
+        """The model has returned: nobody can ask for its weights any more."""
+        self._edited.clear()
+
+    def touches(self, args: Sequence[Any]) -> bool:
+        """Whether weights whose output was edited are among these."""
+        known = self._trails.known
+        return any(id(x) in known and (of := known[id(x)][1].of) is not None and of in self for x in args)
+
+    def rewritten(self, x: Any) -> Any:
+        """What stands for a tensor of weights whose output was edited; any other object as it is."""
+        trail = self._trails.get(x) if isinstance(x, Tensor) and id(x) in self._trails.known else None
+        edited = None if trail is None or trail.of is None else self._edited.get(id(trail.of))
+        if trail is None or edited is None:
+            return x
+        if trail.problem or trail.used or (trail.sinks is not None and not trail.sinks_cut):
+            raise EditRefused(
+                f"the model returns weights that it changed before they met the values, which cannot be edited: "
+                f"{trail.problem or trail.used or 'a learned sink'}"
+            )
+        weights = edited.weights()
+        return put_back(weights.to(x.dtype), x, lambda each: edited.layout.fold(at_home(trail, each)))
+
+    def within(self, out: Any) -> Any:
+        """What a module returns, with edited weights; None if nothing changes."""
+        if isinstance(out, Tensor):
+            new = self.rewritten(out)
+            return None if new is out else new
+        if isinstance(out, (tuple, list)):
+            parts = [self.within(each) for each in out]
+            if all(part is None for part in parts):
+                return None
+            whole = [each if part is None else part for each, part in zip(out, parts, strict=True)]
+            return type(out)(*whole) if hasattr(out, "_fields") else type(out)(whole)
+        if isinstance(out, dict):
+            for key, each in list(out.items()):
+                part = self.within(each)
+                if part is not None:
+                    out[key] = part
+        return None
+
+
+def put_back(new: Tensor, like: Tensor, arrange: Callable[[Tensor], Tensor]) -> Tensor:
+    """`new` [B, H, Q, E] in the arrangement of `like`, which `arrange` brings to [B, H, Q, E]."""
+    with torch.no_grad():
+        places = arrange(torch.arange(like.numel(), device=new.device).view(like.shape))
+        straight = places.shape == like.shape
+        straight = straight and torch.equal(places.flatten(), torch.arange(like.numel(), device=new.device))
+    if straight:
+        return new.reshape(like.shape)
+    flat = new.new_empty(like.numel())
+    return flat.index_put((places.flatten(),), new.flatten()).view(like.shape)

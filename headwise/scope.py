@@ -1,0 +1,123 @@
+"""What is open here: in this thread, task or generator, or where its work was started.
+
+A context opens a value in a `Scope`; what runs inside asks the scope which values are open here.
+
+- A thread has values of its own, and so has a task of asyncio, which begins with those of the place that made it.
+- A `with` statement in a generator function holds while the generator itself runs, not between its steps. It holds
+  for the caller if the generator is a context manager of contextlib, or a fixture of pytest.
+- `carried(job)` takes what is open here to the thread that runs the job.
+- Values leave in any order.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+Job = TypeVar("Job", bound=Callable[..., Any])
+
+_GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+# Packages that run a generator on behalf of the code around it.
+_FOR_CALLERS = ("contextlib", "_pytest", "pluggy", "pytest_asyncio", "anyio")
+
+
+class Opened(Generic[T]):
+    """A value that is open in a scope, until it is closed."""
+
+    __slots__ = ("_generator", "_scope", "_task", "_value")
+
+    def __init__(self, scope: Scope[T], value: T) -> None:
+        self._scope: Scope[T] | None = scope
+        self._value: T | None = value
+        self._generator: FrameType | None = None  # of the generator whose own it is, and the task that runs that
+        self._task: object = None
+
+    def __enter__(self) -> None:
+        self._generator, self._task = _generator(), _task()
+        _here.set((*_here.get(), (self, True)))
+
+    def __exit__(self, *_: object) -> None:
+        self._scope = self._value = self._generator = self._task = None  # for whoever began with it
+        _here.set(tuple(entry for entry in _here.get() if entry[0] is not self))
+
+    def holds(self) -> bool:
+        """Whether it is not the own value of a generator that waits."""
+        return self._generator is None or _is_running(self._generator) or self._task is not _task()
+
+
+# What was opened here, and whether that was here: else it was carried here by a job.
+_here: ContextVar[tuple[tuple[Opened[Any], bool], ...]] = ContextVar("headwise_open", default=())
+
+
+class Scope(Generic[T]):
+    """Values of one kind."""
+
+    def open(self, value: T) -> Opened[T]:
+        """A context inside of which the value is among `here()`."""
+        return Opened(self, value)
+
+    def here(self) -> tuple[T, ...]:
+        """The values that are open here, the first opened first."""
+        entries = _here.get()
+        if not entries:
+            return ()
+        return tuple([x._value for x, own in entries if x._scope is self and (not own or x.holds())])  # type: ignore[misc]
+
+
+def carried(job: Job) -> Job:
+    """The job, which finds open what is open here, whichever thread runs it; the same job if nothing is."""
+    found = tuple((x, False) for x, own in _here.get() if x._scope is not None and (not own or x.holds()))
+    return _inside(found, job) if found else job
+
+
+def alone(job: Job) -> Job:
+    """The job, which finds nothing open."""
+    return _inside((), job)
+
+
+def _inside(entries: tuple[tuple[Opened[Any], bool], ...], job: Job) -> Job:
+    @functools.wraps(job)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        token = _here.set(entries)
+        try:
+            return job(*args, **kwargs)
+        finally:
+            _here.reset(token)
+
+    return run  # type: ignore[return-value]
+
+
+def _is_running(wanted: FrameType) -> bool:
+    """Whether a frame is on the stack of this thread."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame is not wanted:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _generator() -> FrameType | None:
+    """The frame of the innermost generator that runs now for itself; None if there is none."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code, caller = frame.f_code, frame.f_back
+        if code.co_flags & _GENERATOR and code.co_name != "<genexpr>":
+            runs_for = "" if caller is None else caller.f_globals.get("__name__", "").partition(".")[0]
+            if runs_for not in _FOR_CALLERS:
+                return frame
+        frame = caller
+    return None
+
+
+def _task() -> object:
+    """The task of asyncio that runs now. One that a generator made has the generator's values."""
+    asyncio = sys.modules.get("asyncio")
+    try:
+        return None if asyncio is None else asyncio.current_task()
+    except RuntimeError:  # no loop runs in this thread
+        return None
