@@ -36,8 +36,10 @@ class Inputs(threading.local):
                     stack.callback(hook.remove)
             yield
 
-    def _reader(self, path: str) -> Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], None]:
-        def read(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _reader(self, path: str) -> Callable[..., None]:
+        def read(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> None:
+            if kwargs is None:  # another thread has just removed the hook: torch has forgotten what it takes
+                return
             found = _ids_of(kwargs, args)
             self._ids.pop(path, None)
             if found is not None:

@@ -714,19 +714,6 @@ def test_threads_see_their_own_models_only() -> None:
             assert_weights(results[i].call(2)[layer], weights)
 
 
-def test_one_model_in_two_threads() -> None:
-    """Only the thread that entered the context is watched."""
-    model = Stack()
-    with headwise.watch(model) as seen:
-        thread = threading.Thread(target=model, args=(inputs(),))
-        thread.start()
-        thread.join()
-        assert len(seen) == 0
-        model(inputs())
-    assert len(seen) == 3
-    assert [record.site.call for record in seen if record.site] == [0, 0, 0]
-
-
 # Unusual ways to run.
 
 
