@@ -57,10 +57,13 @@ class Event:
 class Follower(Protocol):
     """Somebody who follows a model."""
 
-    parts: Parts
     generating: Generating
     needs_values: bool
     changes: bool  # whether it may change outputs
+
+    @property
+    def parts(self) -> Parts:
+        """What its model is made of."""
 
     def means(self, place: Place) -> bool:
         """Whether it may change what a place computes."""

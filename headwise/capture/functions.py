@@ -356,9 +356,9 @@ def functions_here() -> Iterator[None]:
         yield
     finally:
         _thread.users -= 1
-        if not _thread.users:
-            mode, _thread.mode = _thread.mode, None
-            _take_out(mode)
+        if not _thread.users and _thread.mode is not None:
+            _take_out(_thread.mode)
+            _thread.mode = None
 
 
 def recogniser_here() -> Recogniser | None:
@@ -366,14 +366,11 @@ def recogniser_here() -> Recogniser | None:
     return None if _thread.mode is None else _thread.mode.recogniser
 
 
-def _take_out(mode: Functions | None) -> None:
+def _take_out(mode: Functions) -> None:
     """Take a mode from its place among the modes of this thread."""
     above = []
-    while _len_torch_function_stack():
-        top = _pop_mode()
-        if top is mode:
-            top.close()
-            break
+    while _len_torch_function_stack() and (top := _pop_mode()) is not mode:
         above.append(top)
     for each in reversed(above):
         _push_mode(each)
+    mode.close()

@@ -105,9 +105,12 @@ _OF_POOLS = ("apply_async", "_map_async", "imap", "imap_unordered")
 
 
 def _carry_jobs() -> Undo:
-    undo = [replaced(threading.Thread, "start", _starting), replaced(ThreadPoolExecutor, "submit", _submitting)]
-    undo += [replaced(ThreadPool, name, _submitting) for name in _OF_POOLS]
-    return lambda: [each() for each in undo] and None
+    stack = contextlib.ExitStack()
+    stack.callback(replaced(threading.Thread, "start", _starting))
+    stack.callback(replaced(ThreadPoolExecutor, "submit", _submitting))
+    for name in _OF_POOLS:
+        stack.callback(replaced(ThreadPool, name, _submitting))
+    return stack.close
 
 
 def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,7 +120,7 @@ def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
         taken = _taken(job)
 
         def run() -> None:
-            del thread.run  # type: ignore[method-assign]  # else the thread would hold itself
+            del thread.run  # else the thread would hold itself
             taken()
 
         if taken is not job:

@@ -23,8 +23,11 @@ ELSEWHERE = "it ran in another thread, in a job that could not be followed to wh
 class Parts(Protocol):
     """What a model is made of: modules, or layers of Keras."""
 
-    looked_for: str  # what is recognised, in which kind of place: the beginning of a sentence
     ran: bool  # whether any of them ran where it was followed
+
+    @property
+    def looked_for(self) -> str:
+        """What is recognised, in which kind of place: the beginning of a sentence."""
 
     def has(self, part: Any) -> bool:
         """Whether the model has this part."""

@@ -19,7 +19,7 @@ class _Output:
     heads: int
     width: int  # E
     merged: bool  # whether the heads are already side by side: [..., H · E]
-    tell: Callable[[Tensor], None]
+    tell: Callable[[Tensor], object]
 
 
 class Outputs:
@@ -31,7 +31,7 @@ class Outputs:
             self._of.data
         )  # whether it is empty is asked at every torch call: a plain dictionary answers at once
 
-    def put(self, out: Tensor, heads: int, tell: Callable[[Tensor], None]) -> None:
+    def put(self, out: Tensor, heads: int, tell: Callable[[Tensor], object]) -> None:
         """Follow `out`, whose last dimension is E, until it is projected; then call `tell(W_O [H, E, M])`."""
         self._of[out] = _Output(heads, out.shape[-1], False, tell)
 

@@ -257,7 +257,11 @@ class Recogniser:
 
     def _heard_of(self, out: Tensor, met: Met) -> Tensor:
         of = met.trail.of
-        new: Tensor = self.hear("matmul and softmax", lambda *at: self._weighted(*at, out, met), out, met.trail)
+
+        def read(place: Place, values: bool) -> list[Event]:
+            return self._weighted(place, values, out, met)
+
+        new: Tensor = self.hear("matmul and softmax", read, out, met.trail)
         if of is not None and of.seen:
             of.cells = None
             if of.used is None and not of.again:
