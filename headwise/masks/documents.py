@@ -48,7 +48,7 @@ class Documents(Mask, kind="documents"):
         return (query_id == look_up(self.ids, b, k)) & (query_id >= 0)
 
     def extents(self, r: Rectangles) -> Tensor:
-        ids, places, changes, ordered = self.remember(("tables",), self._tables)
+        ids, places, changes, ordered = self.remember(("tables",), Documents._tables)
         q_lo, q_hi = r.q_lo + self.shift, r.q_hi + self.shift
         of_q, of_k = ids[:, q_lo], ids[:, r.k_lo]
         # One document throughout where no id changes between the first and the last position.

@@ -69,7 +69,7 @@ class Knockout(Mask, kind="knockout"):
 
     def extents(self, r: Rectangles) -> Tensor:
         """NONE where all queries and all keys of a rectangle are blocked, ALL where no query or no key is."""
-        of_queries, of_keys = self.remember(("counts",), lambda: (counts(self.queries), counts(self.keys)))
+        of_queries, of_keys = self.remember(("counts",), lambda mask: (counts(mask.queries), counts(mask.keys)))
         queries, rows = of_queries[:, r.q_hi] - of_queries[:, r.q_lo], r.q_hi - r.q_lo
         keys, cols = of_keys[:, r.k_hi] - of_keys[:, r.k_lo], r.k_hi - r.k_lo
         cells = self.chosen.cpu().view(*self.chosen.shape, *[1] * r.q_lo.ndim)

@@ -42,7 +42,7 @@ def sight_of(mask: Mask | None, q_len: int, k_len: int) -> Sight:
     """The mask, aligned, of calls of these lengths; remembered with it."""
     if mask is None:
         return Sight(ALL, q_len * k_len)
-    return mask.remember(("native", q_len, k_len), lambda: _sight(mask, q_len, k_len))
+    return mask.remember(("native", q_len, k_len), lambda mask: _sight(mask, q_len, k_len))
 
 
 def _sight(mask: Mask, q_len: int, k_len: int) -> Sight:

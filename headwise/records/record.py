@@ -410,9 +410,8 @@ def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) 
 
 def _versions(call: Scores) -> dict[str, object]:
     """What changes when a tensor of the call is changed in place."""
-    versions: dict[str, object] = {"mask": None if call.mask is None else call.mask.version}
     tensors = {"q": call.q, "k": call.k, **call.option_tensors()}
-    return {**versions, **{name: _version(x) for name, x in tensors.items()}}
+    return {name: _version(x) for name, x in tensors.items()}
 
 
 def _version(x: Tensor | None) -> object:

@@ -17,7 +17,7 @@ from headwise.errors import MaskError
 from headwise.masks import Mask
 from headwise.masks.bits import Bits
 from headwise.masks.block_sparse import BigBird
-from headwise.masks.cellwise import Predicate
+from headwise.masks.cellwise import OfTensor, Predicate
 from headwise.masks.description import MAX_DEPTH, describe, rebuild
 from headwise.masks.mask import KINDS, Combined, _Joined
 from tests.mask_zoo import ZOO, compositions, fits
@@ -194,5 +194,5 @@ def test_only_predicates_are_described_by_their_answers() -> None:
         return {each for kind in of.__subclasses__() for each in (kind, *kinds(kind))}
 
     own = {kind for kind in kinds(Mask) if kind.__module__.startswith("headwise.")}
-    known = {*KINDS.values(), Combined, _Joined, BigBird}
+    known = {*KINDS.values(), Combined, _Joined, BigBird, OfTensor}
     assert own - known == {Predicate}
