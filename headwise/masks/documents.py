@@ -70,6 +70,10 @@ class Documents(Mask, kind="documents"):
         changed = torch.nn.functional.pad(ids[:, 1:] != ids[:, :-1], (1, 0))
         return ids, places, counts(changed), (places[:, 1:] >= places[:, :-1]).all(-1)
 
+    def natural_lengths(self) -> tuple[int, int]:
+        k_len = self.ids.shape[1]
+        return k_len - self.shift, k_len
+
     def check(self, q_len: int, k_len: int) -> None:
         super().check(q_len, k_len)
         check_queries_among_keys("documents", self.offset, q_len, k_len)

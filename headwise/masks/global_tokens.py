@@ -88,5 +88,7 @@ class GlobalTokens(Mask, kind="global_tokens"):
         return dataclasses.replace(aligned, is_global=is_global)  # type: ignore[call-arg]
 
     def natural_lengths(self) -> tuple[int, int] | None:
-        length = max(8, int(self.indices[-1]) + 1)
-        return length, length
+        q_len = max(8, int(self.indices[-1]) + 1 - self.shift)
+        if self.is_global is not None:
+            q_len = len(self.is_global) - self.shift
+        return q_len, q_len + self.shift

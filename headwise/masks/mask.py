@@ -71,12 +71,12 @@ class Mask:
     @property
     def batch(self) -> int | None:
         """The batch size this mask is made for; None if all examples share it."""
-        return self._size("B", least=2)
+        return self._size("B", shared=1)
 
     @property
     def heads(self) -> int | None:
         """The number of query heads this mask is made for; None if all heads share it."""
-        return self._size("H", least=2)
+        return self._size("H", shared=1)
 
     @property
     def fixed_lengths(self) -> tuple[int | None, int | None]:
@@ -93,11 +93,11 @@ class Mask:
         q_len, k_len = self._size("q"), self._size("k")
         return None if k_len is None else (k_len if q_len is None else q_len, k_len)
 
-    def _size(self, dim: str, *, least: int = 0) -> int | None:
+    def _size(self, dim: str, *, shared: int | None = None) -> int | None:
         for name, declared in self.declared.items():
             if isinstance(declared, fields.Table) and dim in declared.dims:
                 size: int = getattr(self, name).shape[declared.dims.index(dim)]
-                return size if size >= least else None
+                return None if size == shared else size
         return None
 
     @property
@@ -110,7 +110,7 @@ class Mask:
         raise NotImplementedError
 
     def extents(self, r: Rectangles) -> Tensor:
-        """Extent codes of rectangles, int8, which broadcast to [B|1, H|1, *r.shape]. ALL and NONE are never wrong.
+        """Extent codes of at least one rectangle, int8, which broadcast to [B|1, H|1, *r.shape]. ALL and NONE are exact.
 
         Where `r.wanted` is False the answer does not matter and need not be worked out. This default evaluates every
         cell.
@@ -123,7 +123,7 @@ class Mask:
         return type(self).extents is Mask.extents
 
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
-        """What `blocks` does, for an aligned mask and without the memo."""
+        """What `blocks` does, for an aligned mask, where there is at least one block, and without the memo."""
         q_lo = torch.arange(0, q_len, block_q, dtype=torch.int32, device="cpu")[:, None]
         k_lo = torch.arange(0, k_len, block_k, dtype=torch.int32, device="cpu")[None, :]
         q_hi, k_hi = (q_lo + block_q).clamp(max=q_len), (k_lo + block_k).clamp(max=k_len)
@@ -135,7 +135,7 @@ class Mask:
         )
 
     def patterns(self, r: Rectangles) -> list[Tensor]:
-        """Integers [B|1, H|1, *r.shape] by which the cells of rectangles are known, where they are partly allowed.
+        """Integers [B|1, H|1, *r.shape] by which the cells of some rectangles are known, where they are partly allowed.
 
         Two rectangles of one size, in one example and head, have the same cells if all of these are equal. This default
         knows each rectangle by its place.
@@ -144,7 +144,7 @@ class Mask:
         return [x.expand(r.shape)[None, None] for x in places]
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
-        """What `used_keys` finds for an aligned mask, without the memo, from at least one query: on the CPU."""
+        """What `used_keys` finds for an aligned mask, without the memo, where there are queries and keys: on the CPU."""
         return cells.seen_keys(self, q_len, k_len)
 
     def check(self, q_len: int, k_len: int) -> None:
@@ -215,7 +215,7 @@ class Mask:
         rank = max(x.ndim for x in (q_lo, q_hi, k_lo, k_hi))
         bounds = [x[(None,) * (rank - x.ndim)] for x in (q_lo, q_hi, k_lo, k_hi)]
         r = Rectangles(bounds[0], bounds[1], bounds[2], bounds[3], wanted)
-        codes = self.extents(r)
+        codes = self.extents(r) if r.shape.numel() else self._nothing(*r.shape)
         return codes.expand(*codes.shape[:2], *r.shape)
 
     def extent(self, q_lo: Index, q_hi: Index, k_lo: Index, k_hi: Index) -> Any:
@@ -289,6 +289,8 @@ class Mask:
         """Extent codes of the grid of blocks, int8 [B|1, H|1, ⌈Q/block_q⌉, ⌈K/block_k⌉]; blocks at the end are cut."""
         block_k = block_q if block_k is None else block_k
         mask, sizes = self.aligned(q_len, k_len), (q_len, k_len, block_q, block_k)
+        if not (q_len and k_len):
+            return mask._nothing(-(-q_len // block_q), -(-k_len // block_k))
         return mask.remember(("blocks", *sizes), lambda mask: mask.grid(*sizes)).clone()
 
     def runs_of_blocks(self, q_len: int, k_len: int, block_q: int, block_k: int | None = None) -> BlockRuns:
@@ -304,8 +306,7 @@ class Mask:
         """
 
         def find(mask: Mask) -> Tensor | None:
-            shape = (mask.batch or 1, mask.heads or 1, k_len)
-            used = mask.seen_keys(q_len, k_len) if q_len else torch.zeros(shape, dtype=torch.bool, device="cpu")
+            used = mask.seen_keys(q_len, k_len) if q_len and k_len else mask._nothing(k_len) > 0
             return None if bool(used.all()) else used
 
         return self.aligned(q_len, k_len).remember(("used", q_len, k_len), find)
@@ -314,12 +315,18 @@ class Mask:
         """Which queries, all but the last, may attend to no key after their own position: bool [B|1, H|1, Q - 1]."""
 
         def look(mask: Mask) -> Tensor:
+            if not k_len:
+                return mask._nothing(max(0, q_len - 1)) == Extent.NONE
             # The last query has no later key: it stands at the last one.
             q = torch.arange(max(0, q_len - 1), device="cpu")
             later = (q + k_len - q_len + 1).clamp(min=0)
             return mask.rectangles(q, q + 1, later, torch.full_like(q, k_len)) == Extent.NONE
 
         return self.aligned(q_len, k_len).remember(("causal", q_len, k_len), look)
+
+    def _nothing(self, *shape: int) -> Tensor:
+        """Codes [B|1, H|1, *shape] of what has no cells."""
+        return torch.zeros((self.batch or 1, self.heads or 1, *shape), dtype=torch.int8, device="cpu")
 
     def to(self, device: torch.device | str) -> Mask:
         """This mask with its tensors on `device`."""
@@ -424,8 +431,10 @@ class Mask:
         from rich.panel import Panel
         from rich.text import Text
 
-        q_len, k_len = self.natural_lengths() or (8, 8)
-        if max(q_len, k_len) > 32:
+        from headwise.masks.drawing import lengths_of
+
+        q_len, k_len = lengths_of(self)
+        if not (q_len and k_len) or max(q_len, k_len) > 32:
             return Text(repr(self))
         return Panel(Text(self.draw(q_len, k_len)), title=repr(self), expand=False)
 
@@ -486,8 +495,19 @@ class Combined(Mask):
             found += [codes, *(torch.where(codes == Extent.SOME, x, 0) for x in part.patterns(r))]
         return found
 
+    @property
+    def fixed_lengths(self) -> tuple[int | None, int | None]:
+        columns = zip(*(part.fixed_lengths for part in self.parts), strict=True)
+        q_len, k_len = (next((n for n in column if n is not None), None) for column in columns)
+        return q_len, k_len
+
     def natural_lengths(self) -> tuple[int, int] | None:
-        return next((lengths for part in self.parts if (lengths := part.natural_lengths())), None)
+        found = [lengths for part in self.parts if (lengths := part.natural_lengths())]
+        if not found:
+            return None
+        q_len, k_len = self.fixed_lengths
+        k_len = max(keys for _, keys in found) if k_len is None else k_len
+        return k_len - max(keys - queries for queries, keys in found) if q_len is None else q_len, k_len
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

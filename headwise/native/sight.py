@@ -80,6 +80,8 @@ def _words(
 
     Many blocks look the same, such as those on the diagonal: what a pattern is, is looked up in one of its blocks.
     """
+    if not len(row):
+        return np.empty((0, SIZE), np.uint64), row
     matrix, tile = np.divmod(row, found.rows)
     b, h = np.divmod(matrix, found.matrices[1])
     q_lo, k_lo = (torch.from_numpy(x * SIZE) for x in (tile, col))
