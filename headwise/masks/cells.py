@@ -1,4 +1,4 @@
-"""What needs single cells: rectangles of masks that are known cell by cell, parts of these, and keys that nobody sees."""
+"""What needs single cells: rectangles and parts of masks that are known cell by cell, and the keys that nobody sees."""
 
 from __future__ import annotations
 

@@ -41,9 +41,9 @@ def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, head
 def from_tensor(allowed: Tensor) -> Mask:
     """The pairs that are True in a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K]; Q and K may be 1, for all alike.
 
-    The tensor is kept, and a call sees it as it then is: a call keeps a copy, of a large tensor at one bit a cell, and
-    the next one compares the tensor with it. That takes 15 µs for [512, 512] and 1 ms for [4096, 4096] on a CPU; `bits`,
-    whose copy nobody writes to, takes nothing.
+    The tensor is kept, and a call sees it as it then is. It keeps a copy, of a large tensor at one bit a cell; the next
+    call compares the tensor with that, which takes 15 µs for [512, 512] and 1 ms for [4096, 4096] on a CPU. `bits`
+    copies at once, and nothing is compared.
 
     >>> print(from_tensor(torch.tensor([[True, False], [True, True]])).draw(2))
     ■ ·

@@ -44,7 +44,7 @@ def _flags(name: str, values: Sequence[bool] | Tensor) -> Tensor:
         or (found.dtype != torch.bool and any_of((found != 0) & (found != 1)))
     ):
         raise DtypeError(f"knockout: {name}: expected bool, True = blocked. Received: {brief(values)}")
-    if found.ndim not in {1, 2} or not len(found):
+    if found.ndim not in {1, 2} or 0 in found.shape[:-1]:
         raise MaskError(f"knockout: {name}: expected one or two dimensions. Received: {list(found.shape)}")
     return (found if found.ndim == 2 else found[None]).bool()
 

@@ -110,7 +110,7 @@ class Mask:
         raise NotImplementedError
 
     def extents(self, r: Rectangles) -> Tensor:
-        """Extent codes of at least one rectangle, int8, which broadcast to [B|1, H|1, *r.shape]. ALL and NONE are exact.
+        """Extent codes of rectangles, int8, which broadcast to [B|1, H|1, *r.shape]. ALL and NONE are never wrong.
 
         Where `r.wanted` is False the answer does not matter and need not be worked out. This default evaluates every
         cell.
@@ -123,7 +123,7 @@ class Mask:
         return type(self).extents is Mask.extents
 
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
-        """What `blocks` does, for an aligned mask, where there is at least one block, and without the memo."""
+        """What `blocks` does, for an aligned mask, of at least one query and key, and without the memo."""
         q_lo = torch.arange(0, q_len, block_q, dtype=torch.int32, device="cpu")[:, None]
         k_lo = torch.arange(0, k_len, block_k, dtype=torch.int32, device="cpu")[None, :]
         q_hi, k_hi = (q_lo + block_q).clamp(max=q_len), (k_lo + block_k).clamp(max=k_len)
@@ -135,7 +135,7 @@ class Mask:
         )
 
     def patterns(self, r: Rectangles) -> list[Tensor]:
-        """Integers [B|1, H|1, *r.shape] by which the cells of some rectangles are known, where they are partly allowed.
+        """Integers [B|1, H|1, *r.shape] by which the cells of rectangles are known, where they are partly allowed.
 
         Two rectangles of one size, in one example and head, have the same cells if all of these are equal. This default
         knows each rectangle by its place.
@@ -144,7 +144,7 @@ class Mask:
         return [x.expand(r.shape)[None, None] for x in places]
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
-        """What `used_keys` finds for an aligned mask, without the memo, where there are queries and keys: on the CPU."""
+        """What `used_keys` finds for an aligned mask, of at least one query and key, without the memo: on the CPU."""
         return cells.seen_keys(self, q_len, k_len)
 
     def check(self, q_len: int, k_len: int) -> None:
@@ -215,8 +215,9 @@ class Mask:
         rank = max(x.ndim for x in (q_lo, q_hi, k_lo, k_hi))
         bounds = [x[(None,) * (rank - x.ndim)] for x in (q_lo, q_hi, k_lo, k_hi)]
         r = Rectangles(bounds[0], bounds[1], bounds[2], bounds[3], wanted)
-        codes = self.extents(r) if r.shape.numel() else self._nothing(*r.shape)
-        return codes.expand(*codes.shape[:2], *r.shape)
+        shape = r.shape
+        codes = self.extents(r) if shape.numel() else self._nothing(*shape)
+        return codes.expand(*codes.shape[:2], *shape)
 
     def extent(self, q_lo: Index, q_hi: Index, k_lo: Index, k_hi: Index) -> Any:
         """How many pairs of the rectangle [q_lo, q_hi) × [k_lo, k_hi) are allowed: ALL, SOME or NONE.

@@ -1,4 +1,4 @@
-"""What a mask has worked out, so that layers and steps that share it share the work; and when its tables have changed."""
+"""What a mask has worked out, for layers and steps that share it; and how it is seen that one of its tables changed."""
 
 from __future__ import annotations
 

@@ -103,13 +103,6 @@ def test_a_mask_of_somebody_else_becomes_its_answers() -> None:
     assert torch.equal(back.to_bool(4), ~torch.eye(4, dtype=torch.bool)[None, None])
 
 
-@pytest.mark.parametrize("lengths", [(0, 4), (4, 0), (0, 0)], ids=str)
-def test_empty_lengths(lengths: tuple[int, int]) -> None:
-    dense = masks.from_tensor(torch.zeros(lengths, dtype=torch.bool))
-    for mask in (masks.causal(), dense, masks.from_predicate(lambda b, h, q, k: q == k) & masks.causal()):
-        assert there_and_back(mask, *lengths).to_bool(*lengths).shape[2:] == lengths
-
-
 # What a file may say instead, for 4 queries and 6 keys -> words of the error.
 BAND = {"kind": "band", "left": None, "right": 0, "offset": 2}
 BAD: dict[str, tuple[Any, str]] = {
