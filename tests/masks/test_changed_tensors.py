@@ -113,6 +113,16 @@ def test_an_inference_tensor_counts_no_changes_and_is_compared() -> None:
     headwise.attention(x, x, x, mask=mask).sum().backward()
 
 
+def test_transformed_code_looks_at_nothing_and_keeps_nothing() -> None:
+    x, mask = torch.randn(1, 2, N, 8), masks.padding(torch.arange(N) % 3 > 0) & masks.causal()
+    leaf = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(headwise.attention(leaf, x, x, mask=mask, kernel="reference").square().sum(), leaf)
+    new = masks.padding(torch.arange(N) % 3 > 0) & masks.causal()
+    found = torch.func.grad(lambda q: headwise.attention(q, x, x, mask=new, kernel="reference").square().sum())(x)
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert not {"_owned", "_memo"} & vars(new).keys()
+
+
 def test_an_owned_mask_is_the_same_until_a_table_holds_something_else() -> None:
     real = torch.ones(2, N, dtype=torch.bool)
     mask = masks.causal() & masks.padding(real)
