@@ -64,7 +64,7 @@ class Bits(Mask, kind="bits"):
         packed = of_one(self.packed, b, h).to(q.device)[:, :, as_slice(q)]
         columns = as_slice(k)
         if not isinstance(columns, slice):
-            return (packed[..., columns // 8] >> (columns % 8)) % 2 == 1
+            return packed[..., columns // 8] & _byte(1 << columns % 8) != 0
         first = columns.start // 8
         unpacked = _unpack(packed[..., first : -(-columns.stop // 8)])
         return unpacked[..., columns.start - 8 * first : columns.stop - 8 * first]
