@@ -175,7 +175,8 @@ class Scores(Options):
         """What a record keeps: all but the values, the tensors detached."""
         options = {**self.options(), **{name: x.detach() for name, x in self.option_tensors().items()}}
         q, k = self.q.detach(), self.k.detach()
-        return Scores(q, k, mask=self.mask, places=self.places, share=self.share, **options)
+        mask = None if self.mask is None else self.mask.owned()
+        return Scores(q, k, mask=mask, places=self.places, share=self.share, **options)
 
     @property
     def used_keys(self) -> Tensor | None:
@@ -323,13 +324,13 @@ def _autocasts(device: torch.device) -> bool:
 
 
 def fit_mask(mask: object, like: Tensor, heads: int | None, q_len: int, k_len: int, *, name: str = "mask") -> Mask:
-    """A mask or bool tensor, aligned to Q and K. A tensor is recognised as what it is: see `masks.tensors`.
+    """A mask or bool tensor as it is now: owned, and aligned to Q and K. A tensor is recognised: see `masks.tensors`.
 
     DtypeError, ShapeError or MaskError unless it fits them, H (None = any), and the batch size and device of `like`.
     """
     if isinstance(mask, Mask):
         key = ("fitted", name, like.shape[0], like.device, heads, q_len, k_len)
-        return mask.remember(key, lambda: _fitted(mask, like, heads, name).aligned(q_len, k_len))
+        return mask.remember(key, lambda mask: _fitted(mask, like, heads, name).aligned(q_len, k_len))
     fitting = _fitted(as_mask(name, mask), like, heads, name)
     if isinstance(fitting, Dense):
         fitting = recall(fitting, q_len, k_len)

@@ -52,12 +52,14 @@ ZOO: dict[str, Callable[[int, int, int, int], Mask]] = {
 
 # These speak of positions on the key axis, which a query before the first key does not have.
 QUERIES_AMONG_KEYS = ("documents", "global tokens")
+# These have at least one block or position.
+NOT_EMPTY = ("block sparse", "big bird", "global tokens")
 
 
 def fits(name: str, q_len: int, k_len: int) -> bool:
     """Whether this mask can be made for these lengths."""
-    if name == "big bird":
-        return q_len == k_len
+    if (name == "big bird" and q_len != k_len) or (name.startswith(NOT_EMPTY) and not (q_len and k_len)):
+        return False
     return not name.startswith(QUERIES_AMONG_KEYS) or q_len <= k_len
 
 

@@ -11,11 +11,12 @@ from torch import Tensor
 from headwise import masks
 from headwise.masks import Mask
 from headwise.masks.additive import UNIFORM, split_additive
+from headwise.masks.memo import contents_of
 
 Found = tuple[Mask | None, Tensor | None]
 
 # A forward pass has few distinct masks (a full and a sliding one); each is recognised once. Of large ones only two are
-# remembered: they are kept alive for that.
+# remembered: they are kept alive for that, and what they held is.
 REMEMBERED, LARGE = 4, 2**26  # how many, and how many bytes of all are large
 
 
@@ -23,7 +24,7 @@ class Recognised:
     """Recognises dense masks and biases; layers that share a tensor share the result."""
 
     def __init__(self) -> None:
-        # (what a tensor is told by; the tensor, so that no other one can have its address; what it is)
+        # (a tensor's place and contents; the tensor, so that no other one can have its place; what it is)
         self._known: deque[tuple[Hashable, Tensor, Found]] = deque(maxlen=REMEMBERED)
 
     def mask(self, allowed: Tensor, shape: tuple[int, ...]) -> Found:
@@ -67,14 +68,12 @@ class Recognised:
         return self._remember(forbidden, (*shape, value == -torch.inf), find)
 
     def _remember(self, x: Tensor, shape: tuple[Hashable, ...], find: Callable[[], Found]) -> Found:
-        inference = x.is_inference()  # these count no changes: they are compared
-        version = None if inference else (x.data_ptr(), x.stride(), x._version)
-        key = (shape, x.shape, x.dtype, x.device, version)
-        for known, y, found in self._known:
-            if known == key and (not inference or torch.equal(x, y)):
+        key = (shape, x.shape, x.dtype, x.device, x.data_ptr(), x.stride(), contents_of(x))
+        for known, _, found in self._known:
+            if known == key:
                 return found
         found = find()
-        self._known.append((key, x.clone() if inference else x.detach(), found))
+        self._known.append((key, x.detach(), found))
         while len(self._known) > 2 and sum(known.untyped_storage().nbytes() for _, known, _ in self._known) > LARGE:
             self._known.popleft()
         return found

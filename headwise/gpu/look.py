@@ -102,7 +102,7 @@ def _blocks(
         found = _made(mask, q_len, k_len, device, by_keys)
     else:
         at = ("gpu", q_len, k_len, str(device), by_keys)
-        found = mask.remember(at, lambda: _made(mask, q_len, k_len, device, by_keys))
+        found = mask.remember(at, lambda mask: _made(mask, q_len, k_len, device, by_keys))
     batch, heads = found.matrix.shape
     return found, (heads if batch > 1 else 0, 1 if heads > 1 else 0)
 

@@ -55,7 +55,7 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
         return _dense(call)
     if call.mask is None or call.q.shape[2] == 1:  # a step's lengths do not come again: nothing to remember
         return _cheapest(call)
-    return call.mask.remember(("kernel", *call.kind), lambda: _cheapest(call))
+    return call.mask.remember(("kernel", *call.kind), lambda _: _cheapest(call))
 
 
 def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:

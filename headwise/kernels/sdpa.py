@@ -147,7 +147,7 @@ def sees_all(call: AttentionCall) -> bool:
         return False  # that would be to look at what a tensor holds
     if mask.cellwise:
         return False
-    return mask.remember(("sees all", q_len, k_len), lambda: mask.extent(0, q_len, 0, k_len) is Extent.ALL)
+    return mask.remember(("sees all", q_len, k_len), lambda mask: mask.extent(0, q_len, 0, k_len) is Extent.ALL)
 
 
 def dense_mask(call: AttentionCall) -> Tensor | None:

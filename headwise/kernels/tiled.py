@@ -102,9 +102,10 @@ def _schedule(call: AttentionCall) -> _Schedule:
     cutter = cutter_of(mask)
 
     def cut(height: int | None) -> TileList:
-        return mask.remember(("tiles", cutter, *lengths, height), lambda: CUTTERS[cutter].cut(mask, *lengths, height))
+        key = "tiles", cutter, *lengths, height
+        return mask.remember(key, lambda mask: CUTTERS[cutter].cut(mask, *lengths, height))
 
-    def choose() -> _Schedule:
+    def choose(_: object) -> _Schedule:
         # Of the heights that all queries fit into, one: they cut alike.
         q_len = call.shape[2]
         heights = {min(height or q_len, q_len): height for height in CUTTERS[cutter].HEIGHTS}

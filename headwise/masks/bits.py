@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.errors import MaskError
-from headwise.masks.cellwise import as_slice, extents_of_strips, of_one
+from headwise.masks.cells import as_slice, extents_of_strips, of_one
 from headwise.masks.fields import WRITTEN_OUT, Table, number, table
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Allowed, Index, Mask, as_owned
 from headwise.masks.tables import look_up, of_rank_4
 
 # Cells looked at at a time: they fit into a cache, and are little beside the mask.
@@ -37,7 +37,7 @@ def bits(allowed: Tensor) -> Mask:
 
 def bits_of_rows(blocks: Iterable[Tensor], k_len: int) -> Mask:
     """What `bits` makes, from the consecutive blocks of rows of a mask, bool [B|1, H|1, rows, K], at least one."""
-    return Bits(torch.cat([_pack(block) for block in blocks], dim=2), k_len)
+    return as_owned(Bits(torch.cat([pack(block) for block in blocks], dim=2), k_len))
 
 
 def row_blocks(shape: tuple[int, ...], size: int = BLOCK) -> Iterator[slice]:
@@ -58,13 +58,13 @@ class Bits(Mask, kind="bits"):
     k_len: int = number(0)
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
-        return (look_up(self.packed, b, h, q, k // 8) >> (k % 8)) % 2 == 1
+        return look_up(self.packed, b, h, q, k // 8) & _byte(1 << k % 8) != 0
 
     def cells(self, q: Tensor, k: Tensor, *, b: int | None = None, h: int | None = None) -> Tensor:
         packed = of_one(self.packed, b, h).to(q.device)[:, :, as_slice(q)]
         columns = as_slice(k)
         if not isinstance(columns, slice):
-            return (packed[..., columns // 8] >> (columns % 8)) % 2 == 1
+            return packed[..., columns // 8] & _byte(1 << columns % 8) != 0
         first = columns.start // 8
         unpacked = _unpack(packed[..., first : -(-columns.stop // 8)])
         return unpacked[..., columns.start - 8 * first : columns.stop - 8 * first]
@@ -102,10 +102,15 @@ class Bits(Mask, kind="bits"):
             cells = _unpack(self.packed)[..., : self.k_len]
         else:
             cells = self.packed.new_empty((), dtype=torch.bool).expand(shape)
-        return f"bits({Table('BHqk', (torch.bool,)).show('allowed', cells)})"
+        return f"{self.function}({Table('BHqk', (torch.bool,)).show('allowed', cells)})"
 
 
-def _pack(cells: Tensor) -> Tensor:
+def _byte(x: Index) -> Index:
+    """Of an array or a tensor, so that the cells of a mask need not be made as large as its index."""
+    return x if isinstance(x, int) else x.to(torch.uint8) if isinstance(x, Tensor) else x.astype(np.uint8)
+
+
+def pack(cells: Tensor) -> Tensor:
     """Bool [..., K] as uint8 [..., ⌈K/8⌉], the lowest bit first."""
     if cells.device.type != "cpu":
         return _pack_by_shifts(cells)
@@ -118,7 +123,7 @@ def _pack_by_shifts(cells: Tensor) -> Tensor:
 
 
 def _unpack(packed: Tensor) -> Tensor:
-    """What `_pack` packed, with up to seven cells too many at the end."""
+    """What `pack` packed, with up to seven cells too many at the end."""
     if packed.device.type != "cpu":
         return _unpack_by_shifts(packed)
     return torch.from_numpy(np.unpackbits(packed.numpy(), axis=-1, bitorder="little")).view(torch.bool)

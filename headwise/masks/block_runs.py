@@ -87,7 +87,7 @@ class _Finder:
         high = -(-self.rows // self.size)
         # Of a row of large blocks few are cut, or the answer would be as large as the grid.
         step = max(1, high // 8 if self.size > 1 else 4 * TOGETHER // max(1, self.cols * self.count))
-        yield from ((i, min(high, i + step)) for i in range(0, high, step))
+        yield from ((i, min(high, i + step)) for i in range(0, high if self.cols else 0, step))
 
     def of(self, first: int, past: int) -> Iterator[Runs]:
         """The runs (row, lo, hi, code) of these rows of the largest blocks: those of each size, in no order."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from headwise.errors import MaskError
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import number, table
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Allowed, Index, Mask, as_owned
 from headwise.masks.tables import FAR, integer, look_up, of_rank_4
 
 
@@ -70,7 +70,7 @@ def big_bird(
     layout |= torch.zeros_like(layout).scatter(1, chosen, True) & (draws < 2.0)
     layout = layout.to(torch.get_default_device())
     made_from = {"length": length, "window_blocks": window_blocks, "global_blocks": global_blocks}
-    return BigBird(layout[None, None], block_size, **made_from, random_blocks=random_blocks, seed=seed)
+    return as_owned(BigBird(layout[None, None], block_size, **made_from, random_blocks=random_blocks, seed=seed))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -85,7 +85,7 @@ class BlockSparse(Mask, kind="block_sparse"):
 
     def extents(self, r: Rectangles) -> Tensor:
         # sums[i, j] counts the allowed blocks above and left of (i, j): four look-ups count those of any rectangle.
-        sums = self.remember(("sums",), self._sums)
+        sums = self.remember(("sums",), BlockSparse._sums)
         q0, q1 = r.q_lo // self.block_size, (r.q_hi - 1) // self.block_size + 1
         k0, k1 = r.k_lo // self.block_size, (r.k_hi - 1) // self.block_size + 1
         allowed = sums[..., q1, k1] - sums[..., q0, k1] - sums[..., q1, k0] + sums[..., q0, k0]

@@ -1,11 +1,13 @@
-"""What needs single cells: rectangles of masks that are known only cell by cell, and the keys that nobody sees."""
+"""What needs single cells: rectangles and parts of masks that are known cell by cell, and the keys that nobody sees."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from headwise.masks.extent import Extent, Rectangles, extent_of
 
@@ -71,3 +73,33 @@ def axis(size: int | None, only: int | None, device: torch.device) -> Tensor:
     if size is None:
         return torch.zeros(1, dtype=torch.long, device=device)
     return torch.arange(size, device=device) if only is None else torch.tensor([only], device=device)
+
+
+def extents_of_strips(strips: Iterable[tuple[Tensor, Tensor]], width: int, *, whole: int) -> Tensor:
+    """Extent codes of blocks `width` columns wide, from the highest and the lowest value of each column of a strip.
+
+    A value is 0 where nothing is allowed, and `whole` where all is. Strips [B, H, n]; codes [B, H, strips, ⌈n/width⌉].
+    """
+    found = []
+    for highest, lowest in strips:
+        fill = (0, -highest.shape[-1] % width)  # with what does not change the answer
+        some = pad(highest, fill).unflatten(-1, (-1, width)).amax(-1) > 0
+        every = pad(lowest, fill, value=whole).unflatten(-1, (-1, width)).amin(-1) == whole
+        found.append(extent_of(some, every))
+    return torch.stack(found, dim=2).cpu()
+
+
+def of_one(table: Tensor, b: int | None, h: int | None) -> Tensor:
+    """A table [B|1, H|1, ...] cut to one example or one head, if they are given."""
+    examples = slice(None) if b is None or len(table) == 1 else slice(b, b + 1)
+    heads = slice(None) if h is None or table.shape[1] == 1 else slice(h, h + 1)
+    return table[examples, heads]
+
+
+def as_slice(index: Tensor) -> slice | Tensor:
+    """An index tensor as the slice that it is, if it is one: much quicker on the CPU (elsewhere a look would wait)."""
+    if index.device.type != "cpu" or not len(index) or torch.compiler.is_compiling():
+        return index
+    first, last = int(index[0]), int(index[-1])
+    consecutive = last - first + 1 == len(index) and bool((index[1:] - index[:-1] == 1).all())
+    return slice(first, last + 1) if consecutive else index

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from headwise.errors import DtypeError
-from headwise.masks.extent import extent_of
+from headwise.masks.bits import Bits, pack
+from headwise.masks.cells import as_slice, extents_of_strips, of_one
 from headwise.masks.fields import table
 from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.memo import LARGE, as_once
 from headwise.masks.padding import PaddingKeys
 from headwise.masks.tables import look_up, of_rank_4
 
@@ -39,8 +41,9 @@ def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, head
 def from_tensor(allowed: Tensor) -> Mask:
     """The pairs that are True in a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K]; Q and K may be 1, for all alike.
 
-    The tensor is kept, not copied. What the mask remembers is dropped when the tensor is changed in place, as far as
-    that can be seen: see `Mask.version`.
+    The tensor is kept, and a call sees it as it then is. It keeps a copy, of a large tensor at one bit a cell; the next
+    call compares the tensor with that, which takes 15 µs for [512, 512] and 1 ms for [4096, 4096] on a CPU. `bits`
+    copies at once, and nothing is compared.
 
     >>> print(from_tensor(torch.tensor([[True, False], [True, True]])).draw(2))
     ■ ·
@@ -91,6 +94,16 @@ class Dense(Mask, kind="dense", function="from_tensor"):
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
         return look_up(self.allowed, b, h, q, k)
 
+    def copied(self) -> Mask:
+        once = as_once(self.allowed)
+        if once.numel() < LARGE or 1 in once.shape[2:]:
+            return super().copied()
+        with torch.inference_mode(False):
+            return OfTensor(pack(once).expand(*self.allowed.shape[:3], -1), self.allowed.shape[3])
+
+    def to_bool(self, *lengths: Any, **options: Any) -> Tensor:
+        return super().to_bool(*lengths, **options).clone()  # else to write into it would be to write into the mask
+
     def cells(self, q: Tensor, k: Tensor, *, b: int | None = None, h: int | None = None) -> Tensor:
         return of_one(self.allowed, b, h).to(q.device)[:, :, as_slice(q)][..., as_slice(k)]
 
@@ -117,31 +130,10 @@ class Dense(Mask, kind="dense", function="from_tensor"):
         return Dense(self.allowed.expand(-1, -1, q_len, k_len))
 
 
-def extents_of_strips(strips: Iterable[tuple[Tensor, Tensor]], width: int, *, whole: int) -> Tensor:
-    """Extent codes of blocks `width` columns wide, from the highest and the lowest value of each column of a strip.
+class OfTensor(Bits, function="from_tensor"):
+    """What a call keeps of a large tensor."""
 
-    A value is 0 where nothing is allowed, and `whole` where all is. Strips [B, H, n]; codes [B, H, strips, ⌈n/width⌉].
-    """
-    found = []
-    for highest, lowest in strips:
-        fill = (0, -highest.shape[-1] % width)  # with what does not change the answer
-        some = pad(highest, fill).unflatten(-1, (-1, width)).amax(-1) > 0
-        every = pad(lowest, fill, value=whole).unflatten(-1, (-1, width)).amin(-1) == whole
-        found.append(extent_of(some, every))
-    return torch.stack(found, dim=2).cpu()
+    unfit = Dense.unfit
 
 
-def of_one(table: Tensor, b: int | None, h: int | None) -> Tensor:
-    """A table [B|1, H|1, ...] cut to one example or one head, if they are given."""
-    examples = slice(None) if b is None or len(table) == 1 else slice(b, b + 1)
-    heads = slice(None) if h is None or table.shape[1] == 1 else slice(h, h + 1)
-    return table[examples, heads]
-
-
-def as_slice(index: Tensor) -> slice | Tensor:
-    """An index tensor as the slice that it is, if it is one: much quicker on the CPU (elsewhere a look would wait)."""
-    if index.device.type != "cpu" or not len(index) or torch.compiler.is_compiling():
-        return index
-    first, last = int(index[0]), int(index[-1])
-    consecutive = last - first + 1 == len(index) and bool((index[1:] - index[:-1] == 1).all())
-    return slice(first, last + 1) if consecutive else index
+OfTensor.kind = Bits.kind

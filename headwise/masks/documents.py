@@ -48,7 +48,7 @@ class Documents(Mask, kind="documents"):
         return (query_id == look_up(self.ids, b, k)) & (query_id >= 0)
 
     def extents(self, r: Rectangles) -> Tensor:
-        ids, places, changes, ordered = self.remember(("tables",), self._tables)
+        ids, places, changes, ordered = self.remember(("tables",), Documents._tables)
         q_lo, q_hi = r.q_lo + self.shift, r.q_hi + self.shift
         of_q, of_k = ids[:, q_lo], ids[:, r.k_lo]
         # One document throughout where no id changes between the first and the last position.
@@ -69,6 +69,10 @@ class Documents(Mask, kind="documents"):
         places = torch.where(ids >= 0, ids, torch.where(started, torch.iinfo(ids.dtype).max, -1))
         changed = torch.nn.functional.pad(ids[:, 1:] != ids[:, :-1], (1, 0))
         return ids, places, counts(changed), (places[:, 1:] >= places[:, :-1]).all(-1)
+
+    def natural_lengths(self) -> tuple[int, int]:
+        k_len = self.ids.shape[1]
+        return k_len - self.shift, k_len
 
     def check(self, q_len: int, k_len: int) -> None:
         super().check(q_len, k_len)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
+from headwise.errors import MaskError
 from headwise.masks.extent import Extent
 
 if TYPE_CHECKING:
@@ -15,9 +16,19 @@ MOST = 64  # cells of a side; of a larger mask each cell is a block
 UNSIZED = 8, 8  # queries and keys of a mask that is of no size of its own
 
 
+def lengths_of(mask: Mask) -> tuple[int, int]:
+    """The (Q, K) of a mask's picture; (0, 0) where it has none: no lengths suit all of its parts."""
+    lengths = mask.natural_lengths() or UNSIZED
+    try:
+        mask.aligned(*lengths)
+    except MaskError:
+        return 0, 0
+    return lengths
+
+
 def drawn(mask: Mask) -> str:
     """HTML: the mask as it is written, above its picture; of the first example and head, if they differ."""
-    q_len, k_len = mask.natural_lengths() or UNSIZED
+    q_len, k_len = lengths_of(mask)
     written = f"<code>{html.escape(repr(mask))}</code>"
     if not (q_len and k_len):
         return written

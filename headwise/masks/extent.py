@@ -19,7 +19,7 @@ class Extent(IntEnum):
 
 @dataclass(frozen=True)
 class Rectangles:
-    """Rectangles [q_lo, q_hi) × [k_lo, k_hi), none of them empty: integer tensors of one rank that broadcast."""
+    """At least one rectangle [q_lo, q_hi) × [k_lo, k_hi), none empty: integer tensors of one rank that broadcast."""
 
     q_lo: Tensor
     q_hi: Tensor

@@ -59,8 +59,7 @@ class GlobalTokens(Mask, kind="global_tokens"):
     def extents(self, r: Rectangles) -> Tensor:
         if self.is_global is None:
             return super().extents(r)
-        is_global = self.is_global
-        table = self.remember(("counts",), lambda: counts(is_global))
+        table = self.remember(("counts",), lambda mask: counts(mask.is_global))
         of_q = table[r.q_hi + self.shift] - table[r.q_lo + self.shift]
         of_k = table[r.k_hi] - table[r.k_lo]
         return extent_of((of_q > 0) | (of_k > 0), (of_q == r.q_hi - r.q_lo) | (of_k == r.k_hi - r.k_lo))[None, None]
@@ -68,8 +67,7 @@ class GlobalTokens(Mask, kind="global_tokens"):
     def patterns(self, r: Rectangles) -> list[Tensor]:
         if self.is_global is None:
             return super().patterns(r)
-        is_global = self.is_global
-        table = self.remember(("counts",), lambda: counts(is_global))
+        table = self.remember(("counts",), lambda mask: counts(mask.is_global))
         of_q = table[r.q_hi + self.shift] > table[r.q_lo + self.shift]
         of_k = table[r.k_hi] > table[r.k_lo]
         places = torch.where(of_q, r.q_lo, -1), torch.where(of_k, r.k_lo, -1)
@@ -90,5 +88,7 @@ class GlobalTokens(Mask, kind="global_tokens"):
         return dataclasses.replace(aligned, is_global=is_global)  # type: ignore[call-arg]
 
     def natural_lengths(self) -> tuple[int, int] | None:
-        length = max(8, int(self.indices[-1]) + 1)
-        return length, length
+        q_len = max(8, int(self.indices[-1]) + 1 - self.shift)
+        if self.is_global is not None:
+            q_len = len(self.is_global) - self.shift
+        return q_len, q_len + self.shift

@@ -44,7 +44,7 @@ def _flags(name: str, values: Sequence[bool] | Tensor) -> Tensor:
         or (found.dtype != torch.bool and any_of((found != 0) & (found != 1)))
     ):
         raise DtypeError(f"knockout: {name}: expected bool, True = blocked. Received: {brief(values)}")
-    if found.ndim not in {1, 2} or not len(found):
+    if found.ndim not in {1, 2} or 0 in found.shape[:-1]:
         raise MaskError(f"knockout: {name}: expected one or two dimensions. Received: {list(found.shape)}")
     return (found if found.ndim == 2 else found[None]).bool()
 
@@ -69,7 +69,7 @@ class Knockout(Mask, kind="knockout"):
 
     def extents(self, r: Rectangles) -> Tensor:
         """NONE where all queries and all keys of a rectangle are blocked, ALL where no query or no key is."""
-        of_queries, of_keys = self.remember(("counts",), lambda: (counts(self.queries), counts(self.keys)))
+        of_queries, of_keys = self.remember(("counts",), lambda mask: (counts(mask.queries), counts(mask.keys)))
         queries, rows = of_queries[:, r.q_hi] - of_queries[:, r.q_lo], r.q_hi - r.q_lo
         keys, cols = of_keys[:, r.k_hi] - of_keys[:, r.k_lo], r.k_hi - r.k_lo
         cells = self.chosen.cpu().view(*self.chosen.shape, *[1] * r.q_lo.ndim)

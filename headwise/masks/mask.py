@@ -23,7 +23,7 @@ from headwise.errors import DtypeError, MaskError, brief
 from headwise.masks import cells, fields
 from headwise.masks.block_runs import BlockRuns, block_runs
 from headwise.masks.extent import Extent, Rectangles
-from headwise.masks.memo import MISSING, Memo, Version, version_of
+from headwise.masks.memo import MISSING, Memo, contents_of, copy_of, remembers
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -33,6 +33,8 @@ Index = Any
 Allowed = Any
 
 T = TypeVar("T")
+_ITSELF = object()  # stands in a memo for the mask whose memo it is, which would else never be freed at once
+_KEPT = {"_memo", "_owned", "_tensors"}  # attributes of a mask that are not what it says
 
 # The masks that can be written as data: kind -> class.
 KINDS: dict[str, type[Mask]] = {}
@@ -41,6 +43,9 @@ KINDS: dict[str, type[Mask]] = {}
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Mask:
     """Which queries may attend to which keys. Immutable; combine with `&`, `|`, `~`.
+
+    Its tables may be tensors of the caller, who may write to them: every question is answered for what they hold when
+    it is asked. A call, and a record of it, works with `owned()`, whose tables nobody else has.
 
     A subclass is a frozen dataclass that defines `allows` and, where it knows better than evaluating every cell,
     `extents`. Nothing else is needed: kernels, records and files (which hold its answers) take it as it is. What it
@@ -66,12 +71,12 @@ class Mask:
     @property
     def batch(self) -> int | None:
         """The batch size this mask is made for; None if all examples share it."""
-        return self._size("B", least=2)
+        return self._size("B", shared=1)
 
     @property
     def heads(self) -> int | None:
         """The number of query heads this mask is made for; None if all heads share it."""
-        return self._size("H", least=2)
+        return self._size("H", shared=1)
 
     @property
     def fixed_lengths(self) -> tuple[int | None, int | None]:
@@ -88,11 +93,11 @@ class Mask:
         q_len, k_len = self._size("q"), self._size("k")
         return None if k_len is None else (k_len if q_len is None else q_len, k_len)
 
-    def _size(self, dim: str, *, least: int = 0) -> int | None:
+    def _size(self, dim: str, *, shared: int | None = None) -> int | None:
         for name, declared in self.declared.items():
             if isinstance(declared, fields.Table) and dim in declared.dims:
                 size: int = getattr(self, name).shape[declared.dims.index(dim)]
-                return size if size >= least else None
+                return None if size == shared else size
         return None
 
     @property
@@ -118,7 +123,7 @@ class Mask:
         return type(self).extents is Mask.extents
 
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
-        """What `blocks` does, for an aligned mask and without the memo."""
+        """What `blocks` does, for an aligned mask, of at least one query and key, and without the memo."""
         q_lo = torch.arange(0, q_len, block_q, dtype=torch.int32, device="cpu")[:, None]
         k_lo = torch.arange(0, k_len, block_k, dtype=torch.int32, device="cpu")[None, :]
         q_hi, k_hi = (q_lo + block_q).clamp(max=q_len), (k_lo + block_k).clamp(max=k_len)
@@ -139,7 +144,7 @@ class Mask:
         return [x.expand(r.shape)[None, None] for x in places]
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
-        """What `used_keys` finds for an aligned mask, without the memo, from at least one query: on the CPU."""
+        """What `used_keys` finds for an aligned mask, of at least one query and key, without the memo: on the CPU."""
         return cells.seen_keys(self, q_len, k_len)
 
     def check(self, q_len: int, k_len: int) -> None:
@@ -153,7 +158,7 @@ class Mask:
             )
 
     def align(self, q_len: int, k_len: int) -> Mask:
-        """What `aligned` does, without the memo."""
+        """What `aligned` does, for an owned mask and without the memo."""
         self.check(q_len, k_len)
         return dataclasses.replace(self, offset=k_len - q_len) if getattr(self, "offset", 0) is None else self  # type: ignore[call-arg]
 
@@ -169,14 +174,35 @@ class Mask:
     # Everything below follows from the above.
 
     def aligned(self, q_len: int, k_len: int) -> Mask:
-        """This mask for Q queries and K keys, the last query at the last key. Raises MaskError if it does not fit."""
+        """This mask for Q queries and K keys, the last query at the last key; owned. MaskError if it does not fit."""
+        return self.remember(("aligned", q_len, k_len), lambda mask: mask.align(q_len, k_len))
 
-        def align() -> Mask | None:
-            aligned = self.align(q_len, k_len)
-            return None if aligned is self else aligned  # a mask that kept itself would never be freed at once
+    def owned(self) -> Mask:
+        """This mask as it is now, on tables of its own: what a call works with, and what its record keeps.
 
-        aligned = self.remember(("aligned", q_len, k_len), align)
-        return self if aligned is None else aligned
+        The same object as before, with all that it remembers, as long as every table holds the same. How that is told,
+        and what it costs: `memo.contents_of`. A mask without tables is its own.
+        """
+        mine = self.__dict__
+        if "_memo" in mine or not remembers():
+            return self
+        tables = self.tensors
+        if not tables:
+            return as_owned(self)
+        contents = [contents_of(x) for x in tables]
+        known: tuple[list[Hashable], Mask] | None = mine.get("_owned")
+        if known is not None and known[0] == contents:
+            return known[1]
+        copy = as_owned(self.copied())
+        if contents == [contents_of(x) for x in tables]:  # else somebody wrote to them meanwhile
+            mine["_owned"] = contents, copy
+        return copy
+
+    def copied(self) -> Mask:
+        """What `owned` does, without looking for what was copied before."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update((name, _copied(value)) for name, value in self.__getstate__().items())
+        return copy
 
     def rectangles(
         self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
@@ -189,8 +215,9 @@ class Mask:
         rank = max(x.ndim for x in (q_lo, q_hi, k_lo, k_hi))
         bounds = [x[(None,) * (rank - x.ndim)] for x in (q_lo, q_hi, k_lo, k_hi)]
         r = Rectangles(bounds[0], bounds[1], bounds[2], bounds[3], wanted)
-        codes = self.extents(r)
-        return codes.expand(*codes.shape[:2], *r.shape)
+        shape = r.shape
+        codes = self.extents(r) if shape.numel() else self._nothing(*shape)
+        return codes.expand(*codes.shape[:2], *shape)
 
     def extent(self, q_lo: Index, q_hi: Index, k_lo: Index, k_hi: Index) -> Any:
         """How many pairs of the rectangle [q_lo, q_hi) × [k_lo, k_hi) are allowed: ALL, SOME or NONE.
@@ -263,39 +290,44 @@ class Mask:
         """Extent codes of the grid of blocks, int8 [B|1, H|1, ⌈Q/block_q⌉, ⌈K/block_k⌉]; blocks at the end are cut."""
         block_k = block_q if block_k is None else block_k
         mask, sizes = self.aligned(q_len, k_len), (q_len, k_len, block_q, block_k)
-        return mask.remember(("blocks", *sizes), lambda: mask.grid(*sizes)).clone()
+        if not (q_len and k_len):
+            return mask._nothing(-(-q_len // block_q), -(-k_len // block_k))
+        return mask.remember(("blocks", *sizes), lambda mask: mask.grid(*sizes)).clone()
 
     def runs_of_blocks(self, q_len: int, k_len: int, block_q: int, block_k: int | None = None) -> BlockRuns:
         """What `blocks` finds, as runs of neighbouring blocks: without a number for each of them."""
         block_k = block_q if block_k is None else block_k
         mask, sizes = self.aligned(q_len, k_len), (q_len, k_len, block_q, block_k)
-        return mask.remember(("block runs", *sizes), lambda: block_runs(mask, *sizes))
+        return mask.remember(("block runs", *sizes), lambda mask: block_runs(mask, *sizes))
 
     def used_keys(self, q_len: int, k_len: int) -> Tensor | None:
         """The keys that at least one query may attend to, bool [B|1, H|1, K]; None if that is all of them. Exact.
 
         A key that nobody may attend to may hold NaN or inf, and must not reach the output.
         """
-        mask = self.aligned(q_len, k_len)
 
-        def find() -> Tensor | None:
-            shape = (mask.batch or 1, mask.heads or 1, k_len)
-            used = mask.seen_keys(q_len, k_len) if q_len else torch.zeros(shape, dtype=torch.bool, device="cpu")
+        def find(mask: Mask) -> Tensor | None:
+            used = mask.seen_keys(q_len, k_len) if q_len and k_len else mask._nothing(k_len) > 0
             return None if bool(used.all()) else used
 
-        return mask.remember(("used", q_len, k_len), find)
+        return self.aligned(q_len, k_len).remember(("used", q_len, k_len), find)
 
     def causal_rows(self, q_len: int, k_len: int) -> Tensor:
         """Which queries, all but the last, may attend to no key after their own position: bool [B|1, H|1, Q - 1]."""
-        mask = self.aligned(q_len, k_len)
 
-        def look() -> Tensor:
+        def look(mask: Mask) -> Tensor:
+            if not k_len:
+                return mask._nothing(max(0, q_len - 1)) == Extent.NONE
             # The last query has no later key: it stands at the last one.
             q = torch.arange(max(0, q_len - 1), device="cpu")
             later = (q + k_len - q_len + 1).clamp(min=0)
             return mask.rectangles(q, q + 1, later, torch.full_like(q, k_len)) == Extent.NONE
 
-        return mask.remember(("causal", q_len, k_len), look)
+        return self.aligned(q_len, k_len).remember(("causal", q_len, k_len), look)
+
+    def _nothing(self, *shape: int) -> Tensor:
+        """Codes [B|1, H|1, *shape] of what has no cells."""
+        return torch.zeros((self.batch or 1, self.heads or 1, *shape), dtype=torch.int8, device="cpu")
 
     def to(self, device: torch.device | str) -> Mask:
         """This mask with its tensors on `device`."""
@@ -324,39 +356,33 @@ class Mask:
         tensors = self.tensors
         return tensors[0].device if tensors else None
 
-    @property
-    def version(self) -> Version:
-        """What is no longer equal once a tensor of the mask was changed in place; () for a mask without tensors.
-
-        It sees every change that PyTorch counts, and of the others (NumPy, `.data`, inference tensors) those that hit
-        its sample: see `memo.version_of`. What the function of `from_predicate` reads it does not see.
-        """
-        return tuple([version_of(x) for x in self.tensors])
-
     def draw(self, q_len: int, k_len: int | None = None, *, b: int = 0, h: int = 0) -> str:
         """The matrix as text, one line a query: ■ may attend, · may not."""
         allowed = self.to_bool(q_len, k_len, device="cpu")
         rows = allowed[b if self.batch else 0, h if self.heads else 0].tolist()
         return "\n".join(" ".join("■" if cell else "·" for cell in row) for row in rows)
 
-    def remember(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
-        """`make()`, kept for the next call with this key, until a tensor of the mask is changed in place.
+    def remember(self, key: tuple[Hashable, ...], make: Callable[[Any], T]) -> T:
+        """What `make` makes of the owned mask, kept for the next call with this key while its tables hold the same.
 
-        `key[0]` is the purpose. Of each purpose the answers last used are kept: see `memo.KEPT`.
+        `key[0]` is the purpose. Of each purpose the answers last used are kept: see `memo.KEPT`. A mask that is made
+        is owned too.
         """
-        if torch.compiler.is_compiling():
-            return make()
-        memo: Memo = self.__dict__.get("_memo") or self.__dict__.setdefault("_memo", Memo())
-        version = self.version
-        value = memo.find(version, key)
-        if value is MISSING:
-            value = make()
-            memo.keep(version, key, value)
-        return value
+        if not remembers():
+            return make(self)
+        mask: Any = self.owned()
+        memo: Memo = mask.__dict__["_memo"]
+        found = memo.find(key)
+        if found is MISSING:
+            found = make(mask)
+            if isinstance(found, Mask):
+                as_owned(found)
+            memo.keep(key, _ITSELF if found is mask else found)
+        return mask if found is _ITSELF else found
 
     def __getstate__(self) -> dict[str, Any]:
         # What was remembered is not pickled or copied: it can be large, and can be made again.
-        return {name: value for name, value in self.__dict__.items() if name not in ("_memo", "_tensors")}
+        return {name: value for name, value in self.__dict__.items() if name not in _KEPT}
 
     def __and__(self, other: Mask) -> Mask:
         return And((self, _beside("&", other)))
@@ -406,8 +432,10 @@ class Mask:
         from rich.panel import Panel
         from rich.text import Text
 
-        q_len, k_len = self.natural_lengths() or (8, 8)
-        if max(q_len, k_len) > 32:
+        from headwise.masks.drawing import lengths_of
+
+        q_len, k_len = lengths_of(self)
+        if not (q_len and k_len) or max(q_len, k_len) > 32:
             return Text(repr(self))
         return Panel(Text(self.draw(q_len, k_len)), title=repr(self), expand=False)
 
@@ -416,12 +444,27 @@ def _tensors_in(value: Any) -> tuple[Tensor, ...]:
     if isinstance(value, Tensor):
         return (value,)
     if isinstance(value, Mask):
-        value = [getattr(value, f.name) for f in dataclasses.fields(value)]
+        value = [each for name, each in vars(value).items() if name not in _KEPT]
     found: tuple[Tensor, ...] = ()
     if isinstance(value, (list, tuple)):
         for each in value:
             found += _tensors_in(each)
     return found
+
+
+def as_owned(mask: T) -> T:
+    """A mask of whose tables nobody else knows: it is its own `owned()`, and need not be compared."""
+    mask.__dict__.setdefault("_memo", Memo())
+    return mask
+
+
+def _copied(value: Any) -> Any:
+    """What a copy of a mask has where the mask has this."""
+    if isinstance(value, Tensor):
+        return copy_of(value)
+    if isinstance(value, Mask):
+        return value.owned()
+    return type(value)([_copied(each) for each in value]) if type(value) in (list, tuple) else value
 
 
 class Combined(Mask):
@@ -453,8 +496,19 @@ class Combined(Mask):
             found += [codes, *(torch.where(codes == Extent.SOME, x, 0) for x in part.patterns(r))]
         return found
 
+    @property
+    def fixed_lengths(self) -> tuple[int | None, int | None]:
+        columns = zip(*(part.fixed_lengths for part in self.parts), strict=True)
+        q_len, k_len = (next((n for n in column if n is not None), None) for column in columns)
+        return q_len, k_len
+
     def natural_lengths(self) -> tuple[int, int] | None:
-        return next((lengths for part in self.parts if (lengths := part.natural_lengths())), None)
+        found = [lengths for part in self.parts if (lengths := part.natural_lengths())]
+        if not found:
+            return None
+        q_len, k_len = self.fixed_lengths
+        k_len = max(keys for _, keys in found) if k_len is None else k_len
+        return k_len - max(keys - queries for queries, keys in found) if q_len is None else q_len, k_len
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

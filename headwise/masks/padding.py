@@ -97,6 +97,6 @@ class PaddingKeys(Mask, kind="padding_keys", function="padding"):
         return look_up(self.real, b, k)
 
     def extents(self, r: Rectangles) -> Tensor:
-        table = self.remember(("counts",), lambda: counts(self.real))
+        table = self.remember(("counts",), lambda mask: counts(mask.real))
         allowed = table[:, r.k_hi] - table[:, r.k_lo]
         return extent_of(allowed > 0, allowed == r.k_hi - r.k_lo)[:, None]

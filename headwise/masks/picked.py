@@ -60,8 +60,12 @@ class Picked(Combined, kind="picked"):
         self.check(q_len, k_len)
         return self
 
-    def natural_lengths(self) -> tuple[int, int]:
+    @property
+    def fixed_lengths(self) -> tuple[int, int]:
         return len(self.rows), len(self.cols)
+
+    def natural_lengths(self) -> tuple[int, int]:
+        return self.fixed_lengths
 
     @property
     def key_only(self) -> bool:

@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from headwise.masks.band import Band
 from headwise.masks.bits import bits_of_rows, row_blocks
-from headwise.masks.mask import Mask
+from headwise.masks.mask import Mask, as_owned
 from headwise.masks.padding import PaddingLengths
 from headwise.masks.row_runs import Bools, Ints, RowRuns, key_padding
 from headwise.masks.tables import of_rank_4
@@ -84,7 +84,7 @@ def recognise_cells(cells: Cells) -> Mask | None:
     if not parts:
         return None
     mask = functools.reduce(operator.and_, parts)
-    return mask if mask.device in (None, cells.values.device) else mask.to(cells.values.device)
+    return as_owned(mask if mask.device in (None, cells.values.device) else mask.to(cells.values.device))
 
 
 def simple_parts(cells: Cells) -> list[Mask] | None:

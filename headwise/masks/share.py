@@ -15,15 +15,13 @@ def share_of(mask: Mask, examples: slice, heads: slice) -> Mask:
     if mask.batch is None and mask.heads is None:
         return mask
     bounds = (examples.start, examples.stop, heads.start, heads.stop)
-    found: Mask | None = mask.remember(("share", *bounds), lambda: _share(mask, {"B": examples, "H": heads}))
-    return mask if found is None else found
+    return mask.remember(("share", *bounds), lambda mask: _share(mask, {"B": examples, "H": heads}))
 
 
-def _share(mask: Mask, index: dict[str, slice]) -> Mask | None:
-    """None where it is the mask itself, which would else remember itself and never be freed."""
+def _share(mask: Mask, index: dict[str, slice]) -> Mask:
     sizes = {"B": mask.batch, "H": mask.heads}
     if all(size is None or index[dim] == slice(0, size) for dim, size in sizes.items()):
-        return None
+        return mask
     if not mask.declared:  # a mask of somebody's own: known by its answers alone
         firsts = [index[dim].start if size is not None else 0 for dim, size in sizes.items()]
         counts = [index[dim].stop - index[dim].start if size is not None else None for dim, size in sizes.items()]
@@ -37,7 +35,7 @@ def _share(mask: Mask, index: dict[str, slice]) -> Mask | None:
         value = getattr(mask, name)
         if isinstance(declared, Parts):
             given = value if declared.several else (value,)
-            parts = tuple(part if (found := _share(part, index)) is None else found for part in given)
+            parts = tuple(_share(part, index) for part in given)
             changed[name] = parts if declared.several else parts[0]
         elif isinstance(declared, Table):
             cut = tuple(

@@ -48,10 +48,14 @@ def any_of(condition: Tensor) -> bool:
 def as_tensor(name: str, values: object) -> Tensor:
     """Numbers, sequences, arrays and tensors as a tensor, or an error that names the argument.
 
-    A tensor stays where it is, anything else comes to torch's default device, as by torch.tensor.
+    A tensor stays where it is, anything else comes to torch's default device, as by torch.tensor. An empty sequence is
+    one of integers.
     """
+    if isinstance(values, Tensor):
+        return values
     try:
-        return values if isinstance(values, Tensor) else torch.as_tensor(values)
+        found = torch.as_tensor(values)
+        return found if found.numel() or isinstance(values, np.ndarray) else found.long()
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise DtypeError(f"{name}: expected integers below 2**63. Received: {brief(values)} ({error})") from None
 

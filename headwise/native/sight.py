@@ -42,7 +42,7 @@ def sight_of(mask: Mask | None, q_len: int, k_len: int) -> Sight:
     """The mask, aligned, of calls of these lengths; remembered with it."""
     if mask is None:
         return Sight(ALL, q_len * k_len)
-    return mask.remember(("native", q_len, k_len), lambda: _sight(mask, q_len, k_len))
+    return mask.remember(("native", q_len, k_len), lambda mask: _sight(mask, q_len, k_len))
 
 
 def _sight(mask: Mask, q_len: int, k_len: int) -> Sight:
@@ -80,6 +80,8 @@ def _words(
 
     Many blocks look the same, such as those on the diagonal: what a pattern is, is looked up in one of its blocks.
     """
+    if not len(row):
+        return np.empty((0, SIZE), np.uint64), row
     matrix, tile = np.divmod(row, found.rows)
     b, h = np.divmod(matrix, found.matrices[1])
     q_lo, k_lo = (torch.from_numpy(x * SIZE) for x in (tile, col))

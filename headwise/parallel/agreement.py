@@ -25,7 +25,7 @@ def digest_of(mask: Mask | None) -> int:
     """A number that is the same for equal masks, on every machine. A function is told by its name alone."""
     if mask is None:
         return 0
-    return mask.remember(("digest",), lambda: _number(_written(mask)))
+    return mask.remember(("digest",), lambda mask: _number(_written(mask)))
 
 
 def digest_of_options(options: dict[str, Any]) -> int:

@@ -122,7 +122,7 @@ def grid_of(mask: Mask | None, edges: Ints, key_edges: Ints) -> Grid:
         return Grid(edges, key_edges, cells, np.ones((len(edges) - 1, len(key_edges) - 1), bool))
     digests = (hashlib.blake2b(x.tobytes(), digest_size=8).digest() for x in (edges, key_edges))
     return mask.remember(
-        ("grid of", *digests), lambda: Grid(edges, key_edges, *_cells(mask, edges[:-1], edges[1:], key_edges))
+        ("grid of", *digests), lambda mask: Grid(edges, key_edges, *_cells(mask, edges[:-1], edges[1:], key_edges))
     )
 
 
@@ -271,7 +271,7 @@ def deal(mask: Mask | None, length: int, processes: int | DeviceMesh) -> Layout:
     if mask is None:
         return _deal(None, length, count)
     aligned = mask.aligned(length, length)
-    return aligned.remember(("dealt", length, count), lambda: _deal(aligned, length, count))
+    return aligned.remember(("dealt", length, count), lambda mask: _deal(mask, length, count))
 
 
 def chunks(length: int, processes: int | DeviceMesh) -> Layout:

@@ -79,7 +79,7 @@ class AttentionRecord:
     """The attention weights of one call, [B, H, Q, K], without ever holding them.
 
     The tensors are the call's own, detached. If they are changed in place afterwards the record can no longer say what
-    the call saw, and raises RecordError. The weights are those of the softmax, before dropout.
+    the call saw, and raises RecordError; only the mask is a copy. The weights are those of the softmax, before dropout.
 
     Args:
         call: what the weights are made of.
@@ -114,7 +114,7 @@ class AttentionRecord:
 
     @property
     def call(self) -> Scores:
-        """Queries, keys, mask and options of the call. RecordError if one of their tensors was changed in place."""
+        """Queries, keys, mask and options of the call. RecordError if a tensor but the mask's was changed in place."""
         changed = [name for name, version in _versions(self._call).items() if version != self._versions[name]]
         if changed:  # views of one tensor share its count of changes: which of them was changed is not known
             others = ", or a tensor that shares memory with them," if len(changed) > 1 else ""
@@ -409,10 +409,9 @@ def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) 
 
 
 def _versions(call: Scores) -> dict[str, object]:
-    """What changes when a tensor of the call is changed in place."""
-    versions: dict[str, object] = {"mask": None if call.mask is None else call.mask.version}
+    """What changes when a tensor of the call is changed in place. Those of the mask are nobody else's."""
     tensors = {"q": call.q, "k": call.k, **call.option_tensors()}
-    return {**versions, **{name: _version(x) for name, x in tensors.items()}}
+    return {name: _version(x) for name, x in tensors.items()}
 
 
 def _version(x: Tensor | None) -> object:

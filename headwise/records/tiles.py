@@ -141,4 +141,5 @@ def _strips(mask: Mask | None, q_len: int, k_len: int) -> TileList:
         rows = range(0, q_len, STRIP) if k_len else ()
         return TileList(Tile(i, min(i + STRIP, q_len), (Run(0, k_len, False),)) for i in rows)
     cutter = "band" if band.takes(mask) else "blocks"
-    return mask.remember(("tiles", cutter, q_len, k_len, STRIP), lambda: CUTTERS[cutter].cut(mask, q_len, k_len, STRIP))
+    lengths = q_len, k_len
+    return mask.remember(("tiles", cutter, *lengths, STRIP), lambda mask: CUTTERS[cutter].cut(mask, *lengths, STRIP))

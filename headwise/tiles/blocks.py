@@ -26,7 +26,7 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
     """One tile for each `height` queries that may attend to anything, with the blocks of keys that they need."""
     strip = LONG_STRIP if max(q_len, k_len) > LONG else STRIP
     height = max(strip, (height or strip) // strip * strip)
-    strips = mask.remember(("strips", q_len, k_len), lambda: list(_strips(mask, q_len, k_len, strip)) if q_len else [])
+    strips = mask.remember(("strips", q_len, k_len), lambda mask: list(_strips(mask, q_len, k_len, strip)))
     groups: dict[tuple[int | None, int | None, int], list[Tile]] = {}
     for tile in strips:
         groups.setdefault((tile.b, tile.h, tile.q_lo // height), []).append(tile)

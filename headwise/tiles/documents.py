@@ -31,7 +31,7 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
     found = _documents(mask)
     if found is None:
         keys = torch.arange(k_len, device=mask.device or "cpu")
-        real = mask.cells(keys[:1], keys)[:, 0, 0].cpu().numpy() * Extent.ALL
+        real = mask.cells(keys.new_zeros(1), keys)[:, 0, 0].cpu().numpy() * Extent.ALL
         rows = [_in_rows(0, q_len, runs_of(row, range(k_len + 1)), height) for row in real]
     else:
         documents, causal = found

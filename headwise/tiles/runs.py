@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,10 +22,10 @@ WIDTH = 64
 def runs_of(codes: ArrayLike, edges: Sequence[int]) -> tuple[Run, ...]:
     """The runs of keys, from the extent codes of the blocks between neighbouring `edges`; equal ones are joined."""
     table = np.asarray(codes)
-    starts = np.flatnonzero(np.diff(table, prepend=-1)).tolist()
+    bounds = [*np.flatnonzero(np.diff(table, prepend=-1)).tolist(), len(table)]
     return tuple(
         Run(edges[start], edges[stop], int(table[start]) == Extent.SOME)
-        for start, stop in zip(starts, [*starts[1:], len(table)], strict=True)
+        for start, stop in itertools.pairwise(bounds)
         if table[start] != Extent.NONE
     )
 

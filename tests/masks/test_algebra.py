@@ -137,7 +137,7 @@ def test_a_drawing_in_the_terminal() -> None:
             DtypeError,
             r"documents: ids: expected integers. Received: torch.float32",
         ),
-        (lambda: masks.global_tokens([]), DtypeError, r"indices: expected integers"),
+        (lambda: masks.global_tokens([]), MaskError, r"indices: expected at least one position"),
         (lambda: masks.global_tokens([7]).to_bool(4), MaskError, r"positions from 0 to 3. Received: indices=\[7\]"),
         (lambda: masks.global_tokens([-1]), MaskError, r"expected integers of at least 0. Received: \[-1\]"),
         (

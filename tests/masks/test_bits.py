@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headwise import masks
 from headwise.errors import DtypeError, HeadwiseError, MaskError
 from headwise.masks import Extent
-from headwise.masks.bits import Bits, _pack, _pack_by_shifts, _unpack, _unpack_by_shifts, bits_of_rows, row_blocks
+from headwise.masks.bits import Bits, _pack_by_shifts, _unpack, _unpack_by_shifts, bits_of_rows, pack, row_blocks
 
 DIAGONAL = torch.eye(3, 10, dtype=torch.bool)
 
@@ -59,7 +59,7 @@ def test_every_way_to_ask_agrees_with_the_dense_mask(data: st.DataObject) -> Non
 @pytest.mark.parametrize("K", [1, 7, 8, 9, 16, 20])
 def test_other_devices_pack_alike(K: int) -> None:
     dense = torch.rand(2, 1, 5, K) > 0.5
-    packed = _pack(dense)
+    packed = pack(dense)
     assert torch.equal(_pack_by_shifts(dense), packed)
     assert torch.equal(_unpack_by_shifts(packed), _unpack(packed))
     assert torch.equal(_unpack(packed)[..., :K], dense)
@@ -77,13 +77,6 @@ def test_strided_and_expanded_tensors_are_packed_as_they_read() -> None:
     dense = torch.rand(9, 12) > 0.5
     assert torch.equal(masks.bits(dense.T).to_bool(12, 9)[0, 0], dense.T)
     assert torch.equal(masks.bits(dense.expand(2, 3, 9, 12)).to_bool(9, 12), dense.expand(2, 3, 9, 12))
-
-
-@pytest.mark.parametrize(("Q", "K"), [(0, 5), (5, 0), (0, 0)])
-def test_sizes_of_nothing(Q: int, K: int) -> None:
-    mask = masks.bits(torch.ones(Q, K, dtype=torch.bool))
-    assert mask.to_bool(Q, K).shape == (1, 1, Q, K)
-    assert mask.seen_keys(Q, K).tolist() == [[[False] * K]]
 
 
 def test_it_says_what_it_is() -> None:

@@ -1,10 +1,12 @@
-"""What a mask remembers is not used after one of its tensors was changed in place."""
+"""A mask answers for its tables as they are now; a call, its backward and its record for what they were then."""
 
 from __future__ import annotations
 
 import gc
 import threading
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,97 +15,163 @@ from torch import Tensor
 import headwise
 from headwise import masks
 from headwise.masks import Mask
-from headwise.masks.memo import KEPT, MISSING, Memo, version_of
+from headwise.masks.bits import Bits
+from headwise.masks.memo import KEPT, MISSING, Memo
 
-N = 12
+N = 20
+LARGE = 300  # cells of so many rows and columns are kept at one bit each
 
 
-def changes() -> dict[str, tuple[Mask, Tensor, object]]:
-    """name -> (mask, its tensor, what is written into all of the tensor)."""
-    real, dense = torch.ones(1, N, dtype=torch.bool), torch.ones(N, N, dtype=torch.bool).tril()
-    ids, n, layout = torch.arange(N) // 4, torch.tensor([5]), torch.ones(3, 3, dtype=torch.bool).tril()
-    start, stop = torch.zeros(1, 1, N, dtype=torch.int32), torch.full((1, 1, N), 5, dtype=torch.int32)
-    bits = masks.bits(dense)
-    tokens = masks.global_tokens([1])
-    return {
-        "padding": (masks.padding(real), real, torch.arange(N) > 4),
-        "lengths": (masks.lengths(n), n, 3),
-        "dense": (masks.from_tensor(dense), dense, ~dense),
-        "documents": (masks.documents(ids), ids, torch.arange(N) // 6),
-        "prefix": (masks.prefix(p := n.clone()), p, 9),
-        "block_sparse": (masks.block_sparse(layout, 4), layout, ~layout),
-        "runs": (masks.mask.KINDS["runs"](start, stop), start, 4),  # type: ignore[call-arg]
-        "bits": (bits, bits.packed, 255),  # type: ignore[attr-defined]
-        "global_tokens": (tokens, tokens.indices, 7),  # type: ignore[attr-defined]
-        "a composition": (masks.causal() & ~masks.padding(r := real.clone()), r, torch.arange(N) > 4),
-    }
+def flipped(x: Tensor) -> Tensor:
+    return ~x
+
+
+# name -> a tensor, the mask that is made of it, and another number for each of its own
+TABLES: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], Mask], Callable[[Tensor], Tensor]]] = {
+    "padding": (lambda: torch.arange(8 * N).view(8, N) % 3 > 0, masks.padding, flipped),
+    "lengths": (lambda: torch.arange(1, N + 1).repeat(8), masks.lengths, lambda n: n - 1),
+    "dense": (lambda: torch.ones(N, N, dtype=torch.bool).tril(), masks.from_tensor, flipped),
+    "dense, by example": (lambda: torch.arange(8 * N).view(8, 1, 1, N) % 3 > 0, masks.from_tensor, flipped),
+    "documents": (lambda: torch.arange(8 * N).view(8, N) // 4, masks.documents, lambda ids: -ids - 1),
+    "prefix": (lambda: torch.arange(1, N + 1).repeat(8), masks.prefix, lambda n: n - 1),
+    "block_sparse": (
+        lambda: torch.ones(8, 3, 5, dtype=torch.bool).tril(),
+        lambda x: masks.block_sparse(x[:, None], 4),
+        flipped,
+    ),
+    "runs": (
+        lambda: torch.zeros(8, 1, N, dtype=torch.int32),
+        lambda x: masks.mask.KINDS["runs"](x, torch.full_like(x, 5)),  # type: ignore[call-arg]
+        lambda start: start + 2,
+    ),
+    "bits": (
+        lambda: torch.arange(8 * N * 3, dtype=torch.uint8).view(8, 1, N, 3),
+        lambda x: Bits(x, N),
+        lambda byte: byte ^ 1,
+    ),
+    "a composition": (
+        lambda: torch.arange(8 * N).view(8, N) % 3 > 0,
+        lambda real: masks.causal() & ~masks.padding(real),
+        flipped,
+    ),
+}
+TABLES["block_sparse"] = (lambda: torch.ones(8, 5, 5, dtype=torch.bool).tril(), *TABLES["block_sparse"][1:])
+
+WAYS: dict[str, Callable[[Tensor, int, Tensor], Any]] = {
+    "torch": lambda x, at, value: x.view(-1)[at].copy_(value),
+    "numpy": lambda x, at, value: x.numpy().reshape(-1).__setitem__(at, value.numpy()),
+    "data": lambda x, at, value: x.data.view(-1)[at].copy_(value),
+}
 
 
 def answers(mask: Mask) -> list[Tensor | None]:
-    return [
-        mask.to_bool(N).clone(),  # of a dense mask it is a view
-        mask.blocks(N, N, 4),
-        mask.used_keys(N, N),
-        mask.causal_rows(N, N),
-        headwise.attention(*torch.eye(N).expand(3, 1, 2, N, N).unbind(), mask=mask),
-    ]
+    q = torch.randn(mask.batch or 1, 2, N, 8, generator=torch.Generator().manual_seed(0))
+    kept = [mask.to_bool(N), mask.blocks(N, N, 4), mask.used_keys(N, N), mask.causal_rows(N, N)]
+    return [*kept, *(headwise.attention(q, q, q, mask=mask, kernel=kernel) for kernel in ("auto", "tiled"))]
 
 
-def written(mask: Mask, tensor: Tensor, value: object, by: str) -> None:
-    if by == "numpy":
-        tensor.numpy()[...] = value.numpy() if isinstance(value, Tensor) else value
-    elif by == "data":
-        tensor.data.copy_(torch.as_tensor(value).expand(tensor.shape))
-    else:
-        tensor.copy_(torch.as_tensor(value).expand(tensor.shape))
+def same(a: list[Tensor | None], b: list[Tensor | None]) -> bool:
+    return all(x is y if x is None or y is None else torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("by", ["torch", "numpy", "data"])
-@pytest.mark.parametrize("name", changes())
-def test_a_mask_answers_for_its_tensor_as_it_is_now(name: str, by: str) -> None:
-    mask, tensor, value = changes()[name]
-    before, version = answers(mask), mask.version
-    written(mask, tensor, value, by)
-    assert mask.version != version
-    fresh, fresh_tensor, _ = changes()[name]
-    written(fresh, fresh_tensor, value, by)
-    expected = answers(fresh)
-    assert not torch.equal(before[0], expected[0])
-    for now, then in zip(answers(mask), expected, strict=True):
-        assert (now is None and then is None) or torch.equal(now, then)
+@pytest.mark.parametrize("by", WAYS)
+@pytest.mark.parametrize("name", TABLES)
+def test_one_number_that_is_written_is_seen_however_it_is_written(name: str, by: str) -> None:
+    table, make, other = TABLES[name]
+    tensor = table()
+    mask = make(tensor)
+    for place in torch.randint(tensor.numel(), (3,), generator=torch.Generator().manual_seed(0)).tolist():
+        before, value = answers(mask), other(tensor.view(-1)[place])
+        WAYS[by](tensor, place, value)
+        fresh = table().copy_(tensor)
+        found = answers(mask)
+        assert same(found, answers(make(fresh)))
+        assert not same(found, before)
 
 
-def test_an_inference_tensor_has_no_version_and_is_sampled() -> None:
+@pytest.mark.parametrize("by", WAYS)
+@pytest.mark.parametrize("wrap", [lambda x: x, masks.from_tensor], ids=["bool", "mask"])
+def test_one_cell_of_a_large_tensor_is_seen(wrap: Any, by: str) -> None:
+    for allowed in (torch.ones(LARGE, LARGE, dtype=torch.bool).tril(), torch.rand(LARGE, LARGE) > 0.5):
+        given, q = wrap(allowed), torch.randn(1, 2, LARGE, 8, generator=torch.Generator().manual_seed(1))
+        for place in (1, LARGE * LARGE - 2):
+            for _ in range(2):  # the second time it is known
+                headwise.attention(q, q, q, mask=given)
+            WAYS[by](allowed, place, ~allowed.view(-1)[place])
+            expected = headwise.attention(q, q, q, mask=allowed.clone(), kernel="reference")
+            assert torch.allclose(headwise.attention(q, q, q, mask=given), expected, atol=1e-5)
+
+
+def test_an_inference_tensor_counts_no_changes_and_is_compared() -> None:
     with torch.inference_mode():
-        allowed = torch.ones(N, N, dtype=torch.bool).tril()
-        mask = masks.from_tensor(allowed)
+        tensor = torch.ones(8, N, dtype=torch.bool)
+        mask = masks.padding(tensor)
         before = answers(mask)
-        allowed.logical_not_()
-        after = answers(mask)
-    assert not torch.equal(before[0], after[0])
-    assert not torch.equal(before[4], after[4])
+        tensor[3, 7] = False
+        assert not same(answers(mask), before)
+    x = torch.randn(8, 2, N, 8, requires_grad=True)  # what was copied in inference mode may be used out of it
+    headwise.attention(x, x, x, mask=mask).sum().backward()
 
 
-def test_masks_without_tensors_have_an_empty_version() -> None:
-    assert (masks.causal() & (masks.window(3, 1) | ~masks.dilated(2))).version == ()
+def test_transformed_code_looks_at_nothing_and_keeps_nothing() -> None:
+    x, mask = torch.randn(1, 2, N, 8), masks.padding(torch.arange(N) % 3 > 0) & masks.causal()
+    new, leaf = masks.padding(torch.arange(N) % 3 > 0) & masks.causal(), x.clone().requires_grad_()
+
+    def loss(q: Tensor, mask: Mask) -> Tensor:
+        return headwise.attention(q, x, x, mask=mask, kernel="reference").square().sum()
+
+    (expected,) = torch.autograd.grad(loss(leaf, mask), leaf)
+    assert torch.allclose(torch.func.grad(loss)(x, new), expected, atol=1e-5)
+    assert not {"_owned", "_memo"} & vars(new).keys()
 
 
-def test_small_tensors_are_compared_whole_and_large_ones_by_a_sample() -> None:
-    small = torch.zeros(11, 11, dtype=torch.bool)
-    for i in range(121):
-        before = version_of(small)
-        small.numpy()[i // 11, i % 11] = True
-        assert version_of(small) != before
-    large = torch.zeros(1000, 1000, dtype=torch.bool)
-    before = version_of(large)
-    large.numpy()[1, 1] = True  # between the numbers that are compared: the documented limit
-    assert version_of(large) == before
-    large.numpy()[500:520] = True
-    assert version_of(large) != before
-    strided = large.T[::3]
-    before = version_of(strided)
-    large.numpy()[:] = False
-    assert version_of(strided) != before
+def test_an_owned_mask_is_the_same_until_a_table_holds_something_else() -> None:
+    real = torch.ones(2, N, dtype=torch.bool)
+    mask = masks.causal() & masks.padding(real)
+    owned = mask.owned()
+    assert owned == mask
+    assert owned is mask.owned() is owned.owned()
+    real.copy_(real.clone())  # the same again
+    assert mask.owned() is owned
+    real[1, 4] = False
+    assert mask.owned() is not owned
+    assert mask.owned() == mask
+    assert owned != mask
+    assert masks.causal().owned() == masks.causal()
+
+
+@pytest.mark.parametrize("shape", [(N, N), (2, 1, 1, N), (LARGE, LARGE)], ids=str)
+def test_what_a_call_made_is_not_changed_by_what_is_written_later(shape: tuple[int, ...]) -> None:
+    length = shape[-1]
+    x = torch.randn(2, 2, length, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    allowed = torch.rand(shape, generator=torch.Generator().manual_seed(1)) > 0.5
+    expected = headwise.attention(x, x, x, mask=allowed.clone()).square().sum()
+    (gradient,) = torch.autograd.grad(expected, x)
+    out, record = headwise.attention(x, x, x, mask=allowed, record=True)
+    weights = record.weights()
+    allowed.logical_not_()
+    assert torch.allclose(torch.autograd.grad(out.square().sum(), x)[0], gradient, atol=1e-5)
+    assert torch.equal(record.weights(), weights)
+
+
+def test_what_to_bool_gives_is_a_copy() -> None:
+    for mask in (masks.from_tensor(torch.rand(N, N) > 0.5), masks.bits(torch.rand(N, N) > 0.5)):
+        aligned = mask.aligned(N, N)
+        before = aligned.to_bool(N)
+        aligned.to_bool(N).fill_(False)
+        assert torch.equal(mask.to_bool(N), before)
+        assert torch.equal(aligned.to_bool(N), before)
+
+
+def test_a_large_tensor_is_owned_at_one_bit_a_cell_and_written_as_it_was() -> None:
+    allowed = torch.rand(2, 1, LARGE, LARGE) > 0.5
+    owned = masks.from_tensor(allowed).owned()
+    assert sum(x.numel() for x in owned.tensors) < allowed.numel() / 7
+    assert repr(owned) == repr(masks.from_tensor(allowed))
+    assert torch.equal(owned.to_bool(LARGE), allowed)
+    expanded = masks.from_tensor(allowed[:1, :, :1].expand(2, 3, LARGE, -1)).owned()
+    assert sum(x.untyped_storage().nbytes() for x in expanded.tensors) == LARGE  # expanded as before
+    assert (expanded.batch, expanded.heads) == (2, 3)
 
 
 def test_four_kinds_of_call_at_several_lengths_are_remembered() -> None:
@@ -113,22 +181,22 @@ def test_four_kinds_of_call_at_several_lengths_are_remembered() -> None:
         for length in range(8):
             for kind in ("train", "evaluate", "last of train", "last of evaluate"):
                 for purpose in ("kernel", "schedule"):
-                    mask.remember((purpose, kind, length), lambda: made.append(1))
+                    mask.remember((purpose, kind, length), lambda _: made.append(1))
     assert len(made) == 2 * 4 * 8
 
 
 def test_a_purpose_does_not_push_out_another_and_stays_bounded() -> None:
-    memo, version = Memo(), ()
-    memo.keep(version, ("aligned", 1), "one")
+    memo = Memo()
+    memo.keep(("aligned", 1), "one")
     for i in range(1000):
-        memo.keep(version, ("blocks", i), i)
-    assert memo.find(version, ("aligned", 1)) == "one"
-    assert [memo.find(version, ("blocks", i)) is not MISSING for i in range(1000)].count(True) == KEPT
+        memo.keep(("blocks", i), i)
+    assert memo.find(("aligned", 1)) == "one"
+    assert [memo.find(("blocks", i)) is not MISSING for i in range(1000)].count(True) == KEPT
     oldest = 1000 - KEPT
-    assert memo.find(version, ("blocks", oldest)) == oldest  # now the last used
-    memo.keep(version, ("blocks", "new"), 0)
-    assert memo.find(version, ("blocks", oldest)) == oldest
-    assert memo.find(version, ("blocks", oldest + 1)) is MISSING
+    assert memo.find(("blocks", oldest)) == oldest  # now the last used
+    memo.keep(("blocks", "new"), 0)
+    assert memo.find(("blocks", oldest)) == oldest
+    assert memo.find(("blocks", oldest + 1)) is MISSING
 
 
 def test_a_decoding_loop_keeps_a_bounded_number_of_aligned_masks() -> None:
@@ -138,26 +206,39 @@ def test_a_decoding_loop_keeps_a_bounded_number_of_aligned_masks() -> None:
     assert sum(each() is not None for each in kept) == KEPT
 
 
-def test_a_mask_is_freed_with_its_last_reference() -> None:
-    mask = masks.lengths([3])
+@pytest.mark.parametrize("make", [lambda: masks.lengths([3]), masks.causal], ids=["a table", "none"])
+def test_a_mask_is_freed_with_its_last_reference(make: Callable[[], Mask]) -> None:
+    mask, q = make(), torch.randn(1, 1, 4, 8)
+    headwise.attention(q, q, q, mask=mask)
     mask.aligned(4, 4).blocks(4, 4, 2)
-    gone = weakref.ref(mask)
+    gone = [weakref.ref(mask), weakref.ref(mask.owned())]
     gc.disable()
     try:
         del mask
-        assert gone() is None  # it does not keep itself
+        assert [each() for each in gone] == [None, None]  # it does not keep itself
     finally:
         gc.enable()
 
 
 def test_several_threads_may_ask_at_once() -> None:
-    mask, wrong = masks.causal(), []
+    """One table changes between two states, a number at a time: what each thread is told is one of these."""
+    real, wrong = torch.ones(2, N, dtype=torch.bool), []
+    mask, whole = masks.padding(real), real.clone()
+    part = whole.clone()
+    part[1, 7] = False
 
     def ask(seed: int) -> None:
-        for i in range(2000):
+        for i in range(300):
+            owned = mask.owned()
+            if not any(torch.equal(owned.to_bool(1, N)[:, 0, 0], each) for each in (whole, part)):
+                wrong.append("torn")
+            if not torch.equal(owned.seen_keys(1, N)[:, 0], owned.to_bool(1, N)[:, 0, 0]):
+                wrong.append("two states")
             key = (i * 7 + seed) % 50
-            if mask.remember(("number", key), lambda key=key: key * 2) != key * 2:  # type: ignore[misc]
-                wrong.append(key)
+            if mask.remember(("number", key), lambda _, key=key: key * 2) != key * 2:  # type: ignore[misc]
+                wrong.append(str(key))
+            if seed == 0:
+                real.numpy()[1, 7] ^= True
 
     threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
     for thread in threads:

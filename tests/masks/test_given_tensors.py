@@ -17,6 +17,7 @@ from headwise import masks
 from headwise.call import fit_mask
 from headwise.errors import MaskError, ShapeError
 from headwise.masks import tensors
+from headwise.masks.bits import Bits
 from headwise.masks.cellwise import Dense
 from headwise.masks.padding import PaddingKeys, PaddingLengths
 
@@ -71,13 +72,13 @@ def test_a_fresh_view_of_the_same_cells_is_known(monkeypatch: pytest.MonkeyPatch
     assert len(looked) == 2
 
 
-def test_random_cells_stay_dense_and_keep_what_they_worked_out() -> None:
+def test_random_cells_are_kept_as_bits_and_keep_what_they_worked_out() -> None:
     allowed = torch.rand(LARGE, LARGE, generator=torch.Generator().manual_seed(0)) > 0.5
     first = fitted(allowed, LARGE, LARGE)
-    assert isinstance(first, Dense)
+    assert isinstance(first, Bits)
     made: list[int] = []
     for _ in range(3):
-        fitted(allowed, LARGE, LARGE).remember(("purpose",), lambda: made.append(1))
+        fitted(allowed, LARGE, LARGE).remember(("purpose",), lambda _: made.append(1))
     assert made == [1]
 
 
@@ -131,12 +132,13 @@ def test_many_tensors_are_remembered_in_bounded_number() -> None:
     assert len(tensors._known) == tensors.KEPT
 
 
-def test_an_inference_tensor_is_not_remembered() -> None:
-    before = len(tensors._known)
+def test_an_inference_tensor_is_remembered_too() -> None:
     with torch.inference_mode():
         allowed = torch.ones(LARGE, LARGE, dtype=torch.bool).tril()
-        assert isinstance(fitted(allowed, LARGE, LARGE), Dense)
-    assert len(tensors._known) == before
+        first = fitted(allowed, LARGE, LARGE)
+        assert fitted(allowed, LARGE, LARGE) is first
+        allowed.tril_(-1)
+        assert fitted(allowed, LARGE, LARGE) == masks.causal(offset=-1)
 
 
 def test_a_compiled_function_looks_at_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

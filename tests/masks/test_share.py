@@ -64,6 +64,6 @@ def test_of_a_mask_of_somebodys_own() -> None:
 def test_what_all_share_is_kept() -> None:
     mask = masks.causal() & masks.documents([0, 0, 1, 1])
     assert share_of(mask, slice(0, 1), slice(2, 3)) is mask
-    several = masks.lengths([1, 2])
+    several = masks.lengths([1, 2]).owned()
     assert share_of(several, slice(0, 2), slice(1, 2)) is several
     assert share_of(several, slice(1, 2), slice(0, 1)) is share_of(several, slice(1, 2), slice(0, 1))

@@ -112,10 +112,10 @@ class Part:
     @cached_property
     def routes(self) -> Routes:
         """What travels."""
-        given = self.mask, self.layout, self.dealt_keys, self.rank
+        given = self.layout, self.dealt_keys, self.rank
         if self.mask is None:
-            return routes_of(*given)
-        return self.mask.remember(("routes", *self._digests, self.rank), lambda: routes_of(*given))
+            return routes_of(None, *given)
+        return self.mask.remember(("routes", *self._digests, self.rank), lambda mask: routes_of(mask, *given))
 
     @property
     def dealt_keys(self) -> Layout:
@@ -136,14 +136,14 @@ class Part:
         """The mask of this process's rows over some keys; remembered for this purpose."""
         if self.mask is None:
             return None
-        mask, device = self.mask, self.q.device
+        device = self.q.device
 
-        def make() -> Mask:
+        def make(mask: Mask) -> Mask:
             made = picked(mask, self.rows, keys)
             # Positions are on the CPU, and a mask without tensors of its own fits every device.
             return made.to(device) if mask.device is None else made
 
-        return mask.remember(("picked", *self._digests, self.rank, purpose, str(device)), make)
+        return self.mask.remember(("picked", *self._digests, self.rank, purpose, str(device)), make)
 
     def over(self, local: Callable[..., Any], k: Tensor, v: Tensor, keys: Tensor, purpose: object) -> Any:
         """What `local`, `attention` of one process, makes of this process's rows over the keys at positions `keys`."""
