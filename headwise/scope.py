@@ -43,7 +43,11 @@ class Opened(Generic[T]):
         _here.set((*_here.get(), (self, True)))
 
     def __exit__(self, *_: object) -> None:
+        global _closed
+        if self._scope is not None:
+            self._scope._known = _NOTHING  # which would keep the value
         self._scope = self._value = self._generator = self._task = None  # for whoever began with it
+        _closed += 1
         _here.set(tuple(entry for entry in _here.get() if entry[0] is not self))
 
     def holds(self) -> bool:
@@ -55,8 +59,16 @@ class Opened(Generic[T]):
 _here: ContextVar[tuple[tuple[Opened[Any], bool], ...]] = ContextVar("headwise_open", default=())
 
 
+_closed = 0  # how many values were closed
+_NOTHING: tuple[object, int, tuple[Any, ...]] = ((), 0, ())
+
+
 class Scope(Generic[T]):
     """Values of one kind."""
+
+    def __init__(self) -> None:
+        # The last answer that no generator had a part in, of which entries it was, and how many were closed then.
+        self._known: tuple[object, int, tuple[T, ...]] = _NOTHING
 
     def open(self, value: T) -> Opened[T]:
         """A context inside of which the value is among `here()`."""
@@ -67,7 +79,14 @@ class Scope(Generic[T]):
         entries = _here.get()
         if not entries:
             return ()
-        return tuple([x._value for x, own in entries if x._scope is self and (not own or x.holds())])  # type: ignore[misc]
+        of, closed, found = self._known
+        if of is entries and closed == _closed:
+            return found
+        closed, mine = _closed, [entry for entry in entries if entry[0]._scope is self]
+        found = tuple([x._value for x, own in mine if not own or x.holds()])  # type: ignore[misc]
+        if all(x._generator is None for x, _ in mine):
+            self._known = entries, closed, found
+        return found
 
 
 def carried(job: Job) -> Job:

@@ -105,7 +105,7 @@ class Functions(TorchFunctionMode):
         in_steps = self.recogniser.in_steps
         if self._known or self._unprojected or not in_steps:
             name = name if name != "__get__" else func.__self__.__name__  # type: ignore[attr-defined]
-            if not running():
+            if not in_steps and not running():
                 self._remember(func, name, args, kwargs or {}, out)
             if self._known or self._unprojected:
                 self._follow(name, args, kwargs, out)
