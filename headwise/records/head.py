@@ -5,17 +5,12 @@ Where the mask forbids a whole block nothing is computed, and single cells are o
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
-from headwise.masks.picked import Picked
-from headwise.native.attend import FEW, is_few, look, refuse
 from headwise.records.tiles import forbid, forbidden_keys
-from headwise.softmax import Normaliser
 from headwise.tiles import WIDTH, Run, runs_of_rows
 
 if TYPE_CHECKING:
@@ -23,9 +18,6 @@ if TYPE_CHECKING:
 
 # Cells of a piece: 2 MB of float32, which stay in the cache while they are asked for everything.
 CELLS = 2**19
-
-# Fewer keys are as quick by `pieces`, whose scores the weights are made of.
-LONG_ROW = 2**15
 
 
 class Head:
@@ -60,33 +52,3 @@ class Head:
         """How many keys a row may attend to, to the block."""
         runs = runs_of_rows(self.mask, self.b, self.h, row, row + 1, 0, self.scores.shape[3])
         return sum(run.hi - run.lo for run in runs)
-
-    def normaliser(self, rows: Tensor) -> Normaliser:
-        """That of some rows, [rows]."""
-        found = self._of_few(rows)
-        if found is not None:
-            return found
-        total = Normaliser.empty(self.scores.q.new_zeros(len(rows), dtype=self.dtype))
-        for _, s in self.pieces(rows):
-            total = total.merged(Normaliser.of(s))
-        return total.with_sinks(self.scores.sinks)
-
-    def _of_few(self, rows: Tensor) -> Normaliser | None:
-        """The same by the native kernel for few queries, which reads all keys where they are; None if it cannot."""
-        scores, mask = self.scores, self.mask
-        if scores.slopes is not None or not 0 < len(rows) <= FEW:  # (slopes count distances from the last query)
-            return None
-        if mask is not None and (self.b is not None or self.h is not None or mask.cellwise):
-            return None
-        if bool((rows.diff() <= 0).any()):
-            return None
-        runs = runs_of_rows(mask, None, None, int(rows[0]), int(rows[-1]) + 1, 0, scores.shape[3])
-        if sum(run.hi - run.lo for run in runs) < LONG_ROW:
-            return None
-        keys = slice(runs[0].lo, runs[-1].hi)
-        seen = None if mask is None else Picked(mask, rows, torch.arange(keys.start, keys.stop))
-        call = dataclasses.replace(scores.part(rows=rows, cols=keys), mask=seen)
-        if refuse(call) is not None or not is_few(call):
-            return None
-        found = look(call, {"highest", "log_sum"}, {})
-        return Normaliser(found["highest"][0, 0], found["log_sum"][0, 0])

@@ -7,9 +7,9 @@ the same rows computes only its own columns.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 import numpy as np
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headwise.errors import ArgumentError
-from headwise.native.attend import FEW
 from headwise.records import AttentionRecord
 from headwise.records.head import CELLS, Head
+from headwise.records.statistics.lse import normaliser_of
 from headwise.records.terms import Terms, head_row
 from headwise.softmax import EMPTY, Normaliser, finite
 
@@ -33,11 +33,14 @@ How = Literal["max", "mean", "sample"]
 # the rows are far apart, because masked cells between the first and the last of them are not skipped.
 FEWEST_ROWS, ROWS, SPREAD_ROWS = 16, 256, 64
 
+# The normalisers of so few rows over so many keys are found before their weights, which reads each key once.
+FEW, LONG_ROW = 16, 2**15
+
 # The most cells of one answer, 16 MB.
 ANSWER_CELLS = 2**22
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Answer(Generic[T]):
     """An answer that is still to be computed, in parts: in any order, on several threads, or never.
 
@@ -56,7 +59,7 @@ class Answer(Generic[T]):
         return self.result()
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Question:
     """A tile: the cells [rows) × [cols) of a head, drawn as height × width numbers.
 
@@ -213,8 +216,10 @@ class KnownHead(Head):
         For each block the largest weight, or the sum for "mean"; NaN if the mask forbids the whole block.
         """
         index = torch.from_numpy(rows).to(self.scores.q.device)
-        if len(rows) <= FEW and not self.knows(rows):
-            self._keep(index, self.normaliser(index))
+        few = len(rows) <= FEW and self.b is None and self.h is None
+        if few and not self.knows(rows) and self.keys(int(rows[-1])) >= LONG_ROW:
+            of_rows = normaliser_of(dataclasses.replace(self.scores, mask=self.mask), index)
+            self._keep(index, Normaliser(*(x[0, 0] for x in of_rows)))
         known = self._known(index) if self.knows(rows) else None
         total = self._none(len(rows))
         found = total.log_sum[:, None].repeat(1, len(edges) - 1)  # scores; log Σ exp of them for "mean"
@@ -252,7 +257,8 @@ class KnownHead(Head):
         return Normaliser(*(x[rows] for x in self.known))
 
     def _learn(self, rows: Tensor, of_keys: Normaliser) -> Normaliser:
-        return self._keep(rows, of_keys.with_sinks(self.scores.sinks))
+        sinks = self.scores.sinks
+        return self._keep(rows, of_keys.with_sinks(None if sinks is None else sinks[0]))
 
     def _keep(self, rows: Tensor, found: Normaliser) -> Normaliser:
         for known, x in zip(self.known, found, strict=True):

@@ -85,7 +85,7 @@ class _Ring(torch.autograd.Function):
             out = out * total.share(merged)[..., None] + found.float() * normaliser.share(merged)[..., None]
             total = merged
         if sinks is not None:
-            merged = total.with_sinks(sinks[None, :, None])
+            merged = total.with_sinks(sinks)
             out, total = out * total.share(merged)[..., None], merged
         written = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, sinks, written, *total)
@@ -107,10 +107,7 @@ class _Ring(torch.autograd.Function):
             back.send(source, rows_of(dk.float(), dv.float()))
         back.finish()
         dk, dv = split(d_rows.to(k.dtype), k, v)
-        d_sinks = None
-        if sinks is not None:
-            share = torch.exp(sinks[None, :, None].float() - total.highest - total.log_sum)
-            d_sinks = sinks_gradient(share, out.float(), d_out).to(sinks.dtype)
+        d_sinks = None if sinks is None else sinks_gradient(sinks, total, out, d_out)
         return dq.to(q.dtype), dk, dv, d_sinks, None, None
 
 
