@@ -138,3 +138,30 @@ def _refused(kind: RefusalKind, message: str, retry_after: float | None) -> Requ
 
 class FileError(HeadwiseError, OSError):
     """A file cannot be read or written."""
+
+
+__all__ = [
+    "ArgumentError",
+    "CacheError",
+    "CheckpointError",
+    "DoctorError",
+    "DtypeError",
+    "EditRefused",
+    "ExportError",
+    "FileError",
+    "HeadwiseError",
+    "KernelRefused",
+    "MaskError",
+    "ParallelError",
+    "ProjectionError",
+    "RecordError",
+    "RequestRefused",
+    "ShapeError",
+    "TrainingError",
+    "TrainingInterrupted",
+    "WorksheetError",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
