@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from headwise.functional import is_followed
 from headwise.native.library import instruction_set
 from headwise.native.linear import Dtype, Norm, Weights, norm_of, pack
 from headwise.nn.positions import Rope
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 NAMES: dict[torch.dtype, Dtype] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
@@ -63,6 +66,16 @@ def packed(model: nn.Module, make: Callable[[Dtype], Made | None], dtype: Dtype 
 def forget(model: nn.Module) -> None:
     """Pack the weights of a model again at the next call."""
     _remembered.pop(model, None)
+
+
+class Packable(nn.Module):
+    """A model whose weights may be packed. Those that were packed before a training are not used after it."""
+
+    def train(self, mode: bool = True) -> Self:
+        """As of every module."""
+        if mode:
+            forget(self)
+        return super().train(mode)
 
 
 def weights_of(linear: Any, dtype: Dtype) -> Weights:
