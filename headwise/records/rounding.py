@@ -26,12 +26,7 @@ def rounded_weights(call: Scores, rows: Index, heads: Index) -> Tensor:
     """
     part = call.part(heads=heads, rows=rows)
     with as_written(part.q.device):
-        s = part.q @ part.k.repeat_interleave(part.heads_per_key_head, 1).mT
-    s = s if part.scale == 1.0 else s * part.scale
-    if part.softcap is not None:
-        s = torch.tanh(s / part.softcap) * part.softcap
-    added = part.added()
-    s = s if added is None else s + added.clamp(min=torch.finfo(s.dtype).min).to(s.dtype)
+        s = part.from_products(part.q @ part.k.repeat_interleave(part.heads_per_key_head, 1).mT)
     s = s.masked_fill(call.scores(rows, EVERY, heads) == EMPTY, EMPTY)
     if part.sinks is not None:
         s = torch.cat([s, part.sinks[:, None, None].to(s.dtype).expand(*s.shape[:3], 1)], -1)

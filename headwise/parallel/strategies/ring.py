@@ -18,6 +18,7 @@ from headwise.call import AttentionCall, make_call
 from headwise.kernels import reference
 from headwise.kernels.once import once_differentiable
 from headwise.native import attend as native
+from headwise.options import OPTIONS
 from headwise.parallel.exchange import rows_of, split, talking
 from headwise.parallel.strategies.part import Cost, Part, Sizes
 from headwise.softmax import Normaliser, sinks_gradient
@@ -38,7 +39,7 @@ def refuse(part: Part, *, followed: bool) -> str | None:
         return "a bias or slopes that train get no gradient"
     if (too_small := _too_small(part.sizes)) is not None:
         return too_small
-    return native.refuse(make_call(part.q, part.k, part.v))
+    return native.refuse(make_call(part.q, part.k, part.v, **_options(part)))
 
 
 def _too_small(sizes: Sizes) -> str | None:
@@ -182,9 +183,13 @@ class _Back:
 
 
 def _call(part: Part, q: Tensor, k: Tensor, v: Tensor, *, keys: Tensor, process: int) -> AttentionCall:
-    options: dict[str, Any] = {name: part.options.get(name) for name in ("scale", "softcap")}
-    options["dropout"] = part.options.get("dropout") or 0.0
-    return make_call(q, k, v, mask=part.masked(keys, process), bias=part.bias_of(keys), **options)
+    return make_call(q, k, v, mask=part.masked(keys, process), bias=part.bias_of(keys), **_options(part))
+
+
+def _options(part: Part) -> dict[str, Any]:
+    """The options that are the same for all keys; sinks are added at the end, once."""
+    apart = ("bias", "slopes", "sinks")
+    return {name: x for name, x in part.options.items() if name in OPTIONS and name not in apart and x is not None}
 
 
 def _computed(call: AttentionCall, seed: int) -> tuple[Tensor, Normaliser]:
