@@ -140,27 +140,7 @@ class FileError(HeadwiseError, OSError):
     """A file cannot be read or written."""
 
 
-__all__ = [
-    "ArgumentError",
-    "CacheError",
-    "CheckpointError",
-    "DoctorError",
-    "DtypeError",
-    "EditRefused",
-    "ExportError",
-    "FileError",
-    "HeadwiseError",
-    "KernelRefused",
-    "MaskError",
-    "ParallelError",
-    "ProjectionError",
-    "RecordError",
-    "RequestRefused",
-    "ShapeError",
-    "TrainingError",
-    "TrainingInterrupted",
-    "WorksheetError",
-]
+__all__ = sorted(name for name, x in list(globals().items()) if isinstance(x, type) and issubclass(x, HeadwiseError))
 
 
 def __dir__() -> list[str]:

@@ -167,11 +167,11 @@ GROUPS = (
 
 
 def public(module: str) -> list[str]:
-    """The public names of a module: its `__all__`; where that is made by code, what it imports under the same name for
-    type checkers. Modules within it stand on their own."""
+    """The public names of a module: its `__all__`; where that is made by code, its own classes, and what it imports
+    under the same name for type checkers. Modules within it stand on their own."""
     tree = _tree(module)
     listed = _listed(tree)
-    names = _imported_again(tree) if listed is None else listed
+    names = _defined(tree) if listed is None else listed
     parts = {name.name for node in tree.body if _imports_from(node, module) for name in node.names}
     return [name for name in names if name not in parts]
 
@@ -194,9 +194,10 @@ def _listed(tree: ast.Module) -> list[str] | None:
     return None
 
 
-def _imported_again(tree: ast.Module) -> list[str]:
+def _defined(tree: ast.Module) -> list[str]:
+    own = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    return sorted(name.name for node in nodes for name in node.names if name.asname == name.name)
+    return sorted(name.name for node in nodes for name in node.names if name.asname == name.name) + own
 
 
 def home(name: str) -> str:
