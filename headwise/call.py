@@ -138,13 +138,14 @@ class Scores(Options):
     def from_products(self, s: Tensor, *, in_place: bool = False) -> Tensor:
         """The scores without the mask, from `s` = q kᵀ [B, H, Q, K], whose memory they may take.
 
-        With `in_place` they always take it, and no gradient goes through.
+        With `in_place` they always take it, and no gradient goes through. Every step is rounded to the dtype of `s`.
         """
         s = s if self.scale == 1.0 else s.mul_(self.scale)
         if self.softcap is not None:
             s = s.div_(self.softcap).tanh_().mul_(self.softcap) if in_place else capped(s, self.softcap)
         added = self.added()
         if added is not None:
+            added = added if added.dtype == s.dtype else finite_as(added, s.dtype)
             s = s.add_(added) if in_place else s + added
         return s
 
@@ -298,6 +299,12 @@ def products(q: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:
 def capped(scores: Tensor, softcap: float) -> Tensor:
     """softcap · tanh(s / softcap)"""
     return softcap * torch.tanh(scores / softcap)
+
+
+def finite_as(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bias in a narrower dtype, in which what is finite stays finite: finfo.min of one is that of the other."""
+    limits = torch.finfo(dtype)
+    return torch.where(bias.isinf(), bias, bias.clamp(limits.min, limits.max)).to(dtype)
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

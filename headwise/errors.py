@@ -138,3 +138,10 @@ def _refused(kind: RefusalKind, message: str, retry_after: float | None) -> Requ
 
 class FileError(HeadwiseError, OSError):
     """A file cannot be read or written."""
+
+
+__all__ = sorted(name for name, x in list(globals().items()) if isinstance(x, type) and issubclass(x, HeadwiseError))
+
+
+def __dir__() -> list[str]:
+    return __all__

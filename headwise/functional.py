@@ -120,22 +120,22 @@ def attention(
     may be DTensors, uncompiled: split by examples, heads or sequence (docs/distributed.md).
     """
     plain = type(q) is type(k) is type(v) is Tensor or torch.compiler.is_compiling()
-    if not plain and any(map(is_dtensor, (q, k, v))):
-        given: dict[str, Any] = {"bias": bias, "slopes": slopes, "scale": scale, "softcap": softcap, "sinks": sinks}
-        given |= {"dropout": dropout, "kernel": kernel, "record": record}
-        heard = {"followed": record or _is_heard(), "edited": bool(editors())}
-        return of_dtensors(attention, _alone, q, k, v, mask=mask, **heard, **given)
-    if mask is bias is slopes is softcap is sinks is None and dropout == 0.0 and kernel == "auto" and not record:
+    dealt = not plain and any(map(is_dtensor, (q, k, v)))
+    without = mask is bias is slopes is softcap is sinks is None and dropout == 0.0
+    if without and kernel == "auto" and not record and not dealt:
         found = _small(q, k, v, scale)
         if found is not None:
             return found
-    adds = {"bias": bias, "slopes": slopes}
+    options: OptionArguments = {"bias": bias, "slopes": slopes, "scale": scale, "softcap": softcap, "sinks": sinks}
+    options["dropout"] = dropout
     here = parallel.current()
-    if here is not None:
-        given = {**adds, "scale": scale, "softcap": softcap, "sinks": sinks, "dropout": dropout, "kernel": kernel}
-        heard = {"followed": record or _is_heard(), "edited": bool(editors())}
-        return here.attend(_alone, q, k, v, mask=mask, record=record, **heard, **given)
-    call = make_call(q, k, v, mask=mask, **adds, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
+    if dealt or here is not None:
+        given: dict[str, Any] = {"mask": mask, "kernel": kernel, "record": record, **options}
+        given |= {"followed": record or _is_heard(), "edited": bool(editors())}
+        if here is None or dealt:
+            return of_dtensors(attention, _alone, q, k, v, **given)
+        return here.attend(_alone, q, k, v, **given)
+    call = make_call(q, k, v, mask=mask, **options)
     if torch.compiler.is_compiling():  # compiled code has no records
         if record:
             raise RecordError("record=True: compiled and exported code makes no records. Call it uncompiled")

@@ -4,15 +4,15 @@
     s = -inf where the mask forbids
     A = exp(s - lse),   lse = log(Σ exp(s) + exp(sink));   out = dropout(A) v
 
-To add one: a field here with its check, its place in the signature of `attention` and in the reference kernel, and its
-name in `OPTIONS` of each kernel that supports it. All other kernels refuse calls that have it.
+To add one: a field here with its check, its place in the signature of `attention` and in `Scores.from_products`, and
+its name in `OPTIONS` of what supports it: kernels, statistics, the page. All others refuse calls that have it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypedDict
 
 import torch
@@ -135,7 +135,15 @@ class Options:
 
     def used_options(self) -> list[str]:
         """The names of the options that change something; `scale`, which every call has, is not among them."""
-        return [name for name, default in _DEFAULTS if getattr(self, name) != default]
+        return [name for name, default in _DEFAULTS if _changes(getattr(self, name), default)]
+
+    def beyond(self, known: Collection[str]) -> str | None:
+        """The first option that changes something and is none of these; None if there is none.
+
+        What computes scores or weights by other code than `Scores` has the names of its options in an `OPTIONS`, and
+        refuses calls that have another one.
+        """
+        return next((name for name in self.used_options() if name not in known), None)
 
     def option_tensors(self) -> dict[str, Tensor]:
         """The options that are tensors, by name."""
@@ -170,6 +178,10 @@ def check_options(given: Mapping[str, Any], q: Tensor, k_len: int) -> dict[str, 
         name: None if value is None and name in _OPTIONAL else OPTIONS[name].check(value, q, k_len)
         for name, value in given.items()
     }
+
+
+def _changes(x: Any, default: Any) -> bool:
+    return x is not default and (default is None or bool(x != default))  # (a tensor compared with None takes long)
 
 
 def _cut(x: Tensor, dims: str, index: dict[str, Index]) -> Tensor:

@@ -35,6 +35,11 @@ class Normaliser(NamedTuple):
         return cls(highest, (scores - highest[..., None]).exp_().sum(-1).log_())
 
     @classmethod
+    def of_lse(cls, lse: Tensor) -> Normaliser:
+        """That of rows of which only the log-sum-exp is known."""
+        return cls(torch.zeros_like(lse), lse)
+
+    @classmethod
     def empty(cls, like: Tensor) -> Normaliser:
         """That of empty rows, of the shape of `like`."""
         return cls(torch.zeros_like(like), torch.full_like(like, EMPTY))
@@ -52,15 +57,19 @@ class Normaliser(NamedTuple):
         return Normaliser(highest.masked_fill(log_sum == EMPTY, 0.0), log_sum)
 
     def with_sinks(self, sinks: Tensor | None) -> Normaliser:
-        """That of rows which also have a learned sink; `sinks` broadcasts to the rows. -inf = no sink."""
+        """That of rows [..., H, Q] which also have learned sinks [H]. -inf = no sink."""
         if sinks is None:
             return self
-        sinks = sinks.to(self.highest.dtype).expand_as(self.highest)
+        sinks = sinks.to(self.highest.dtype)[..., None].expand_as(self.highest)
         return self.merged(Normaliser(finite(sinks), torch.where(sinks == EMPTY, EMPTY, torch.zeros_like(sinks))))
 
     def weights(self, scores: Tensor) -> Tensor:
         """exp(s - lse) of scores [..., rows, keys], some or all of the keys."""
         return (scores - self.highest[..., None]).sub_(finite(self.log_sum)[..., None]).exp_()
+
+    def on_sinks(self, sinks: Tensor) -> Tensor:
+        """The weights of learned sinks [H] in rows [..., H, Q] of which this is the normaliser, the sinks included."""
+        return self.weights(sinks.to(self.highest.dtype)[..., None, None])[..., 0]
 
     def share(self, total: Normaliser) -> Tensor:
         """exp(lse - lse of the total): how much of the weight these keys have. 0 for an empty row."""
@@ -78,15 +87,32 @@ def attention_weights(scores: Tensor, sinks: Tensor | None = None, *, overwrite:
     """
     # An empty row is computed as if it were full of zeros, then set to 0: so are its gradients, where -inf gives NaN.
     empty = empty_rows(scores)
-    if empty is not None:
-        scores = scores.masked_fill(empty[..., None], 0.0)
+    scores = emptied(scores, empty)
     if sinks is not None:
         sink = sinks.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
-        sink = sink if empty is None else sink.masked_fill(empty[..., None], 0.0)
-        weights = torch.softmax(torch.cat([scores, sink], dim=-1), dim=-1)[..., :-1]
+        weights = torch.softmax(torch.cat([scores, emptied(sink, empty)], dim=-1), dim=-1)[..., :-1]
     else:
         weights = torch.softmax(scores, dim=-1, out=scores if overwrite else None)
-    return weights if empty is None else weights.masked_fill(empty[..., None], 0.0)
+    return emptied(weights, empty)
+
+
+def weigh(scores: Tensor, out: Tensor) -> tuple[Tensor, Normaliser]:
+    """The weights of whole rows of scores [..., rows, keys] without sinks, in `out`, and their normaliser.
+
+    0 for an empty row. Every exp is taken once.
+    """
+    weights, highest = torch.softmax(scores, dim=-1, out=out), scores.amax(-1)
+    log_sum = -weights.amax(-1).log_()  # the heaviest weight is exp(highest - lse)
+    empty = highest == EMPTY
+    if bool(empty.any()):
+        weights[empty] = 0.0
+        log_sum.masked_fill_(empty, EMPTY)
+    return weights, Normaliser(finite(highest), log_sum)
+
+
+def emptied(x: Tensor, empty: Tensor | None) -> Tensor:
+    """x [..., rows, n] with 0 in empty rows, bool [..., rows]; None = there are none."""
+    return x if empty is None else x.masked_fill(empty[..., None], 0.0)
 
 
 def empty_rows(scores: Tensor) -> Tensor | None:
@@ -108,6 +134,11 @@ def merge(out: Tensor, lse: Tensor, more_out: Tensor, more_lse: Tensor) -> tuple
     return (out * share[..., None] + more_out * (1.0 - share)[..., None]).to(out.dtype), total
 
 
+def merge_parts(out: Tensor, lse: Tensor) -> Tensor:
+    """The output [..., rows, E] over many sets of keys, from those over each [sets, ...]; no set has empty rows."""
+    return (out * lse.softmax(0)[..., None]).sum(0)
+
+
 def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
     """The output [B, H, Q, E] and log-sum-exp [B, H, Q] with sinks [H], from those without: a sink's value is 0."""
     if sinks is None:
@@ -116,12 +147,13 @@ def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, T
     return (out * share[..., None]).to(out.dtype), total
 
 
-def sinks_gradient(share: Tensor, out: Tensor, d_out: Tensor) -> Tensor:
-    """The gradient of sinks [H], from their share of the weight [B, H, Q], the output and its gradient [B, H, Q, E].
+def sinks_gradient(sinks: Tensor, total: Normaliser, out: Tensor, d_out: Tensor) -> Tensor:
+    """The gradient of sinks [H], from the normaliser of all rows [B, H, Q], the output and its gradient [B, H, Q, E].
 
     A sink is a key whose value is 0: dL/ds = A (dA - Σ A dA), with dA = 0 and Σ A dA = dO · O.
     """
-    return -(share * (d_out.to(share.dtype) * out).sum(-1)).sum((0, 2))
+    share = total.on_sinks(sinks)
+    return -(share * (d_out.to(share.dtype) * out).sum(-1)).sum((0, 2)).to(sinks.dtype)
 
 
 def _merged(lse: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:

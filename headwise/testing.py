@@ -75,3 +75,7 @@ def check(diagnosis: Diagnosis, ignored: frozenset[str] = frozenset(), *, risks:
     if failed:
         names = ", ".join(dict.fromkeys(x.name for x in failed))
         raise AssertionError(f"not healthy: {names}\n\n{dataclasses.replace(diagnosis, findings=failed)}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -29,6 +30,7 @@ PINNED = {
         "edits errors experiments gather keras language load masks models nn parallel plan plot shard show tasks "
         "testing view watch worksheet"
     ),
+    "headwise.capture": "Watch monitor watch",
     "headwise.masks": (
         "Extent Mask big_bird bits block_sparse causal dilated documents from_predicate from_tensor global_tokens "
         "knockout lengths padding picked prefix recognise recognise_additive runs strided window"
@@ -68,6 +70,23 @@ def test_public_names_are_pinned(package: str) -> None:
     assert module.__all__ == PINNED[package].split()
     assert all(getattr(module, name) is not None for name in module.__all__)
     assert package != "headwise" or dir(module) == module.__all__
+
+
+# The packages of which the reference shows all names.
+GROUPS = runpy.run_path(str(ROOT / "docs" / "site" / "reference.py"))["GROUPS"]
+DOCUMENTED = ["headwise", *(module for group in GROUPS for module in group.modules)]
+
+
+def leaked(package: str) -> list[str]:
+    """What dir() shows of a package beside the names of its `__all__` and the modules in it."""
+    module = importlib.import_module(package)
+    shown = {name for name in dir(module) if name[0].isalpha()} - set(module.__all__)  # (pytest adds "@py_builtins")
+    return sorted(name for name in shown if f"{package}.{name}" not in sys.modules)
+
+
+@pytest.mark.parametrize("package", [name for name in DOCUMENTED if not name.startswith("headwise.keras")])
+def test_a_documented_package_shows_its_public_names_alone(package: str) -> None:
+    assert leaked(package) == []
 
 
 def test_every_error_is_also_the_built_in_that_a_caller_expects() -> None:

@@ -142,12 +142,8 @@ GROUPS = (
         (
             "headwise.export.exporting.export",
             "headwise.export.exported.Exported",
-            "headwise.export.format.Format",
-            "headwise.export.FORMATS",
-            "headwise.server.protocols.Protocol",
-            "headwise.server.protocols.PROTOCOLS",
         ),
-        ("headwise.server.interfaces",),
+        ("headwise.export", "headwise.server.protocols", "headwise.server.interfaces"),
     ),
     Group(
         "keras",
@@ -171,8 +167,8 @@ GROUPS = (
 
 
 def public(module: str) -> list[str]:
-    """The public names of a module: its `__all__`; where that is made by code or is not there, its own classes, and
-    what it imports under the same name for type checkers. Modules within it stand on their own."""
+    """The public names of a module: its `__all__`; where that is made by code, its own classes, and what it imports
+    under the same name for type checkers. Modules within it stand on their own."""
     tree = _tree(module)
     listed = _listed(tree)
     names = _defined(tree) if listed is None else listed
@@ -200,14 +196,8 @@ def _listed(tree: ast.Module) -> list[str] | None:
 
 def _defined(tree: ast.Module) -> list[str]:
     own = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
-    again = [
-        name.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        for name in node.names
-        if name.asname == name.name
-    ]
-    return [name for name in sorted(again) + own if not name.startswith("_")]
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return sorted(name.name for node in nodes for name in node.names if name.asname == name.name) + own
 
 
 def home(name: str) -> str:

@@ -1,6 +1,6 @@
 """Seeing the attention of any PyTorch model: `watch`, and `monitor` for training."""
 
 from headwise.capture.context import Watch, watch
-from headwise.capture.training import Monitor, monitor
+from headwise.capture.training import Monitor as monitor  # noqa: N813 (a context, in lower case as `watch` is)
 
-__all__ = ["Monitor", "Watch", "monitor", "watch"]
+__all__ = ["Watch", "monitor", "watch"]

@@ -21,6 +21,7 @@ from headwise.capture.tape import Node, Places, Product
 from headwise.errors import RecordError
 from headwise.masks.additive import FORBIDS
 from headwise.records import AttentionRecord
+from headwise.softmax import attention_weights
 
 TWICE = "a query attends in several softmaxes, or a softmax has several queries: no one softmax gives these weights"
 _NO_KEY = "a query attends to columns that come from no key, such as padding"
@@ -114,7 +115,7 @@ def read_cells(
     if not bool(same.all()):
         raise RecordError(TWICE)
     # Rows of padding are nobody's; what the model set to 0 after the softmax attends to nothing.
-    weights = scores.softmax(-1)
+    weights = attention_weights(scores)
     theirs = scores.new_full((places.count + 1,), torch.nan)
     theirs[used.flatten()] = meeting.weights.to(work).flatten()
     theirs[0] = torch.nan

@@ -33,12 +33,7 @@ class Ablation(Printed):
 
     def strongest(self, count: int = 10) -> list[tuple[float, str, int, int | None]]:
         """The largest changes in either direction: (change, layer, head, position)."""
-        found = strongest(self.changes.abs(), self.layers, count)
-        rows = {name: i for i, name in enumerate(self.layers)}
-        return [
-            (float(self.changes[(rows[layer], head) if at is None else (rows[layer], head, at)]), layer, head, at)
-            for _, layer, head, at in found
-        ]
+        return strongest(self.changes, self.layers, count, signed=True)
 
     def __str__(self) -> str:
         lines = [f"metric: {self.plain:.4g}"]

@@ -7,7 +7,6 @@ the head *moves* is the effect over heads or positions.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from headwise.edits import Edit, Where, weights
 from headwise.edits.context import edit
 from headwise.experiments.running import Inputs, Metric, batch_of, check_gradient, measured, run
-from headwise.experiments.sweeping import Place, measure_each
+from headwise.experiments.sweeping import Place, Replace, measure_each
 from headwise.records.names import Choice
 
 
@@ -94,20 +93,11 @@ def attributed_edges(
     return found
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _ReplaceWeights(Edit):
-    """Each copy of the examples gets one weight."""
-
-    source: Mapping[str, Tensor] = dataclasses.field(kw_only=True)
-    names: Sequence[str] = dataclasses.field(kw_only=True)
-    patches: Sequence[Place] = dataclasses.field(kw_only=True)
-    each: int = dataclasses.field(kw_only=True)  # how many examples a copy has
-
+class _ReplaceWeights(Replace):
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
-        """The weights with those of this layer patched."""
+        """The weights with the patches of this layer."""
         weights = weights.clone()
-        for copy, (layer, head, row, col) in enumerate(self.patches):
-            if self.names[layer] == at.name and rows.start <= row < rows.stop:
-                some = slice(copy * self.each, (copy + 1) * self.each)
+        for some, (head, row, col) in self.patches_of(at):
+            if rows.start <= row < rows.stop:
                 weights[some, head, row - rows.start, col] = self.source[at.name][:, head, row, col].to(weights.dtype)
         return weights

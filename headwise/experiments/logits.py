@@ -53,12 +53,8 @@ class LogitAttribution(Printed):
 
     def strongest(self, count: int = 10) -> list[tuple[float, str, int]]:
         """The heads with the largest parts in either direction, averaged: (part, layer, head)."""
-        mean = self.heads.mean(0)
-        rows = {name: i for i, name in enumerate(self.layers)}
-        return [
-            (float(mean[rows[layer], head]), layer, head)
-            for _, layer, head, _ in strongest(mean.abs(), self.layers, count)
-        ]
+        found = strongest(self.heads.mean(0), self.layers, count, signed=True)
+        return [(part, layer, head) for part, layer, head, _ in found]
 
     def __str__(self) -> str:
         lines = [f"logit: {float(self.logit.mean()):.4g}, of which"]

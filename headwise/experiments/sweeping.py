@@ -42,7 +42,7 @@ def sweep(
     found = torch.full((len(names), *sizes, examples), torch.nan)
 
     def replace(part: Sequence[Place]) -> Edit:
-        return _Replace(where, outputs=outputs, names=names, patches=part, each=examples)
+        return _ReplaceOutputs(where, source=outputs, names=names, patches=part, each=examples)
 
     return measure_each(
         model, inputs, metric, replace, [*_places(names, outputs, over)], found, batch=batch, progress=progress
@@ -101,30 +101,39 @@ def outputs_of(
     return found, measures.detach()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Replace(Edit):
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Replace(Edit):
     """Each copy of the examples gets one patch."""
 
-    outputs: Mapping[str, Tensor] = dataclasses.field(kw_only=True)
-    names: Sequence[str] = dataclasses.field(kw_only=True)
-    patches: Sequence[Place] = dataclasses.field(kw_only=True)
-    each: int = dataclasses.field(kw_only=True)  # how many examples a copy has
+    source: Mapping[str, Tensor]  # what patches are taken from, by layer
+    names: Sequence[str]
+    patches: Sequence[Place]
+    each: int  # how many examples a copy has
 
+    def patches_of(self, at: Where) -> Iterator[tuple[slice, Place]]:
+        """(the examples of a copy, the place in this layer that they get a patch at)."""
+        for copy, (layer, *place) in enumerate(self.patches):
+            if self.names[layer] == at.name:
+                yield slice(copy * self.each, (copy + 1) * self.each), tuple(place)
+
+
+class _ReplaceOutputs(Replace):
     def output(self, out: Tensor, at: Where) -> Tensor:
         """The output with the patches of this layer."""
         out = out.clone()
-        for copy, (layer, head, *row) in enumerate(self.patches):
-            if self.names[layer] == at.name:
-                rows = slice(None) if not row else slice(row[0], row[0] + 1)
-                some = slice(copy * self.each, (copy + 1) * self.each)
-                out[some, head, rows] = self.outputs[at.name][:, head, rows].to(out.dtype)
+        for some, (head, *row) in self.patches_of(at):
+            rows = slice(None) if not row else slice(row[0], row[0] + 1)
+            out[some, head, rows] = self.source[at.name][:, head, rows].to(out.dtype)
         return out
 
 
-def strongest(effects: Tensor, layers: Sequence[str], count: int) -> list[tuple[float, str, int, int | None]]:
-    """The largest of [L, H] or [L, H, Q]: (effect, layer, head, position)."""
+def strongest(
+    effects: Tensor, layers: Sequence[str], count: int, *, signed: bool = False
+) -> list[tuple[float, str, int, int | None]]:
+    """The largest of [L, H] or [L, H, Q], if `signed` in either direction: (effect, layer, head, position)."""
     found = []
-    for effect, (layer, head, *position) in largest(effects, count):
+    for _, (layer, head, *position) in largest(effects.abs() if signed else effects, count):
+        effect = float(effects[(layer, head, *position)])
         found.append((effect, layers[layer], head, position[0] if position else None))
     return found
 

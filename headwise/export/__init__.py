@@ -13,3 +13,9 @@ from headwise.export.torch.format import TORCH
 from headwise.plugins import Plugins
 
 FORMATS = Plugins("headwise.formats", Format, {each.name: each for each in (ONNX, TORCH, SAVEDMODEL)})
+
+__all__ = ["FORMATS", "Format"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -19,6 +19,7 @@ from headwise.native.attend import watcher
 from headwise.native.sight import BLOCKS, SIZE, sight_of
 
 ANSWERS = frozenset({"highest", "log_sum", "entropy", "distance", "received"})  # of headwise.native.attend.ANSWERS
+OPTIONS = frozenset({"slopes", "softcap", "sinks", "dropout"})  # weights are those before dropout
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 DEVICES = ("cuda",)
 WIDEST = 128  # of a head: a block of its queries and one of its keys have to fit the shared memory
@@ -35,8 +36,8 @@ def refuse(call: Scores) -> str | None:
         return f"they have no {str(call.k.dtype).removeprefix('torch.')}"
     if call.q.device.type == "cuda" and torch.cuda.get_device_capability(call.q.device) < LEAST:
         return f"they are for GPUs of compute capability {LEAST[0]}.{LEAST[1]} and above"
-    if call.bias is not None:
-        return "they have no bias"
+    if (unknown := call.beyond(OPTIONS)) is not None:
+        return f"they have no {unknown}"
     if 0 in call.shape or not 0 < call.q.shape[3] <= WIDEST:
         return f"they are for heads of 1 to {WIDEST} and some queries and keys"
     if (why := watcher(call)) is not None:

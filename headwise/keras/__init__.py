@@ -50,3 +50,7 @@ def _conversions() -> Any:
 
 
 layer.conversions = _conversions
+
+
+def __dir__() -> list[str]:
+    return __all__

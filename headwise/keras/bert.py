@@ -15,7 +15,7 @@ from keras import ops
 
 from headwise import models
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
-from headwise.keras.layer import Layer, Tensor, values_of
+from headwise.keras.layer import Layer, Parts, Tensor, values_of
 from headwise.keras.residual import seeds
 from headwise.keras.saving import PACKAGE
 from headwise.keras.transformer_layer import EncoderLayer
@@ -102,13 +102,8 @@ class Bert(Layer, twin=models.Bert):
         """The layer that `get_config` described."""
         return cls(**{**config, "config": BertConfig(**renamed(config["config"]))})
 
-    def build(self, input_shape: object = None) -> None:
-        """Create the weights. Their shapes depend only on the config."""
-        for part in (self.embeddings, *self.layers):
-            part.build()
-        if self.pooler is not None:
-            self.pooler.build((None, self.config.dim))
-        self.built = True
+    def _parts(self) -> Parts:
+        return [(part, self.config.dim) for part in (self.embeddings, *self.layers, self.pooler)]
 
     def call(
         self,
@@ -220,11 +215,8 @@ class _Embeddings(Layer):
         self.norm = keras.layers.LayerNormalization(epsilon=config.layer_norm_eps, name="norm", dtype=self.dtype_policy)
         self.dropout = keras.layers.Dropout(config.dropout, seed=seed, name="dropout", dtype=self.dtype_policy)
 
-    def build(self, input_shape: object = None) -> None:
-        for part in (self.word, self.position, self.token_type):
-            part.build()
-        self.norm.build((None, None, self.width))
-        self.built = True
+    def _parts(self) -> Parts:
+        return [(part, self.width) for part in (self.word, self.position, self.token_type, self.norm)]
 
     def call(self, ids: Tensor, types: Tensor | None = None, training: bool | None = None) -> Tensor:
         types = ops.zeros_like(ids) if types is None else types

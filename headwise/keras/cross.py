@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from headwise.errors import ArgumentError
-from headwise.keras.layer import Tensor, check_input
+from headwise.keras.layer import Parts, Tensor, check_input
 from headwise.keras.multi_head import MultiHeadAttention
 from headwise.keras.residual import Attend, ResidualLayer, seeds
 from headwise.keras.saving import PACKAGE
@@ -51,10 +51,9 @@ class CrossLayer(ResidualLayer, twin=cross.CrossLayer):
         self.memory_norm = self._norm("memory_norm", o) if o.norm_first else None
         self._make_mlp(o, between)
 
-    def build(self, input_shape: object = None) -> None:
-        """Create the weights. Their shapes depend only on the options."""
-        memory = {} if self.memory_norm is None else {self.memory_norm: self.memory_dim}
-        self._build({self.attention: self.dim, self.attention_norm: self.dim, **memory})
+    def _parts(self) -> Parts:
+        memory = (self.memory_norm, self.memory_dim)
+        return [(self.attention, self.dim), (self.attention_norm, self.dim), memory, *super()._parts()]
 
     def call(
         self,

@@ -11,7 +11,7 @@ from keras import ops
 
 from headwise import nn
 from headwise.errors import DtypeError, ShapeError
-from headwise.keras.layer import Layer, Tensor
+from headwise.keras.layer import Layer, Parts, Tensor
 from headwise.keras.saving import PACKAGE
 from headwise.nn import options
 from headwise.nn.feed_forward import checked_widths
@@ -56,12 +56,8 @@ class FeedForward(Layer, twin=nn.FeedForward):
         )
         self._act = (_GATED if is_gated else _PLAIN)[o.activation]
 
-    def build(self, input_shape: object = None) -> None:
-        """Create the weights. Their shapes depend only on the options."""
-        for part, width in ((self.gate, self.dim), (self.up, self.dim), (self.down, self.hidden_dim)):
-            if part is not None:
-                part.build((None, width))
-        self.built = True
+    def _parts(self) -> Parts:
+        return [(self.gate, self.dim), (self.up, self.dim), (self.down, self.hidden_dim)]
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """[..., M] to [..., M].

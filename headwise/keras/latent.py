@@ -15,7 +15,7 @@ from keras import ops
 from headwise import nn
 from headwise.errors import ArgumentError
 from headwise.keras.cross import CrossLayer
-from headwise.keras.layer import Layer, Tensor, both, check_input
+from headwise.keras.layer import Layer, Parts, Tensor, both, check_input
 from headwise.keras.multi_head import MultiHeadAttention
 from headwise.keras.residual import seeds
 from headwise.keras.saving import PACKAGE
@@ -103,9 +103,10 @@ class LatentAttention(Layer, twin=nn.LatentAttention):
         self.latents = self.add_weight(
             shape=(self.num_latents, self.latent_dim), initializer=initializer, name="latents"
         )
-        for part in (*self.reads, *([] if self.read_out is None else [self.read_out])):
-            part.build()
-        self.built = True
+        super().build()
+
+    def _parts(self) -> Parts:
+        return [(part, None) for part in (*self.reads, self.read_out)]
 
     def call(
         self,
@@ -205,10 +206,8 @@ class _Read(CrossLayer):
 
     layers: Sequence[EncoderLayer] = ()
 
-    def build(self, input_shape: object = None) -> None:
-        for layer in self.layers:
-            layer.build()
-        super().build()
+    def _parts(self) -> Parts:
+        return [*((layer, None) for layer in self.layers), *super()._parts()]
 
     def call(
         self,

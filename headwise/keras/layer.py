@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from headwise.errors import DtypeError, ShapeError
 from headwise.keras import saving
 
 Tensor = Any  # a tensor of the backend
+Parts = Sequence[tuple[Any, int | None]]  # layers, each with the width that it reads; None = it is told none
 
 # () -> the package `headwise.keras.convert`, which imports every layer. `headwise/keras/__init__.py` sets it.
 conversions: Any = None
@@ -64,6 +66,17 @@ class Layer(keras.layers.Layer):
         bound.apply_defaults()
         Layer.__init__(self, **bound.arguments.pop("kwargs"))
         return SimpleNamespace(**{name: bound.arguments[name] for name in _options(TWINS[cls])})
+
+    def build(self, input_shape: object = None) -> None:
+        """Create the weights. Their shapes depend only on the options, so `layer.build()` works."""
+        for part, width in self._parts():
+            if part is not None and not part.built:
+                part.build((None, None, width))
+        self.built = True
+
+    def _parts(self) -> Parts:
+        """The layers in this one that have weights; None = there is no such layer."""
+        return ()
 
     def get_config(self) -> dict[str, Any]:
         """All options of the constructor."""

@@ -13,7 +13,7 @@ from headwise.errors import ArgumentError, ShapeError
 from headwise.keras import masking
 from headwise.keras.call import runs_now
 from headwise.keras.functional import ALL_KERNELS, attend
-from headwise.keras.layer import Layer, Tensor, both, check_input, positions_of
+from headwise.keras.layer import Layer, Parts, Tensor, both, check_input, positions_of
 from headwise.keras.norm import make_norm
 from headwise.keras.positions.scheme import Positions
 from headwise.keras.saving import PACKAGE, unwrapped
@@ -70,20 +70,16 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
 
     def build(self, input_shape: object = None) -> None:
         """Create the weights. Their shapes depend only on the options, so `layer.build()` works."""
-        if self.is_fused:
-            self.qkv.build((None, self.head_dim if self.projection == "shared" else self.dim))
-        else:
-            for name, width in zip("qkv", (self.dim, self.kdim, self.vdim), strict=True):
-                getattr(self, name).build((None, width))
-        self.out.build((None, self.num_heads * self.value_head_dim))
-        for part, width in ((self.gate, self.dim), (self.q_norm, self.head_dim), (self.k_norm, self.head_dim)):
-            if part is not None:
-                part.build((None, width))
         if self.has_sinks:
             self.sinks = self.add_weight(shape=(self.num_heads,), initializer="zeros", name="sinks")
-        if self.positions is not None and not self.positions.built:
-            self.positions.build()
-        self.built = True
+        super().build()
+
+    def _parts(self) -> Parts:
+        parts: list[tuple[Any, int | None]] = [(self.out, self.num_heads * self.value_head_dim), (self.gate, self.dim)]
+        parts += [(self.q_norm, self.head_dim), (self.k_norm, self.head_dim), (self.positions, None)]
+        if self.is_fused:
+            return [(self.qkv, self.head_dim if self.projection == "shared" else self.dim), *parts]
+        return [(self.q, self.dim), (self.k, self.kdim), (self.v, self.vdim), *parts]
 
     def call(
         self,

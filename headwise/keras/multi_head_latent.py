@@ -12,7 +12,7 @@ from headwise import masks, nn
 from headwise.errors import ArgumentError
 from headwise.keras import masking
 from headwise.keras.functional import ALL_KERNELS, attend
-from headwise.keras.layer import Layer, Tensor, both, check_input, positions_of
+from headwise.keras.layer import Layer, Parts, Tensor, both, check_input, positions_of
 from headwise.keras.norm import make_norm
 from headwise.keras.positions.rope import Rope
 from headwise.keras.saving import PACKAGE, unwrapped
@@ -78,21 +78,16 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
         self.kv_up = self._linear(o.num_heads * (o.nope_dim + o.value_head_dim), "kv_up", bias=False)
         self.out = self._linear(o.dim, "out", bias=o.bias)
 
-    def build(self, input_shape: object = None) -> None:
-        """Create the weights. Their shapes depend only on the options, so `layer.build()` works."""
+    def _parts(self) -> Parts:
+        parts: list[tuple[Any, int | None]] = [
+            (self.kv_down, self.dim),
+            (self.kv_norm, self.kv_rank),
+            (self.kv_up, self.kv_rank),
+        ]
+        parts += [(self.out, self.num_heads * self.value_head_dim), (self.positions, None)]
         if self.q_rank is None:
-            self.q.build((None, self.dim))
-        else:
-            self.q_down.build((None, self.dim))
-            self.q_norm.build((None, self.q_rank))
-            self.q_up.build((None, self.q_rank))
-        self.kv_down.build((None, self.dim))
-        self.kv_norm.build((None, self.kv_rank))
-        self.kv_up.build((None, self.kv_rank))
-        self.out.build((None, self.num_heads * self.value_head_dim))
-        if not self.positions.built:
-            self.positions.build()
-        self.built = True
+            return [(self.q, self.dim), *parts]
+        return [(self.q_down, self.dim), (self.q_norm, self.q_rank), (self.q_up, self.q_rank), *parts]
 
     def call(
         self,

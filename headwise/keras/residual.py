@@ -12,7 +12,7 @@ import numpy as np
 
 from headwise.keras.drop_path import DropPath
 from headwise.keras.feed_forward import FeedForward
-from headwise.keras.layer import Layer, Tensor
+from headwise.keras.layer import Layer, Parts, Tensor
 from headwise.keras.multi_head import MultiHeadAttention
 from headwise.keras.norm import make_norm
 from headwise.nn import options
@@ -59,12 +59,8 @@ class ResidualLayer(Layer):
     def _norm(self, name: str, o: Any) -> keras.layers.Layer:
         return make_norm(o.norm, eps=o.norm_eps, bias=o.bias, name=name, dtype=self.dtype_policy)
 
-    def _build(self, parts: dict[keras.layers.Layer, int]) -> None:
-        """Build parts with these input widths, and the last parts."""
-        for part, width in {**parts, self.mlp: self.dim, self.mlp_norm: self.dim}.items():
-            if not part.built:
-                part.build((None, None, width))
-        self.built = True
+    def _parts(self) -> Parts:
+        return [(self.mlp, self.dim), (self.mlp_norm, self.dim)]
 
     def _add(
         self,

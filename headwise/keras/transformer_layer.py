@@ -12,7 +12,7 @@ import keras
 
 from headwise import nn
 from headwise.errors import ArgumentError
-from headwise.keras.layer import Tensor, check_input, positions_of
+from headwise.keras.layer import Parts, Tensor, check_input, positions_of
 from headwise.keras.residual import Attend, ResidualLayer, seeds
 from headwise.keras.saving import PACKAGE
 from headwise.masks import Mask
@@ -51,9 +51,8 @@ class EncoderLayer(ResidualLayer, twin=nn.EncoderLayer):
         self.attention_norm = self._norm("attention_norm", o)
         self._make_mlp(o, between)
 
-    def build(self, input_shape: object = None) -> None:
-        """Create the weights. Their shapes depend only on the options."""
-        self._build({self.attention: self.dim, self.attention_norm: self.dim})
+    def _parts(self) -> Parts:
+        return [(self.attention, self.dim), (self.attention_norm, self.dim), *super()._parts()]
 
     def call(
         self,
@@ -132,10 +131,10 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
         self.cross_attention_norm = self._norm("cross_attention_norm", o)
         self._make_mlp(o, between)
 
-    def build(self, input_shape: object = None) -> None:
-        """Create the weights. Their shapes depend only on the options."""
+    def _parts(self) -> Parts:
         norms = (self.self_attention_norm, self.cross_attention_norm)
-        self._build(dict.fromkeys((self.self_attention, self.cross_attention, *norms), self.dim))
+        own = [(part, self.dim) for part in (self.self_attention, self.cross_attention, *norms)]
+        return [*own, *super()._parts()]
 
     def call(
         self,

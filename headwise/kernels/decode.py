@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from headwise.call import AttentionCall
 from headwise.kernels import fused, sdpa
 from headwise.kernels.kernel import Cost, cut_to_values, fused_inputs
+from headwise.softmax import merge_parts
 
 OPTIONS = frozenset({"bias", "slopes", "dropout"})
 LEAST_KEYS = 512  # of a part: fewer are not worth another thread
@@ -76,7 +77,7 @@ def in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float, parts: int) -> Tenso
     if even < k.shape[2]:
         rest, rest_lse = fused.attend(q, k[:, :, even:], v[:, :, even:], scale)
         out, lse = torch.cat([out, rest]), torch.cat([lse, rest_lse])
-    return (out * lse.softmax(0)[..., None]).sum(0, keepdim=True).to(q.dtype)
+    return merge_parts(out, lse)[None].to(q.dtype)
 
 
 def _parts(call: AttentionCall) -> int:

@@ -75,7 +75,7 @@ def _backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     scores = _scores(q, k, is_causal, attn_mask, scale)
-    weights = torch.exp(scores - lse[..., None])
+    weights = Normaliser.of_lse(lse).weights(scores)
     dtype = q.dtype
     d_out, q, k, v, out = (x.to(scores.dtype) for x in (d_out, q, k, v, out))
     d_products = scale * weights * (d_out @ v.mT - (d_out * out).sum(-1, keepdim=True))  # dS = A (dA - Σ A dA)

@@ -20,7 +20,7 @@ from headwise.call import AttentionCall
 from headwise.kernels import flash
 from headwise.kernels.kernel import cut_to_values, fused_inputs
 from headwise.kernels.once import once_differentiable
-from headwise.softmax import EMPTY, add_sinks, finite, merge, sinks_gradient
+from headwise.softmax import EMPTY, Normaliser, add_sinks, emptied, finite, merge, sinks_gradient
 from headwise.tiles import Tile, TileList, forbidden
 
 # Torch's operator takes any strides, but trusts that of the last dimension to be 1; float32 masks with inputs in half
@@ -91,8 +91,7 @@ class _Tiled(torch.autograd.Function):
         dq, dk, dv = _attend_backward(in_rows(d_out), q, k, v, out, finite(lse), ctx.work)
         d_sinks = None
         if sinks is not None:
-            share = torch.exp(sinks.to(lse.dtype)[None, :, None] - finite(lse))
-            d_sinks = sinks_gradient(share, out, d_out).to(sinks.dtype)
+            d_sinks = sinks_gradient(sinks, Normaliser.of_lse(lse), out, d_out)
         return dq, dk, dv, d_sinks, None
 
 
@@ -135,7 +134,7 @@ def _weigh(part: _Part, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor
         for keys_of_piece, piece in pattern.pieces:
             by_head[..., keys_of_piece] += piece
     out = torch.bmm(torch.softmax(scores, dim=-1), v.flatten(0, 1)).view(*q.shape[:3], -1)
-    return out if pattern.empty_rows is None else out.masked_fill(pattern.empty_rows[..., None], 0.0)
+    return emptied(out, pattern.empty_rows)
 
 
 def _attend_backward(

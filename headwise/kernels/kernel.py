@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Protocol
 
-import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -69,8 +68,8 @@ def refusal(kernel: Kernel, call: AttentionCall) -> str | None:
     """Why a kernel cannot run a call; None if it can."""
     if call.k_scale is not None and not getattr(kernel, "READS_INT8", False):
         return "it does not read int8"
-    unknown = [name for name in call.used_options() if name not in kernel.OPTIONS]
-    return f"it has no {unknown[0]}" if unknown else kernel.refuse(call)
+    unknown = call.beyond(kernel.OPTIONS)
+    return f"it has no {unknown}" if unknown else kernel.refuse(call)
 
 
 def fused_inputs(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, float]:
@@ -88,12 +87,6 @@ def fused_inputs(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, float]:
     elif e < d:
         v = pad(v, (0, d - e))
     return q, k, v, scale
-
-
-def finite_as(bias: Tensor, dtype: torch.dtype) -> Tensor:
-    """A bias in a narrower dtype, in which what is finite stays finite: finfo.min of one is that of the other."""
-    limits = torch.finfo(dtype)
-    return torch.where(bias.isinf(), bias, bias.clamp(limits.min, limits.max)).to(dtype)
 
 
 def cut_to_values(call: AttentionCall, out: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from headwise.native import attend, operators
 from headwise.native.library import instruction_set
 from headwise.native.sight import SIZE, sight_of
 
-OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks", "dropout"})
+OPTIONS = attend.OPTIONS
 READS_INT8 = True
 
 # Shares of the nominal speed that large calls reach, where scaled_dot_product_attention reaches 0.95 with the same

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from headwise.call import AttentionCall
+from headwise.call import AttentionCall, finite_as
 from headwise.kernels import exact, fused, tiled
 from headwise.kernels.kernel import (
     Cost,
     cut_to_values,
-    finite_as,
     fused_inputs,
     input_output_bytes,
     machine,

@@ -24,7 +24,7 @@ from headwise.models.families import FAMILIES, BertConfig, read_config
 from headwise.models.families.config import ACTIVATIONS, GATED
 from headwise.models.families.tensors import check_sizes, match
 from headwise.models.ids import check_ids
-from headwise.models.packed import forget
+from headwise.models.packed import Packable
 from headwise.models.packed_encoder import encoder_of
 from headwise.native.linear import Dtype, Encoder
 from headwise.nn.dropout import Dropout
@@ -36,8 +36,6 @@ from headwise.nn.transformer_layer import EncoderLayer
 from headwise.parallel import context as parallel
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from headwise.models.sentence import SentenceEncoder
 
 __all__ = ["ACTIVATIONS", "Bert", "BertConfig", "known_types"]
@@ -45,7 +43,7 @@ __all__ = ["ACTIVATIONS", "Bert", "BertConfig", "known_types"]
 Types = TypeVar("Types")
 
 
-class Bert(nn.Module):
+class Bert(Packable):
     """A BERT encoder. `Bert(config)` starts from random weights, `Bert.from_pretrained` from a checkpoint's.
 
     >>> bert = Bert.from_pretrained(default_model())
@@ -149,12 +147,6 @@ class Bert(nn.Module):
         """Its layers as native kernels; None where the modules themselves must run. See `packed_encoder.encoder_of`."""
         plain = self.config.has_bert_layers and type(self).through is Bert.through
         return encoder_of(self, Embeddings, dtype) if plain else None
-
-    def train(self, mode: bool = True) -> Self:
-        """As of every module. Weights that were packed before a training are not used after it."""
-        if mode:
-            forget(self)
-        return super().train(mode)
 
     def through(self, x_BSM: Tensor, mask: masks.Mask | None, places_S: Tensor | None = None) -> Tensor:
         """The hidden states [B, S, M] after all layers, from those of the embeddings [B, S, M].

@@ -19,7 +19,7 @@ from headwise.models.bert import Bert, BertConfig
 from headwise.models.copy_head import CopyHead, mixed
 from headwise.models.cross_entropy import linear_cross_entropy, summed_cross_entropy
 from headwise.models.ids import check_ids
-from headwise.models.packed import forget
+from headwise.models.packed import Packable
 from headwise.nn import Cache, Decoder, Encoder, MultiHeadAttention, options
 from headwise.nn.dropout import Dropout
 from headwise.nn.feed_forward import Activation
@@ -27,7 +27,7 @@ from headwise.nn.positions import Learned, Rope, Sinusoidal
 from headwise.parallel import context as parallel
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class EncoderDecoderConfig:
         return self.source_vocab_size is None and (self.bert is None or self.vocab_size is None)
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(Packable):
     """Reads a source, writes a target.
 
         memory = Encoder(E_source[source] √M)
@@ -224,12 +224,6 @@ class EncoderDecoder(nn.Module):
         """What an encoder that is no BERT reads, [B, K, M]. Arguments as in `forward`."""
         table = self.target_embedding if self.source_embedding is None else self.source_embedding
         return self._embed("source_ids", source_ids, table, self.source_positions)
-
-    def train(self, mode: bool = True) -> Self:
-        """As of every module. Weights that were packed before a training are not used after it."""
-        if mode:
-            forget(self)
-        return super().train(mode)
 
     def decode(
         self, target_ids: Tensor, memory: Tensor, source_real: Tensor | None = None, cache: Cache | None = None

@@ -20,13 +20,13 @@ from headwise.models import checkpoint
 from headwise.models.bert import Bert
 from headwise.models.cross_entropy import linear_cross_entropy
 from headwise.models.ids import check_ids
-from headwise.models.packed import forget
+from headwise.models.packed import Packable
 from headwise.nn import Cache, Encoder, MultiHeadAttention, options
 from headwise.nn.dropout import Dropout
 from headwise.nn.positions import Rope
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 HEAD = "cls.predictions."  # what stands before the names of the head's tensors in a checkpoint
 
@@ -126,7 +126,7 @@ class CausalConfig:
         options.probability("dropout", self.dropout)
 
 
-class CausalLanguageModel(nn.Module):
+class CausalLanguageModel(Packable):
     """A decoder-only transformer: pre-norm, RMSNorm, SwiGLU, RoPE and no biases (Touvron et al. 2023, LLaMA).
 
     >>> model = CausalLanguageModel(CausalConfig(vocab_size=8000))
@@ -157,12 +157,6 @@ class CausalLanguageModel(nn.Module):
             bias=False,
             dropout=config.dropout,
         )
-
-    def train(self, mode: bool = True) -> Self:
-        """As of every module. Weights that were packed before a training are not used after it."""
-        if mode:
-            forget(self)
-        return super().train(mode)
 
     def forward(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,11 @@ from torch import Tensor, nn
 from headwise.functional import is_followed
 from headwise.native.library import instruction_set
 from headwise.native.linear import Dtype, Norm, Weights, norm_of, pack
+from headwise.nn.multi_head import MultiHeadAttention
 from headwise.nn.positions import Rope
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 NAMES: dict[torch.dtype, Dtype] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
@@ -65,6 +69,16 @@ def forget(model: nn.Module) -> None:
     _remembered.pop(model, None)
 
 
+class Packable(nn.Module):
+    """A model whose weights may be packed. Those that were packed before a training are not used after it."""
+
+    def train(self, mode: bool = True) -> Self:
+        """As of every module."""
+        if mode:
+            forget(self)
+        return super().train(mode)
+
+
 def weights_of(linear: Any, dtype: Dtype) -> Weights:
     """An nn.Linear, packed."""
     return pack(linear.weight, linear.bias, dtype)
@@ -80,6 +94,24 @@ def turns_of(positions: Any) -> tuple[float, int] | None:
     if type(positions) is not Rope or positions.interleaved or positions.scaling is not None:
         return None
     return positions.base, positions.rotary_dim
+
+
+def projections_of(attention: Any) -> list[Any]:
+    """The linear maps of queries, keys and values of a `MultiHeadAttention`."""
+    return [attention.qkv] if attention.is_fused else [attention.q, attention.k, attention.v]
+
+
+def is_plain(attention: Any, dim: int) -> bool:
+    """Whether an attention module is one that the kernels know, whatever its scale and positions."""
+    return (
+        type(attention) is MultiHeadAttention
+        and attention.projection == "per_head"
+        and attention.projection_sizes == (dim,) * 3
+        and attention.kernel == "auto"
+        and not any((attention.gate, attention.q_norm, attention.k_norm, attention.softcap))
+        and attention.sinks is None
+        and all(type(x) is nn.Linear for x in (*projections_of(attention), attention.out))
+    )
 
 
 def frequencies_of(positions: Any) -> Tensor | None:

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from headwise.models.encoder_decoder import EncoderDecoder
 from headwise.models.language_model import CausalLanguageModel
-from headwise.models.packed import frequencies_of, layer_norm_of, packed, turns_of, weights_of
+from headwise.models.packed import frequencies_of, is_plain, layer_norm_of, packed, projections_of, turns_of, weights_of
 from headwise.models.packed_encoder import stack_of
 from headwise.native.decoder import Decoder, Layer
 from headwise.native.linear import ACTIVATIONS, Dtype, Encoder, Norm, Weights, norm_of, pack
-from headwise.nn import DecoderLayer, EncoderLayer, FeedForward, MultiHeadAttention
+from headwise.nn import DecoderLayer, EncoderLayer, FeedForward
 from headwise.nn import Encoder as Stack
 from headwise.nn.norm import LayerNorm, RMSNorm
 
@@ -59,7 +59,7 @@ def _memory(layers: Any, dtype: Dtype) -> Weights | None:
     for layer in layers:
         cross = layer.cross_attention
         # Behind those of the queries, which may be of another width.
-        parts = _projections(cross) if cross.is_fused else _projections(cross)[1:]
+        parts = projections_of(cross) if cross.is_fused else projections_of(cross)[1:]
         skipped = cross.dim if cross.is_fused else 0
         weights.append(torch.cat([x.weight for x in parts])[skipped:])
         biases.append(torch.cat([_bias(x) for x in parts])[skipped:])
@@ -120,33 +120,17 @@ def _is_known(layer: Any) -> bool:
     if type(layer) not in (EncoderLayer, DecoderLayer) or not layer.norm_first or type(layer.mlp) is not FeedForward:
         return False
     own, mlp = _own(layer), layer.mlp
-    if not _is_plain(own, layer.dim) or not own.is_fused or own.projection_sizes != (layer.dim,) * 3:
+    if not is_plain(own, layer.dim) or not own.is_fused:
         return False
     if own.positions is not None and turns_of(own.positions) is None:
         return False
     if isinstance(layer, DecoderLayer):
         cross = layer.cross_attention
-        if not _is_plain(cross, layer.dim) or cross.positions is not None or cross.num_heads != own.num_heads:
+        if not is_plain(cross, layer.dim) or cross.positions is not None or cross.num_heads != own.num_heads:
             return False
     linear = [mlp.up, mlp.down] if mlp.gate is None else [mlp.gate, mlp.up, mlp.down]
     is_known = mlp.activation in GATED if mlp.gate is not None else mlp.activation in ACTIVATIONS
     return is_known and all(type(x) is nn.Linear for x in linear)
-
-
-def _is_plain(attention: Any, dim: int) -> bool:
-    return (
-        type(attention) is MultiHeadAttention
-        and attention.projection == "per_head"
-        and attention.projection_sizes == (dim,) * 3
-        and attention.kernel == "auto"
-        and not any((attention.gate, attention.q_norm, attention.k_norm, attention.softcap))
-        and attention.sinks is None
-        and all(type(x) is nn.Linear for x in (*_projections(attention), attention.out))
-    )
-
-
-def _projections(attention: Any) -> list[Any]:
-    return [attention.qkv] if attention.is_fused else [attention.q, attention.k, attention.v]
 
 
 def _layer(layer: Any, dtype: Dtype) -> Layer:
@@ -169,7 +153,7 @@ def _layer(layer: Any, dtype: Dtype) -> Layer:
 
 def _queries(cross: Any, dtype: Dtype) -> Any:
     """The projection of the queries, which may stand before those of keys and values."""
-    first = _projections(cross)[0]
+    first = projections_of(cross)[0]
     return pack(first.weight[: cross.dim], _bias(first)[: cross.dim], dtype)
 
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from headwise import masks
 from headwise.call import AttentionCall, make_call
 from headwise.functional import listeners_of_calls
-from headwise.models.packed import frequencies_of, layer_norm_of, packed, turns_of, weights_of
+from headwise.models.packed import frequencies_of, is_plain, layer_norm_of, packed, turns_of, weights_of
 from headwise.native.linear import ACTIVATIONS, Dtype, Embeddings, Encoder, Layer
-from headwise.nn import EncoderLayer, FeedForward, MultiHeadAttention
+from headwise.nn import EncoderLayer, FeedForward
 from headwise.nn.norm import LayerNorm
 
 
@@ -124,17 +124,12 @@ def _is_known(layer: Any, *, norm_first: bool = False) -> bool:
     if attention.positions is not None and not (norm_first and turns_of(attention.positions)):
         return False
     return (
-        type(attention) is MultiHeadAttention
-        and attention.projection == "per_head"
+        is_plain(attention, layer.dim)
         and attention.is_fused
-        and attention.projection_sizes == (layer.dim,) * 3
-        and attention.kernel == "auto"
-        and not any((attention.gate, attention.q_norm, attention.k_norm, attention.softcap))
-        and attention.sinks is None
         and (attention.scale is None or attention.scale > 0)
         and mlp.activation in ACTIVATIONS
         and mlp.gate is None
-        and all(type(x) is nn.Linear for x in (attention.qkv, attention.out, mlp.up, mlp.down))
+        and all(type(x) is nn.Linear for x in (mlp.up, mlp.down))
         and all(type(x) is LayerNorm for x in (layer.attention_norm, layer.mlp_norm))
     )
 

@@ -17,6 +17,7 @@ from headwise.errors import ArgumentError
 from headwise.native.library import instruction_set, library, missing, share_threads
 from headwise.native.sight import Sight, sight_of
 
+OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks", "dropout"})
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in headwise.h
 INT8 = 3
 FEW = 16  # queries that share a key head: keys and values are read where they are, and may be int8
@@ -59,6 +60,8 @@ def refuse(call: Scores) -> str | None:
         return f"they have no {str(call.q.dtype).removeprefix('torch.')}"
     if call.k.dtype == torch.int8 and (rows := call.heads_per_key_head * call.shape[2]) > FEW:
         return f"it reads int8 for up to {FEW} queries that share a key head (the call has {rows})"
+    if (unknown := call.beyond(OPTIONS)) is not None:
+        return f"they have no {unknown}"
     if 0 in call.shape or not call.q.shape[3]:
         return "there are no queries or no keys"
     if (why := missing()) is not None:

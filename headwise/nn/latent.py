@@ -254,22 +254,11 @@ class _Read(CrossLayer):
         super().reset_parameters()
         reset_parts(self.layers)
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        mask: Mask | Tensor | None = None,
-        cache: Cache | None = None,
-        *,
-        real: Tensor | None = None,
-        record: bool = False,
-    ) -> Any:
-        trace = Trace(record)
-        z = self.run(trace, query, key, value, mask, cache, real)
+    def run(self, trace: Trace, *given: Any) -> Tensor:
+        z = super().run(trace, *given)
         for i, layer in enumerate(self.layers):
             z = trace(layer, f"layers.{i}", z)
-        return trace.result(z)
+        return z
 
     def project(self, x: Tensor) -> list[Tensor]:
         """Keys and values of the input, [B, H, S, D] and [B, H, S, E]."""

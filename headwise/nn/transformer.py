@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,9 @@ MakeAttention = Callable[[], nn.Module]
 
 class _Stack(nn.Module):
     """A stack of layers, with a norm after the last."""
+
+    _kind: ClassVar[type[EncoderLayer | DecoderLayer]]
+    _of_torch: ClassVar[type[nn.Module]]  # PyTorch's stack of these layers
 
     def __init__(
         self, layers: Iterable[EncoderLayer | DecoderLayer], norm: nn.Module | None, checkpointing: bool
@@ -60,6 +63,23 @@ class _Stack(nn.Module):
         stack = cls.__new__(cls)
         _Stack.__init__(stack, layers, norm, checkpointing)
         return stack
+
+    @classmethod
+    def from_torch(cls, module: nn.Module, *, kernel: str = "auto") -> Self:
+        """The same as PyTorch's stack, with its weights; inputs are [B, S, M] whatever its batch_first.
+
+        PyTorch's masks are True where attention is *not* allowed: pass `mask=~attn_mask`, `real=~key_padding_mask`.
+
+        Args:
+            module: of an `Encoder` an nn.TransformerEncoder, of a `Decoder` an nn.TransformerDecoder.
+
+        Raises:
+            ArgumentError: another module, an activation or an option that there is nothing like here.
+        """
+        check_class(module, cls._of_torch)
+        given: Any = module
+        layers = [cls._kind.from_torch(layer, kernel=kernel) for layer in given.layers]
+        return cls.from_layers(layers, copy.deepcopy(given.norm)).train(module.training)
 
     def reset_parameters(self) -> None:
         """Initialise all layers and the norm again."""
@@ -128,6 +148,8 @@ class Encoder(_Stack):
         ArgumentError: dimensions that do not divide, an unknown option.
     """
 
+    _kind, _of_torch = EncoderLayer, nn.TransformerEncoder
+
     def __init__(
         self,
         dim: int,
@@ -165,19 +187,6 @@ class Encoder(_Stack):
         check_input("query", query, self.dim)
         return self._run(query, mask, cache, real, position_ids, record)
 
-    @classmethod
-    def from_torch(cls, module: nn.TransformerEncoder, *, kernel: str = "auto") -> Encoder:
-        """The same as PyTorch's encoder, with its weights; inputs are [B, S, M] whatever its batch_first.
-
-        PyTorch's masks are True where attention is *not* allowed: pass `mask=~attn_mask`, `real=~key_padding_mask`.
-
-        Raises:
-            ArgumentError: an activation or an option that there is nothing like here.
-        """
-        check_class(module, nn.TransformerEncoder)
-        layers = [EncoderLayer.from_torch(layer, kernel=kernel) for layer in module.layers]
-        return cls.from_layers(layers, copy.deepcopy(module.norm)).train(module.training)
-
 
 class Decoder(_Stack):
     """Several `DecoderLayer`s, which all read one memory. Vaswani et al. 2017, figure 1, on the right.
@@ -193,6 +202,8 @@ class Decoder(_Stack):
     Raises:
         ArgumentError: dimensions that do not divide, an unknown option.
     """
+
+    _kind, _of_torch = DecoderLayer, nn.TransformerDecoder
 
     def __init__(
         self,
@@ -247,19 +258,6 @@ class Decoder(_Stack):
             memory_mask, memory_real = with_real(memory_mask, memory_real, memory=True), None
         given = {"key": memory, "value": value, "memory_mask": memory_mask, "memory_real": memory_real}
         return self._run(query, mask, cache, real, position_ids, record, **given)
-
-    @classmethod
-    def from_torch(cls, module: nn.TransformerDecoder, *, kernel: str = "auto") -> Decoder:
-        """The same as PyTorch's decoder, with its weights; inputs are [B, S, M] whatever its batch_first.
-
-        PyTorch's masks are True where attention is *not* allowed: pass `mask=~attn_mask`, `real=~key_padding_mask`.
-
-        Raises:
-            ArgumentError: an activation or an option that there is nothing like here.
-        """
-        check_class(module, nn.TransformerDecoder)
-        layers = [DecoderLayer.from_torch(layer, kernel=kernel) for layer in module.layers]
-        return cls.from_layers(layers, copy.deepcopy(module.norm)).train(module.training)
 
 
 def _maker(name: str, make: MakeAttention | None) -> Callable[[], nn.Module | None]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -20,18 +19,17 @@ from headwise.call import AttentionCall, Scores, Share
 from headwise.errors import ArgumentError, DtypeError, RecordError, brief
 from headwise.masks import Mask
 from headwise.options import EVERY, OPTIONS
-from headwise.records.head import Head
 from headwise.records.rounding import rounded_weights, rounding_bound
 from headwise.records.site import Site
 from headwise.records.statistics import STATISTICS, Statistic, Statistics, compute, make
 from headwise.records.statistics.computed import Computed, look_up
-from headwise.records.statistics.lse import LogSumExp, NormaliserOfRows
+from headwise.records.statistics.lse import LogSumExp, NormaliserOfRows, normaliser_of
 from headwise.registry import Bundle
 from headwise.softmax import Normaliser
 
 # For the log-sum-exps of a few rows so many cells are made at once; if there are more, or if rows are longer than this
-# (the mask may cut them short), so many rows of one head.
-BLOCK_CELLS, BLOCK_KEYS, BLOCK_ROWS = 2**22, 2**15, 256
+# (the mask may cut them short), it is a pass over tiles as for statistics.
+BLOCK_CELLS, BLOCK_KEYS = 2**22, 2**15
 
 Choice = int | slice | Sequence[int] | None
 
@@ -271,7 +269,7 @@ class AttentionRecord:
 
     @functools.cached_property
     def _normaliser(self) -> Normaliser:
-        return Normaliser(*compute(self.call, [NormaliserOfRows()])["normaliser"].unbind(-1))
+        return normaliser_of(self.call)
 
     def statistics(self, *names: str, rows: int | None = None, **options: Any) -> Statistics:
         """Statistics of the weights in one pass over them, as attributes; None for what was not asked for.
@@ -358,23 +356,14 @@ class AttentionRecord:
 
     def _normaliser_of(self, rows: slice | Tensor, heads: slice | Tensor) -> Normaliser:
         """That of a few rows, without waiting for all the others: [B, heads, rows]."""
-        batch, all_heads, q_len, k_len = self.shape
-        index, chosen = (
-            torch.arange(*x.indices(size), device=self.q.device) if isinstance(x, slice) else x
-            for x, size in ((rows, q_len), (heads, all_heads))
-        )
-        numbers = chosen.tolist()
-        if k_len <= BLOCK_KEYS and batch * len(numbers) * len(index) * k_len <= BLOCK_CELLS:
-            sinks = None if self.sinks is None else self.sinks[heads][:, None]
-            return Normaliser.of(self.call.scores(index, EVERY, heads)).with_sinks(sinks)
-        found = Normaliser(*self.q.new_empty(2, batch, len(numbers), len(index), dtype=self.call.dtype))
-        for b, (i, number) in itertools.product(range(batch), enumerate(numbers)):
-            head = Head(self, b, number)
-            for start in range(0, len(index), BLOCK_ROWS):
-                part = slice(start, start + BLOCK_ROWS)
-                for kept, x in zip(found, head.normaliser(index[part]), strict=True):
-                    kept[b, i, part] = x
-        return found
+        index, call = torch.arange(self.shape[2], device=self.q.device)[rows], self.call
+        scores = call.part(heads=heads)
+        batch, some, _, k_len = scores.shape
+        if k_len <= BLOCK_KEYS and batch * some * len(index) * k_len <= BLOCK_CELLS:
+            return Normaliser.of(call.scores(index, EVERY, heads)).with_sinks(scores.sinks)
+        if call.mask is not None and call.mask.heads:
+            return Normaliser(*(x[:, heads] for x in normaliser_of(call, index)))
+        return normaliser_of(dataclasses.replace(scores, mask=call.mask), index)
 
     def _choose(self, name: str, choice: Choice) -> slice | Tensor:
         if choice is None or isinstance(choice, slice):

@@ -13,7 +13,7 @@ from torch import Tensor
 from headwise.call import Scores, as_written
 from headwise.masks.additive import FORBIDS
 from headwise.options import EVERY, Index
-from headwise.softmax import EMPTY, Normaliser
+from headwise.softmax import EMPTY, Normaliser, attention_weights, finite
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -26,18 +26,12 @@ def rounded_weights(call: Scores, rows: Index, heads: Index) -> Tensor:
     """
     part = call.part(heads=heads, rows=rows)
     with as_written(part.q.device):
-        s = part.q @ part.k.repeat_interleave(part.heads_per_key_head, 1).mT
-    s = s if part.scale == 1.0 else s * part.scale
-    if part.softcap is not None:
-        s = torch.tanh(s / part.softcap) * part.softcap
-    added = part.added()
-    s = s if added is None else s + added.clamp(min=torch.finfo(s.dtype).min).to(s.dtype)
+        s = part.from_products(part.q @ part.k.repeat_interleave(part.heads_per_key_head, 1).mT)
     s = s.masked_fill(call.scores(rows, EVERY, heads) == EMPTY, EMPTY)
     if part.sinks is not None:
         s = torch.cat([s, part.sinks[:, None, None].to(s.dtype).expand(*s.shape[:3], 1)], -1)
-        s = s - s.amax(-1, keepdim=True)
-    weights = torch.softmax(s, -1, dtype=torch.promote_types(s.dtype, torch.float32))[..., : call.shape[3]]
-    return weights.nan_to_num(0.0).to(s.dtype)
+        s = s - finite(s.amax(-1, keepdim=True))
+    return attention_weights(s.to(call.dtype))[..., : call.shape[3]].to(s.dtype)
 
 
 def rounding_bound(call: Scores, rows: Index, heads: Index) -> Tensor:
@@ -60,9 +54,8 @@ def rounding_bound(call: Scores, rows: Index, heads: Index) -> Tensor:
     longest = norms[1].amax(-1).repeat_interleave(part.heads_per_key_head, 1)[..., None]
     summed = (2.0**-23 * call.q.shape[3] * abs(part.scale) * norms[0] * longest)[..., None]
     exponent = 2 * (4 * eps * largest + summed) + eps
-    normaliser = Normaliser.of(s).with_sinks(None if part.sinks is None else part.sinks[:, None])
+    normaliser = Normaliser.of(s).with_sinks(part.sinks)
     weights = normaliser.weights(s)
     # A weight that is 0 in float32 may become one that is not.
-    from_nothing = (s - normaliser.highest[..., None] - normaliser.log_sum[..., None] + exponent).exp()
-    off = torch.where(weights > 0, weights * exponent.expm1(), from_nothing.nan_to_num(0.0))
+    off = torch.where(weights > 0, weights * exponent.expm1(), normaliser.weights(s + exponent))
     return (off + torch.finfo(call.q.dtype).tiny).clamp(max=1.0)

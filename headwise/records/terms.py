@@ -5,17 +5,22 @@ weights = softmax(softcap · tanh(scale · k q / softcap) + bias), -inf where no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, RecordError
 from headwise.softmax import EMPTY, attention_weights
 
 if TYPE_CHECKING:
+    from headwise.call import Scores
     from headwise.records.record import AttentionRecord
+
+
+# The options of a call that the terms hold: what shows or computes weights from them has no others.
+OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks", "dropout"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,20 +30,11 @@ class Terms:
     q: Tensor  # [D]
     k: Tensor  # [K, D]; 0 for what is not finite in keys that may not be attended to, such as padding
     allowed: Tensor  # bool [K], True = may attend: the mask, and a bias of -inf
+    scores: Tensor  # what comes of these and the options before the softmax, [K]; -inf where not allowed
     scale: float
     softcap: float | None = None
     bias: Tensor | None = None  # [K], the slopes of ALiBi included; 0 where it is -inf
     sink: float | None = None  # the learned logit, which adds exp(sink) to the sum
-
-    @property
-    def scores(self) -> Tensor:
-        """The scores before the softmax, [K]; -inf where not allowed."""
-        s = self.scale * (self.k @ self.q)
-        if self.softcap is not None:
-            s = self.softcap * torch.tanh(s / self.softcap)
-        if self.bias is not None:
-            s = s + self.bias
-        return s.masked_fill(~self.allowed, EMPTY)
 
     @property
     def weights(self) -> Tensor:
@@ -52,29 +48,38 @@ def head_row(record: AttentionRecord, example: int, head: int, row: int) -> Term
 
     Raises:
         ArgumentError: there is no such example, head or row.
+        RecordError: an option of its call is none of `OPTIONS`.
     """
     batch, heads, q_len, _ = record.shape
     for name, value, count in (("example", example, batch), ("head", head, heads), ("row", row, q_len)):
         if not 0 <= value < count:
             raise ArgumentError(f"{name} must lie in 0 … {count - 1}. Received: {name}={value}")
     call = record.call
+    check_shown(call)
     rows = torch.tensor([row], device=call.q.device)
     part = call.part(b=slice(example, example + 1), heads=slice(head, head + 1), rows=rows)
-    allowed = _of(call.allowed(rows), example, head)[0].cpu()
-    k = part.k[0, 0].double().cpu()
-    k = torch.where(allowed[:, None] | k.isfinite(), k, 0.0)
+    allowed = _of(call.allowed(rows), example, head)[0]
+    k = torch.where(allowed[:, None] | part.k.isfinite(), part.k.double(), 0.0)
+    part = replace(part, q=part.q.double(), k=k)
     added = part.added()
-    bias = None if added is None else added[0, 0, 0].double().cpu().expand(len(k))
-    sink = None if part.sinks is None or part.sinks[0] == EMPTY else float(part.sinks[0])
+    bias = None if added is None else added[0, 0, 0].cpu().expand(len(allowed))
     return Terms(
-        q=part.q[0, 0, 0].double().cpu(),
-        k=k,
-        allowed=allowed,
+        q=part.q[0, 0, 0].cpu(),
+        k=k[0, 0].cpu(),
+        allowed=allowed.cpu(),
+        scores=part.unmasked()[0, 0, 0].masked_fill(~allowed, EMPTY).cpu(),
         scale=float(part.scale),
         softcap=None if part.softcap is None else float(part.softcap),
         bias=None if bias is None else bias.masked_fill(bias == EMPTY, 0.0),
-        sink=sink,
+        sink=None if part.sinks is None or part.sinks[0] == EMPTY else float(part.sinks[0]),
     )
+
+
+def check_shown(call: Scores) -> None:
+    """RecordError for a call with an option that is none of `OPTIONS`."""
+    if (unknown := call.beyond(OPTIONS)) is not None:
+        known = ", ".join(sorted(OPTIONS))
+        raise RecordError(f"its weights cannot be shown: expected no options but {known}. Received: {unknown}")
 
 
 def _of(x: Tensor, example: int, head: int) -> Tensor:

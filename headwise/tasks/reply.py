@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from headwise.errors import ArgumentError
@@ -36,6 +35,7 @@ class Reply(TextToText[ReplyOptions]):
     reads, writes = "the dialogue so far", "reply"
     keep = "end"
 
+    learned = ("commonest",)
     commonest = ""  #: the most common reply of the training data
 
     @classmethod
@@ -100,15 +100,6 @@ class Reply(TextToText[ReplyOptions]):
             "how often each token occurs": {"perplexity": _unigram_perplexity(scored)},
             "always the commonest reply": _variety([self.commonest] * len(written)),
         }
-
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "commonest": self.commonest}
-
-    @classmethod
-    def restore(cls, options: ReplyOptions, state: dict[str, Any], folder: Path) -> Reply:
-        task = super().restore(options, state, folder)
-        task.commonest = state["commonest"]
-        return task
 
 
 def _turns(dialogue: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from headwise.tasks.options.summarize import SummarizeOptions
@@ -29,6 +28,7 @@ class Summarize(TextToText[SummarizeOptions]):
     compared_by = (("ROUGE-1", "max"), ("ROUGE-2", "max"), ("ROUGE-L", "max"))
     reads, writes = "the text to summarize", "summary"
 
+    learned = ("summary_words",)
     summary_words = 0  #: mean number of words in a summary of the training data
 
     @classmethod
@@ -59,15 +59,6 @@ class Summarize(TextToText[SummarizeOptions]):
             others = [pairs.references[i - 1][0] for i in range(len(written))]
             baselines["the summary of another text"] = rouge(others, pairs.references)
         return rouge(written, pairs.references), baselines
-
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "summary_words": self.summary_words}
-
-    @classmethod
-    def restore(cls, options: SummarizeOptions, state: dict[str, Any], folder: Path) -> Summarize:
-        task = super().restore(options, state, folder)
-        task.summary_words = state["summary_words"]
-        return task
 
 
 def _summary_columns(source: Any, target: str) -> dict[str, str]:

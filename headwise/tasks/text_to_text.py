@@ -73,6 +73,7 @@ class TextToText(Task[TextOptions]):
     reads: ClassVar[str]  #: what the text of a request is
     writes: ClassVar[str]  #: the column of `predict`
     keep: ClassVar[Literal["beginning", "end"]] = "beginning"  #: which part of a long source is read
+    learned: ClassVar[tuple[str, ...]] = ()  #: the attributes that `look_over` computes
 
     model: EncoderDecoder
     make_steps: MakeSteps = CachedSteps  #: how the model is run for decoding
@@ -124,7 +125,7 @@ class TextToText(Task[TextOptions]):
         return task
 
     def look_over(self, pairs: Pairs) -> None:
-        """Compute further state from the training data. By default nothing."""
+        """Compute the attributes that are named in `learned` from the training data. By default nothing."""
 
     @classmethod
     def _made(cls, options: TextOptions, source: Vocabulary, target: Vocabulary, bert: Bert | None) -> Self:
@@ -350,13 +351,16 @@ class TextToText(Task[TextOptions]):
 
     def state(self) -> dict[str, Any]:
         bert = self.model.config.bert
-        return {} if bert is None else {"bert": asdict(bert)}
+        learned = {name: getattr(self, name) for name in self.learned}
+        return learned if bert is None else {"bert": asdict(bert), **learned}
 
     @classmethod
     def restore(cls, options: TextOptions, state: dict[str, Any], folder: Path) -> Self:
         source = Vocabulary.load(folder / SOURCE_FILE)
         target = source if options.shared_vocabulary else Vocabulary.load(folder / TARGET_FILE)
-        return cls._made(options, source, target, Bert(BertConfig(**state["bert"])) if "bert" in state else None)
+        task = cls._made(options, source, target, Bert(BertConfig(**state["bert"])) if "bert" in state else None)
+        vars(task).update({name: state[name] for name in cls.learned})
+        return task
 
     def rates(self) -> dict[str, float]:
         return {} if self.model.config.bert is None else {"model.encoder.": self.options.encoder_lr}

@@ -46,3 +46,7 @@ CUTTERS: dict[str, Cutter] = {"band": band, "documents": documents, "blocks": bl
 def cutter_of(mask: Mask) -> str:
     """The name of the cutter that cuts this mask."""
     return next(name for name, cutter in CUTTERS.items() if cutter.takes(mask))
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -7,27 +7,21 @@ the same rows computes only its own columns.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Generic, TypeVar, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from headwise.errors import ArgumentError
-from headwise.native.attend import FEW
 from headwise.records import AttentionRecord
-from headwise.records.head import CELLS, Head
 from headwise.records.terms import Terms, head_row
-from headwise.softmax import EMPTY, Normaliser, finite
+from headwise.viewer.heads import CELLS, Head, How, Numbers
 
 T = TypeVar("T")
 Part = Generator[None, None, None]
-Numbers = NDArray[Any]
-How = Literal["max", "mean", "sample"]
 
 # Rows computed by one part: many, so that each key is read rarely, but few enough that all threads have work. Fewer if
 # the rows are far apart, because masked cells between the first and the last of them are not skipped.
@@ -37,7 +31,7 @@ FEWEST_ROWS, ROWS, SPREAD_ROWS = 16, 256, 64
 ANSWER_CELLS = 2**22
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Answer(Generic[T]):
     """An answer that is still to be computed, in parts: in any order, on several threads, or never.
 
@@ -56,7 +50,7 @@ class Answer(Generic[T]):
         return self.result()
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Question:
     """A tile: the cells [rows) × [cols) of a head, drawn as height × width numbers.
 
@@ -78,13 +72,13 @@ class Answers:
     def __init__(self, record: AttentionRecord, example: int, *, threads: int | None = None) -> None:
         self.record, self.example = record, example
         self.threads = torch.get_num_threads() if threads is None else threads
-        self._heads: dict[int, KnownHead] = {}
+        self._heads: dict[int, Head] = {}
 
-    def head(self, number: int) -> KnownHead:
+    def head(self, number: int) -> Head:
         """One head, created at its first use."""
         self.record.shape  # noqa: B018 (raises RecordError if the record's tensors were changed since)
         if number not in self._heads:
-            self._heads[number] = KnownHead(self.record, self.example, number)
+            self._heads[number] = Head(self.record, self.example, number)
         return self._heads[number]
 
     def check(self, asked: Question) -> None:
@@ -145,7 +139,7 @@ class Answers:
         rows = np.flatnonzero(shares)
         out, lock = np.zeros(k_len), threading.Lock()
 
-        def part(head: KnownHead, strip: slice) -> Part:
+        def part(head: Head, strip: slice) -> Part:
             for first, sums in head.sums(rows[strip], shares[rows[strip]]):
                 with lock:
                     out[first : first + len(sums)] += sums
@@ -178,7 +172,7 @@ class Answers:
 
         return Answer([part()], result, k_len)
 
-    def strips(self, head: KnownHead, rows: Numbers, width: int) -> Sequence[slice]:
+    def strips(self, head: Head, rows: Numbers, width: int) -> Sequence[slice]:
         """Slices of `rows` (ascending) that are computed together when `width` columns are requested."""
         together = len(rows) and rows[-1] - rows[0] < 2 * len(rows)
         share = max(FEWEST_ROWS, -(-len(rows) // self.threads))
@@ -192,74 +186,6 @@ class Answers:
         return [slice(start, start + size) for start in range(0, len(rows), size)]
 
 
-class KnownHead(Head):
-    """A head, and the normalisers of the rows computed so far."""
-
-    def __init__(self, record: AttentionRecord, example: int, head: int) -> None:
-        super().__init__(record, example, head)
-        known: Normaliser | None = vars(record).get("_normaliser")  # found before, where statistics were asked for
-        if known is None:
-            self.known = Normaliser(*self.scores.q.new_full((2, self.scores.shape[2]), torch.nan, dtype=self.dtype))
-        else:
-            self.known = Normaliser(*(x[example, head].clone() for x in known))
-
-    def knows(self, rows: Numbers | slice) -> bool:
-        """Whether the normalisers of all these rows were found already."""
-        return not bool(self.known.log_sum[rows].isnan().any())
-
-    def blocks(self, rows: Numbers, edges: Numbers, how: How) -> Generator[None, None, Numbers]:
-        """The weights of some rows in blocks of columns that are cut at `edges`: [rows, blocks].
-
-        For each block the largest weight, or the sum for "mean"; NaN if the mask forbids the whole block.
-        """
-        index = torch.from_numpy(rows).to(self.scores.q.device)
-        if len(rows) <= FEW and not self.knows(rows):
-            self._keep(index, self.normaliser(index))
-        known = self._known(index) if self.knows(rows) else None
-        total = self._none(len(rows))
-        found = total.log_sum[:, None].repeat(1, len(edges) - 1)  # scores; log Σ exp of them for "mean"
-        join = torch.logaddexp if how == "mean" else torch.maximum
-        for first, s in self.pieces(index) if known is None else self.pieces(index, int(edges[0]), int(edges[-1])):
-            if known is None:
-                total = total.merged(Normaliser.of(s))
-            low, high = max(first, edges[0]), min(first + s.shape[1], edges[-1])
-            if low < high:
-                blocks = slice(np.searchsorted(edges, low, "right") - 1, np.searchsorted(edges, high))
-                starts = np.maximum(edges[blocks], low) - low
-                part = _reduced(s[:, low - first : high - first], starts, how, known)
-                found[:, blocks] = join(found[:, blocks], part)
-            yield
-        known = self._learn(index, total) if known is None else known
-        return known.weights(found).masked_fill_(found == EMPTY, torch.nan).cpu().numpy()
-
-    def sums(self, rows: Numbers, shares: Numbers) -> Generator[tuple[int, Numbers], None, None]:
-        """Parts of Σ_i shares[i] · A[i, :], as pairs (first column, values); their sum is the whole."""
-        index = torch.from_numpy(rows).to(self.scores.q.device)
-        if not self.knows(rows):
-            total = self._none(len(rows))
-            for first, s in self.pieces(index):
-                total = total.merged(Normaliser.of(s))
-                yield first, np.empty(0)
-            self._learn(index, total)
-        known, factors = self._known(index), torch.from_numpy(shares).to(self.scores.q.device, self.dtype)
-        for first, s in self.pieces(index):
-            yield first, (factors @ known.weights(s)).cpu().numpy()
-
-    def _none(self, rows: int) -> Normaliser:
-        return Normaliser.empty(self.known.highest.new_empty(rows))
-
-    def _known(self, rows: Tensor) -> Normaliser:
-        return Normaliser(*(x[rows] for x in self.known))
-
-    def _learn(self, rows: Tensor, of_keys: Normaliser) -> Normaliser:
-        return self._keep(rows, of_keys.with_sinks(self.scores.sinks))
-
-    def _keep(self, rows: Tensor, found: Normaliser) -> Normaliser:
-        for known, x in zip(self.known, found, strict=True):
-            known[rows] = x
-        return found
-
-
 def _cuts(first: int, past: int, bins: int) -> Numbers:
     """The bins + 1 edges of the blocks into which the cells [first, past) of a side are cut."""
     return first + np.arange(bins + 1) * (past - first) // bins
@@ -271,20 +197,3 @@ def _rows_of(cuts: Numbers, how: How) -> tuple[Numbers, Numbers]:
     if how == "sample":
         return (cuts[:-1] + cuts[1:]) // 2, blocks
     return np.arange(cuts[0], cuts[-1]), np.repeat(blocks, np.diff(cuts))
-
-
-def _reduced(s: Tensor, starts: Numbers, how: How, known: Normaliser | None) -> Tensor:
-    """For each block of columns the largest score, or log Σ exp of the scores for "mean": [rows, blocks]."""
-    if len(starts) == s.shape[1]:
-        return s
-    highest = _by_blocks(np.maximum, s, starts)
-    if how != "mean":
-        return highest
-    near = finite(s.amax(-1) if known is None else known.highest)[:, None]  # so that exp does not overflow
-    sums = _by_blocks(np.add, (s - near).exp_(), starts)
-    logs = (sums.log() + near).clamp_(min=torch.finfo(s.dtype).min)  # only masked blocks are -inf
-    return logs.masked_fill_(highest == EMPTY, EMPTY)
-
-
-def _by_blocks(reduce: np.ufunc, s: Tensor, starts: Numbers) -> Tensor:
-    return torch.from_numpy(reduce.reduceat(s.cpu().numpy(), starts, axis=1)).to(s.device)

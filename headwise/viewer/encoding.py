@@ -19,6 +19,7 @@ from torch import Tensor
 
 from headwise.errors import RecordError
 from headwise.records import AttentionRecord
+from headwise.records.terms import check_shown
 from headwise.softmax import attention_weights
 from headwise.viewer.planes import carried_bias, common_to_rows
 from headwise.viewer.threads import on_threads
@@ -64,6 +65,10 @@ def encode(records: Mapping[AttentionRecord, str]) -> Iterator[list[list[Group]]
 
 def _encode(named: tuple[AttentionRecord, str]) -> list[list[Group]]:
     record, name = named
+    try:
+        check_shown(record.call)
+    except RecordError as error:
+        raise RecordError(f"{name}: {error}") from None
     rounded = _round_as_far_as_possible(record, name)
     batch, key_heads = rounded.bits.shape
     size = record.shape[1] // key_heads
@@ -102,8 +107,9 @@ class _Rounded:
         *self.k, k = _rounded(k, bits)
         if self.wide:
             q, k = q.double(), k.double()
-        bias = carried_bias(record)
-        self.record = AttentionRecord(dataclasses.replace(record.call, q=q, k=k, bias=bias))
+        # What the page carries: slopes are in its bias.
+        carried = dataclasses.replace(record.call, q=q, k=k, bias=carried_bias(record), slopes=None)
+        self.record = AttentionRecord(carried)
 
     def error(self, of: AttentionRecord, most: int, groups: Sequence[int]) -> Tensor:
         """The largest difference of a weight from the record's in at most `most` rows; of these key heads, [B, groups].

@@ -13,9 +13,9 @@ import torch
 import headwise
 from headwise import masks
 from headwise.errors import ArgumentError, RecordError
-from headwise.records import AttentionRecord, head
+from headwise.records import AttentionRecord
 from headwise.tiles import runs
-from headwise.viewer import answers
+from headwise.viewer import answers, heads
 from headwise.viewer.answers import Answers, How, Question
 
 from .conftest import record
@@ -25,7 +25,7 @@ from .conftest import record
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "in pieces":
         for module, values in (
-            (head, {"CELLS": 12, "WIDTH": 3}),
+            (heads, {"CELLS": 12, "WIDTH": 3}),
             (runs, {"WIDTH": 3}),
             (answers, {"CELLS": 12, "FEWEST_ROWS": 1, "ROWS": 4, "SPREAD_ROWS": 2}),
         ):
@@ -204,7 +204,7 @@ def test_a_few_rows_by_the_kernel_for_few_queries(
     name: str, options: dict[str, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their normalisers are those of all scores, whether or not that kernel can find them."""
-    monkeypatch.setattr(head, "LONG_ROW", 1)
+    monkeypatch.setattr(heads, "LONG_ROW", 1)
     torch.manual_seed(1)
     q, k = torch.randn(1, 2, 100, 8), torch.randn(1, 2, 100, 8)
     given = {each: torch.tensor([0.5, -1.0]).abs() for each in options}
@@ -212,11 +212,12 @@ def test_a_few_rows_by_the_kernel_for_few_queries(
     weights = seen.weights().double()
     for rows in ([7], [0], [45], [3, 50, 99]):
         for number in range(2):
-            found = Answers(seen, 0).head(number).normaliser(torch.tensor(rows))
-            torch.testing.assert_close(found.lse, seen.lse[0, number, rows], atol=1e-5, rtol=1e-5)
+            of = Answers(seen, 0)
             for row in rows:
-                tile = Answers(seen, 0).tile(Question(number, (row, row + 1), (row, row + 1), 1, 1, "max")).now()
+                tile = of.tile(Question(number, (row, row + 1), (row, row + 1), 1, 1, "max")).now()
                 assert float(np.nan_to_num(tile[0, 0])) == pytest.approx(weights[0, number, row, row].item(), abs=1e-6)
+            found = of.head(number).known.lse[rows]
+            torch.testing.assert_close(found, seen.lse[0, number, rows], atol=1e-5, rtol=1e-5)
 
 
 def test_a_sample_of_rows_that_see_little_takes_each_alone() -> None:

@@ -52,6 +52,14 @@ def test_the_page_carries_the_weights(case: AttentionRecord, tmp_path: Path) -> 
             np.testing.assert_allclose(rows[rows > 0], 1, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("bias", [None, torch.linspace(-1, 1, 81).view(9, 9)], ids=["slopes", "slopes and a bias"])
+def test_slopes_are_carried_once(bias: torch.Tensor | None, tmp_path: Path) -> None:
+    q = torch.randn(1, 2, 9, 4)
+    seen = headwise.attention(q, q, q, bias=bias, slopes=torch.tensor([0.5, 0.1]), record=True)[1]
+    drawn = write(tmp_path / "page.html", look(seen)).weights()
+    np.testing.assert_allclose(drawn, seen.weights()[0], rtol=0, atol=TOLERANCE)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_other_dtypes_are_carried_too(dtype: torch.dtype, tmp_path: Path) -> None:
     q = torch.randn(1, 2, 9, 4).to(dtype)

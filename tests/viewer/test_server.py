@@ -25,7 +25,8 @@ from headwise.errors import ArgumentError, FileError
 from headwise.records import AttentionRecord
 from headwise.viewer import answers, facts_of, inputs_of, site
 from headwise.viewer import shown as shown_module
-from headwise.viewer.answers import Answer, Answers, KnownHead, Question
+from headwise.viewer.answers import Answer, Answers, Question
+from headwise.viewer.heads import Head
 from headwise.viewer.server import serve, serving
 from headwise.viewer.site import Kept
 
@@ -382,13 +383,13 @@ def test_a_text_cannot_leave_its_place() -> None:
 
 def test_answers_are_kept(fresh: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    real = KnownHead.blocks
+    real = Head.blocks
 
-    def counted(self: KnownHead, *args: Any) -> Generator[None, None, Any]:
+    def counted(self: Head, *args: Any) -> Generator[None, None, Any]:
         asked.append(args)
         return real(self, *args)
 
-    monkeypatch.setattr(KnownHead, "blocks", counted)
+    monkeypatch.setattr(Head, "blocks", counted)
     first = fresh.tile()
     assert len(asked) == 1
     np.testing.assert_array_equal(fresh.tile(), first)

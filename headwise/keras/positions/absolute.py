@@ -64,10 +64,6 @@ class Sinusoidal(Layer, twin=torch_positions.Sinusoidal):
         check_integers("position_ids", position_ids)
         return keras.KerasTensor((*position_ids.shape, self.dim), dtype=self.compute_dtype)
 
-    def build(self, input_shape: object = None) -> None:
-        """There are no weights."""
-        self.built = True
-
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class Learned(Layer, twin=torch_positions.Learned):

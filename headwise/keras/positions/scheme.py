@@ -58,10 +58,6 @@ class Positions(Layer):
         """
         check_fits(self, num_heads, head_dim)
 
-    def build(self, input_shape: object = None) -> None:
-        """Create the weights. Their shapes depend only on the options."""
-        self.built = True
-
 
 def check_integers(name: str, ids: Tensor) -> None:
     """Raise DtypeError unless `ids` is a tensor of integers."""

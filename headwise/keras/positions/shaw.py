@@ -8,7 +8,7 @@ import keras
 import torch
 from keras import ops
 
-from headwise.keras.layer import Tensor
+from headwise.keras.layer import Parts, Tensor
 from headwise.keras.positions.scheme import Positions, distances, precision
 from headwise.keras.saving import PACKAGE
 from headwise.masks import Mask
@@ -47,12 +47,8 @@ class ShawRelative(Positions, twin=torch_positions.ShawRelative):
         self.distance_embedding = self._table("distance_embedding", self.head_dim)
         self.value_embedding = self._table("value_embedding", self.value_dim) if self.uses_values else None
 
-    def build(self, input_shape: object = None) -> None:
-        """See `Positions.build`."""
-        self.distance_embedding.build()
-        if self.value_embedding is not None:
-            self.value_embedding.build()
-        self.built = True
+    def _parts(self) -> Parts:
+        return [(self.distance_embedding, None), (self.value_embedding, None)]
 
     def bias(
         self,

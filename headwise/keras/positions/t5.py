@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from keras import ops
 
-from headwise.keras.layer import Tensor
+from headwise.keras.layer import Parts, Tensor
 from headwise.keras.positions.scheme import Positions, distances
 from headwise.keras.saving import PACKAGE
 from headwise.masks import Mask
@@ -52,10 +52,8 @@ class T5Buckets(Positions, twin=torch_positions.T5Buckets):
             dtype=self.variable_dtype,  # the result is added to scores, which are float32 also under mixed precision
         )
 
-    def build(self, input_shape: object = None) -> None:
-        """See `Positions.build`."""
-        self.relative_attention_bias.build()
-        self.built = True
+    def _parts(self) -> Parts:
+        return [(self.relative_attention_bias, None)]
 
     def bias(
         self,

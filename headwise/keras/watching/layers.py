@@ -107,33 +107,43 @@ def instead(layer: keras.layers.Layer, name: str, make: Callable[[Callable[..., 
 
 
 def _multi_head(reader: Reader, layer: keras.layers.Layer) -> Callable[[Callable[..., Any]], Any]:
-    how = f"keras.layers.{_library_name(layer)}"
+    def read(given: Mapping[str, Any], result: Any, how: str) -> None:
+        if len(given["query"].shape) != 4:
+            raise RecordError("attention over several axes has no matrix of queries and keys")
+        q, k, v = (_by_head(given[name]) for name in ("query", "key", "value"))
+        repeats = getattr(layer, "num_repeats", 1)  # grouped-query attention repeats the heads of its keys
+        scale = getattr(layer, "_inverse_sqrt_key_dim", getattr(layer, "_inverse_sqrt_head_dim", None))
+        dropout = getattr(layer, "dropout", 0.0) if given.get("training") else 0.0
+        _read(
+            *(reader, how, q, k[:, ::repeats], v[:, ::repeats], result[0]),
+            allowed=given.get("attention_mask"),
+            causal=bool(given.get("use_causal_mask")),
+            scale=scale,
+            dropout=float(dropout),
+            weights=None if result[1] is None else to_torch(result[1]),
+            projection=_output_kernel(layer),
+        )
+
+    return _heard(reader, layer, read)
+
+
+def _heard(
+    reader: Reader, layer: keras.layers.Layer, read: Callable[[Mapping[str, Any], Any, str], None]
+) -> Callable[[Callable[..., Any]], Any]:
+    """What makes of a method of a layer one whose arguments and result are read, too."""
 
     def make(original: Callable[..., Any]) -> Any:
+        how = f"keras.layers.{_library_name(layer)}"
+
         @functools.wraps(original)
-        def _compute_attention(*args: Any, **kwargs: Any) -> Any:
+        def method(*args: Any, **kwargs: Any) -> Any:
             with reader.reading():
                 result = original(*args, **kwargs)
             with reader.trying(how):
-                given = inspect.signature(original).bind(*args, **kwargs).arguments
-                if len(given["query"].shape) != 4:
-                    raise RecordError("attention over several axes has no matrix of queries and keys")
-                q, k, v = (_by_head(given[name]) for name in ("query", "key", "value"))
-                repeats = getattr(layer, "num_repeats", 1)  # grouped-query attention repeats the heads of its keys
-                scale = getattr(layer, "_inverse_sqrt_key_dim", getattr(layer, "_inverse_sqrt_head_dim", None))
-                dropout = getattr(layer, "dropout", 0.0) if given.get("training") else 0.0
-                _read(
-                    *(reader, how, q, k[:, ::repeats], v[:, ::repeats], result[0]),
-                    allowed=given.get("attention_mask"),
-                    causal=bool(given.get("use_causal_mask")),
-                    scale=scale,
-                    dropout=float(dropout),
-                    weights=None if result[1] is None else to_torch(result[1]),
-                    projection=_output_kernel(layer),
-                )
+                read(inspect.signature(original).bind(*args, **kwargs).arguments, result, how)
             return result
 
-        return _compute_attention
+        return method
 
     return make
 
@@ -173,33 +183,22 @@ def _scores(pair: list[Tensor]) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _weighted(reader: Reader, layer: keras.layers.Layer, pair: list[Tensor]) -> Callable[[Callable[..., Any]], Any]:
-    how = f"keras.layers.{_library_name(layer)}"
+    def read(given: Mapping[str, Any], result: Any, how: str) -> None:
+        if isinstance(layer, keras.layers.AdditiveAttention) or layer.score_mode != "dot":
+            raise RecordError("its scores are a tanh of a sum, not a product q kᵀ")
+        q, k, v = (to_torch(x)[:, None] for x in (*pair, given["value"]))
+        dropout = float(layer.dropout) if given.get("training") else 0.0
+        _read(
+            *(reader, how, q, k, v, result[0]),
+            allowed=given.get("scores_mask"),
+            keys_only=True,
+            scale=1.0 if layer.scale is None else float(to_torch(layer.scale)),
+            dropout=dropout,
+            weights=None if dropout else to_torch(result[1])[:, None],
+            arrange=lambda x: x[:, None],
+        )
 
-    def make(original: Callable[..., Any]) -> Any:
-        @functools.wraps(original)
-        def _apply_scores(*args: Any, **kwargs: Any) -> Any:
-            with reader.reading():
-                result = original(*args, **kwargs)
-            with reader.trying(how):
-                if isinstance(layer, keras.layers.AdditiveAttention) or layer.score_mode != "dot":
-                    raise RecordError("its scores are a tanh of a sum, not a product q kᵀ")
-                given = inspect.signature(original).bind(*args, **kwargs).arguments
-                q, k, v = (to_torch(x)[:, None] for x in (*pair, given["value"]))
-                dropout = float(layer.dropout) if given.get("training") else 0.0
-                _read(
-                    *(reader, how, q, k, v, result[0]),
-                    allowed=given.get("scores_mask"),
-                    keys_only=True,
-                    scale=1.0 if layer.scale is None else float(to_torch(layer.scale)),
-                    dropout=dropout,
-                    weights=None if dropout else to_torch(result[1])[:, None],
-                    arrange=lambda x: x[:, None],
-                )
-            return result
-
-        return _apply_scores
-
-    return make
+    return _heard(reader, layer, read)
 
 
 # Common to all of them.

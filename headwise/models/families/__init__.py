@@ -49,3 +49,7 @@ def read_config(config: Mapping[str, Any]) -> BertConfig:
 
 
 __all__ = ["ACTIVATIONS", "FAMILIES", "BertConfig", "Family", "ModernLayers", "family_of", "read_config"]
+
+
+def __dir__() -> list[str]:
+    return __all__

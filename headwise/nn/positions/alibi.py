@@ -61,7 +61,7 @@ class Alibi(Positions):
             distance = (key_ids.amax(-1, keepdim=True) - key_ids)[..., None, :]  # from the last key
             distance = distance[None, None] if distance.ndim == 2 else distance[:, None]
         else:
-            distance = distances(query_ids, key_ids).abs()
+            distance = distances(q_BHQD, query_ids, key_ids).abs()
         # Integers up to here: a difference of far positions is exact.
         return distance.to(dtype) * -self.slopes.to(dtype)[:, None, None]
 

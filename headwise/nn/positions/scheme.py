@@ -95,8 +95,10 @@ def check_ids(name: str, ids: Tensor, batch: int, length: int) -> None:
         raise ShapeError(f"{name}: expected [{length}] or [{batch}, {length}]. Received: {name}={list(ids.shape)}")
 
 
-def distances(query_ids: Tensor, key_ids: Tensor) -> Tensor:
-    """Key minus query, [1|B, 1, Q, K], of ids [S] or [B, S]."""
+def distances(x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    """Key minus query, [1|B, 1, Q, K], of ids [S] or [B, S], which are checked; x [B, H, Q, ·] has the queries."""
+    check_ids("query_ids", query_ids, x.shape[0], x.shape[2])
+    check_ids("key_ids", key_ids, x.shape[0], key_ids.shape[-1])
     keys = key_ids[..., None, :] - query_ids[..., :, None]
     return keys[None, None] if keys.ndim == 2 else keys[:, None]
 

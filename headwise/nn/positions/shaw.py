@@ -9,7 +9,7 @@ from headwise.call import as_written
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.nn.options import one_of, whole
-from headwise.nn.positions.scheme import Positions, check_ids, distances
+from headwise.nn.positions.scheme import Positions, distances
 
 
 class ShawRelative(Positions):
@@ -72,7 +72,7 @@ class ShawRelative(Positions):
         scale: float | None = None,
     ) -> Tensor:
         """scale · q_i · a^K_(clip(j - i)): [B, H, Q, K], float32 (float64 for float64 q)."""
-        rows = self._rows(q_BHQD.shape[0], q_BHQD.shape[2], query_ids, key_ids)
+        rows = self._rows(q_BHQD, query_ids, key_ids)
         dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
         with as_written(q_BHQD.device):
             per_distance = q_BHQD.to(dtype) @ self.distance_embedding.weight.to(dtype).mT
@@ -83,7 +83,7 @@ class ShawRelative(Positions):
         """Σ_j α_ij a^V_(clip(j - i)): [B, H, Q, E] in the weights' dtype; None without a^V."""
         if self.value_embedding is None:
             return None
-        rows = self._rows(weights_BHQK.shape[0], weights_BHQK.shape[2], query_ids, key_ids)
+        rows = self._rows(weights_BHQK, query_ids, key_ids)
         table = self.value_embedding.weight
         dtype = torch.promote_types(weights_BHQK.dtype, torch.float32)
         weights = weights_BHQK.to(dtype)
@@ -96,11 +96,9 @@ class ShawRelative(Positions):
         distance = str(self.left) if self.left == self.right else f"({self.left}, {self.right})"
         return f"{self.head_dim}, max_distance={distance}, values={self.uses_values}"
 
-    def _rows(self, batch: int, q_len: int, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    def _rows(self, x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
         """The row of the tables for each pair, [1|B, 1, Q, K]."""
-        check_ids("query_ids", query_ids, batch, q_len)
-        check_ids("key_ids", key_ids, batch, key_ids.shape[-1])
-        return distances(query_ids, key_ids).clamp(-self.left, self.right).long() + self.left
+        return distances(x, query_ids, key_ids).clamp(-self.left, self.right).long() + self.left
 
 
 def _sides(max_distance: int | tuple[int, int]) -> tuple[int, int]:

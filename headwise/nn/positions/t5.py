@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.nn.options import one_of, positive, whole
-from headwise.nn.positions.scheme import Positions, check_ids, distances
+from headwise.nn.positions.scheme import Positions, distances
 
 
 class T5Buckets(Positions):
@@ -79,9 +79,8 @@ class T5Buckets(Positions):
         scale: float | None = None,
     ) -> Tensor:
         """[1|B, H, Q, K] in the table's dtype; 1 where all rows have the same positions."""
-        check_ids("query_ids", query_ids, q_BHQD.shape[0], q_BHQD.shape[2])
-        check_ids("key_ids", key_ids, q_BHQD.shape[0], key_ids.shape[-1])
-        return self.relative_attention_bias(self.buckets(distances(query_ids, key_ids)[:, 0])).permute(0, 3, 1, 2)
+        apart = distances(q_BHQD, query_ids, key_ids)[:, 0]
+        return self.relative_attention_bias(self.buckets(apart)).permute(0, 3, 1, 2)
 
     def buckets(self, distance: Tensor) -> Tensor:
         """The bucket of each distance j - i (key minus query): int64 of the same shape, 0 … num_buckets - 1."""

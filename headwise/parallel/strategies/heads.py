@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headwise.masks.share import share_of
+from headwise.options import TENSORS
 from headwise.parallel.exchange import Turned, all_to_all
 from headwise.parallel.layout import Layout
 from headwise.parallel.strategies.part import Cost, Part, Sizes
@@ -46,16 +47,16 @@ def attend(part: Part, local: Callable[..., Any]) -> Any:
     """By one call of `local`, over the whole sequence and this process's heads."""
     count, rank = part.layout.processes, part.rank
 
-    def own(x: Tensor | None, dim: int = 0) -> Tensor | None:
-        """Of something with a number for each head, that of this process's."""
-        return x if x is None or x.shape[dim] == 1 else x.chunk(count, dim)[rank]
+    def own(x: Tensor, dim: int) -> Tensor:
+        """Of something with numbers for each head, those of this process's."""
+        return x if x.shape[dim] == 1 else x.chunk(count, dim)[rank]
 
     q = _to_heads(part.q, part, part.layout)
     k, v = (_to_heads(x, part, part.dealt_keys) for x in (part.k, part.v))
     options = dict(part.options)
-    options |= {name: own(options.get(name)) for name in ("slopes", "sinks")}
-    bias = options.get("bias")
-    options["bias"] = bias if bias is None else own(bias[(None,) * (4 - bias.ndim)], 1)
+    for name, dims in TENSORS.items():
+        if (x := options.get(name)) is not None:
+            options[name] = own(x[(None,) * (len(dims) - x.ndim)], dims.index("H"))
     mask, here = part.mask, slice(rank * q.shape[1], (rank + 1) * q.shape[1])
     mask = None if mask is None else share_of(mask, slice(0, len(q)), here)
     return _to_rows(local(q, k, v, mask=mask, **options), part)

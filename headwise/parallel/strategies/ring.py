@@ -18,6 +18,7 @@ from headwise.call import AttentionCall, make_call
 from headwise.kernels import reference
 from headwise.kernels.once import once_differentiable
 from headwise.native import attend as native
+from headwise.options import OPTIONS
 from headwise.parallel.exchange import rows_of, split, talking
 from headwise.parallel.strategies.part import Cost, Part, Sizes
 from headwise.softmax import Normaliser, sinks_gradient
@@ -38,7 +39,7 @@ def refuse(part: Part, *, followed: bool) -> str | None:
         return "a bias or slopes that train get no gradient"
     if (too_small := _too_small(part.sizes)) is not None:
         return too_small
-    return native.refuse(make_call(part.q, part.k, part.v))
+    return native.refuse(make_call(part.q, part.k, part.v, **_options(part)))
 
 
 def _too_small(sizes: Sizes) -> str | None:
@@ -85,7 +86,7 @@ class _Ring(torch.autograd.Function):
             out = out * total.share(merged)[..., None] + found.float() * normaliser.share(merged)[..., None]
             total = merged
         if sinks is not None:
-            merged = total.with_sinks(sinks[None, :, None])
+            merged = total.with_sinks(sinks)
             out, total = out * total.share(merged)[..., None], merged
         written = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, sinks, written, *total)
@@ -107,10 +108,7 @@ class _Ring(torch.autograd.Function):
             back.send(source, rows_of(dk.float(), dv.float()))
         back.finish()
         dk, dv = split(d_rows.to(k.dtype), k, v)
-        d_sinks = None
-        if sinks is not None:
-            share = torch.exp(sinks[None, :, None].float() - total.highest - total.log_sum)
-            d_sinks = sinks_gradient(share, out.float(), d_out).to(sinks.dtype)
+        d_sinks = None if sinks is None else sinks_gradient(sinks, total, out, d_out)
         return dq.to(q.dtype), dk, dv, d_sinks, None, None
 
 
@@ -185,9 +183,13 @@ class _Back:
 
 
 def _call(part: Part, q: Tensor, k: Tensor, v: Tensor, *, keys: Tensor, process: int) -> AttentionCall:
-    options: dict[str, Any] = {name: part.options.get(name) for name in ("scale", "softcap")}
-    options["dropout"] = part.options.get("dropout") or 0.0
-    return make_call(q, k, v, mask=part.masked(keys, process), bias=part.bias_of(keys), **options)
+    return make_call(q, k, v, mask=part.masked(keys, process), bias=part.bias_of(keys), **_options(part))
+
+
+def _options(part: Part) -> dict[str, Any]:
+    """The options that are the same for all keys; sinks are added at the end, once."""
+    apart = ("bias", "slopes", "sinks")
+    return {name: x for name, x in part.options.items() if name in OPTIONS and name not in apart and x is not None}
 
 
 def _computed(call: AttentionCall, seed: int) -> tuple[Tensor, Normaliser]:

@@ -104,4 +104,29 @@ def columns() -> dict[type[Statistic], Column]:
     return found
 
 
-__all__ = ["STATISTICS", "Column", "Statistic", "Statistics", "WeightTile", "columns", "compute", "make", "register"]
+__all__ = [
+    "STATISTICS",
+    "Column",
+    "Distance",
+    "Entropy",
+    "FirstVisible",
+    "KeysNeeded",
+    "LearnedSink",
+    "LogSumExp",
+    "OffsetMass",
+    "PooledMax",
+    "PooledMean",
+    "Received",
+    "Statistic",
+    "Statistics",
+    "Top",
+    "WeightTile",
+    "columns",
+    "compute",
+    "make",
+    "register",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -71,7 +71,8 @@ def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = No
     The native kernels, on a GPU those of Triton, find what they can; a pass over tiles by torch the rest. Which
     statistics are asked for together decides how they are computed, and so the last digits.
     """
-    answers = by_native(call, statistics) or by_triton(call, statistics) if rows is None else {}
+    whole = rows is None and call.places is None  # kernels take it that the last query stands at the last key
+    answers = by_native(call, statistics) or by_triton(call, statistics) if whole else {}
     left = [each for each in statistics if each.name not in answers]
     return {**answers, **by_tiles(call, left, rows)} if left else answers
 

@@ -31,5 +31,4 @@ class LearnedSink(Statistic):
     def of_rows(self, call: Scores, rows: Mapping[str, Tensor]) -> Tensor:
         if call.sinks is None:
             return self.empty(call)
-        sinks = call.sinks.float()[:, None, None].expand(*call.shape[:3], 1)
-        return Normaliser(rows["highest"], rows["log_sum"]).weights(sinks)[..., 0]
+        return Normaliser(rows["highest"], rows["log_sum"]).on_sinks(call.sinks)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from headwise.call import Scores
+from headwise.masks.picked import Picked
+from headwise.records.statistics.compute import compute
 from headwise.records.statistics.statistic import Statistic
 from headwise.softmax import EMPTY, Normaliser
 
@@ -47,11 +50,20 @@ class NormaliserOfRows(Statistic):
 
     def empty(self, call: Scores) -> Tensor:
         answer: Tensor = super().empty(call)
-        rows = Normaliser.empty(answer[..., 0]).with_sinks(None if call.sinks is None else call.sinks[:, None])
-        return answer.copy_(torch.stack(rows, dim=-1))
+        return answer.copy_(torch.stack(Normaliser.empty(answer[..., 0]).with_sinks(call.sinks), dim=-1))
 
     def finish(self) -> None:
         self.answer.copy_(torch.stack(self.part.normaliser, dim=-1))
 
     def of_rows(self, call: Scores, rows: Mapping[str, Tensor]) -> Tensor:
         return torch.stack([rows["highest"], rows["log_sum"]], dim=-1)
+
+
+def normaliser_of(call: Scores, rows: Tensor | None = None) -> Normaliser:
+    """That of the rows of a call, [B, H, Q]; with `rows` of these, in any order: no other is looked at."""
+    if rows is None:
+        return Normaliser(*compute(call, [NormaliserOfRows()])["normaliser"].unbind(-1))
+    few, places = rows.unique(return_inverse=True)
+    seen = None if call.mask is None else Picked(call.mask, few, torch.arange(call.shape[3], device=few.device))
+    found = normaliser_of(dataclasses.replace(call.part(rows=few), mask=seen))
+    return Normaliser(*(x[:, :, places] for x in found))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headwise.call import Scores
 from headwise.records.tiles import Forbidden, Tiles, forbid, spread
-from headwise.softmax import EMPTY, Normaliser, finite
+from headwise.softmax import EMPTY, Normaliser, finite, weigh
 from headwise.tiles import Tile
 
 # The cells of a tile, all its heads together, and how many could be computed in the time that even the smallest tile
@@ -110,7 +110,7 @@ class WeightTile:
     def spread(self) -> Tensor:
         """A (s - highest) of every cell, written over the scores. All are negative: nothing cancels in their sum."""
         s, lowest = self.scores, torch.finfo(self.scores.dtype).min  # 0 · lowest is 0, 0 · -inf is not
-        s -= self.part.highest[:, self.rows, None]
+        s -= self.part.of_keys.highest[:, self.rows, None]
         if self.part.scores.bias is None:
             s[..., self.k_hi - self.k_lo :] = lowest
             for keys, _ in self.forbidden:
@@ -133,22 +133,19 @@ class Part:
         self.scores = _one_example(call, unit.b, unit.heads)
         _, n, q_len, k_len = self.scores.shape
         self.shape = n, q_len, k_len
-        self.sinks = None if self.scores.sinks is None else self.scores.sinks[:, None]
         self._some = rows is not None
         ranges = unit.tiles.of(unit.b, unit.heads.start)
         self.ranges = ranges if rows is None else spread(ranges, rows)  # with the queries of each tile
         cells = max((n * tile.rows * _width(tile) for tile in self.ranges), default=0)
         self._buffers = self.scores.q.new_empty((2, cells))
-        # The highest score of each row, and its weight if there were no sink: exp(highest - lse). 0 for an empty row.
-        self.highest, self.heaviest = self.scores.q.new_zeros((2, n, q_len))
+        self.of_keys = Normaliser.empty(self.scores.q.new_empty(n, q_len))  # of each row, without the sink
 
     def tiles(self) -> Iterator[WeightTile]:
         """All tiles, in the order of their rows. Each is valid until the next."""
         for tile in self.ranges:
             forbidden = self._tiles.forbidden(tile)
             s = self._scores_of(tile, forbidden)
-            weights = self._weights_of(s, tile, may_be_empty=bool(forbidden) or self.scores.bias is not None)
-            yield WeightTile(self, tile.q_lo, tile.q_hi, tile.k_lo, tile.k_hi, s, weights, forbidden)
+            yield WeightTile(self, tile.q_lo, tile.q_hi, tile.k_lo, tile.k_hi, s, self._weights_of(s, tile), forbidden)
 
     def _scores_of(self, tile: Tile, forbidden: list[Forbidden]) -> Tensor:
         """[n, rows, width], -inf where attention is forbidden and where keys are filled up."""
@@ -161,22 +158,13 @@ class Part:
         forbid(inner, forbidden)
         return s
 
-    def _weights_of(self, s: Tensor, tile: Tile, *, may_be_empty: bool) -> Tensor:
-        """exp(s - lse), 0 for an empty row. Notes the highest score and the heaviest weight of each row."""
-        weights = self._buffers[1, : s.numel()].view(s.shape)
-        highest, heaviest = (x[:, tile.q_lo : tile.q_hi] for x in (self.highest, self.heaviest))
-        torch.softmax(s, dim=-1, out=weights)
-        torch.amax(s, dim=-1, out=highest)
-        torch.amax(weights, dim=-1, out=heaviest)
-        if may_be_empty:
-            empty = highest == EMPTY
-            if bool(empty.any()):
-                weights[empty] = 0.0
-                highest.masked_fill_(empty, 0.0)
-                heaviest.masked_fill_(empty, 0.0)
-        if self.sinks is not None:
-            rows = _normaliser(highest, heaviest)
-            weights *= rows.share(rows.with_sinks(self.sinks))[..., None]
+    def _weights_of(self, s: Tensor, tile: Tile) -> Tensor:
+        """exp(s - lse), 0 for an empty row. Notes the normaliser of each row."""
+        weights, found = weigh(s, out=self._buffers[1, : s.numel()].view(s.shape))
+        for known, x in zip(self.of_keys, found, strict=True):
+            known[:, tile.q_lo : tile.q_hi] = x
+        if self.scores.sinks is not None:
+            weights *= found.share(found.with_sinks(self.scores.sinks))[..., None]
         return weights
 
     def close(self) -> None:
@@ -185,13 +173,12 @@ class Part:
         `above` is how far the log-sum-exp is above the highest score, `on_keys` and `on_sink` are the weights on all
         keys and on the learned sink. A row that was left out has NaN in `lse`.
         """
-        keys = _normaliser(self.highest, self.heaviest)
-        total = self.normaliser = keys.with_sinks(self.sinks)
-        self.lse, self.above = total.lse, finite(total.log_sum) + (total.highest - self.highest)
+        keys, sinks = self.of_keys, self.scores.sinks
+        total = self.normaliser = keys.with_sinks(sinks)
+        self.lse, self.above = total.lse, finite(total.log_sum) + (total.highest - keys.highest)
         self.on_keys, self.on_sink = torch.ones_like(self.lse), torch.zeros_like(self.lse)
-        if self.sinks is not None:
-            self.on_keys = keys.share(total)
-            self.on_sink = total.weights(self.sinks.expand_as(self.lse)[..., None])[..., 0]
+        if sinks is not None:
+            self.on_keys, self.on_sink = keys.share(total), total.on_sinks(sinks)
         if self._some:
             left_out = torch.ones(self.shape[1], dtype=torch.bool, device=self.lse.device)
             for tile in self.ranges:
@@ -203,11 +190,6 @@ def _one_example(call: Scores, b: int, heads: slice) -> Scores:
     """Some heads of one example, in float32 or better, without the mask; the queries are scaled."""
     part = call.part(b=slice(b, b + 1), heads=heads)
     return dataclasses.replace(part, q=part.q.to(call.dtype) * call.scale, k=part.k.to(call.dtype), scale=1.0)
-
-
-def _normaliser(highest: Tensor, heaviest: Tensor) -> Normaliser:
-    """That of rows with this highest score and this heaviest weight; both are 0 for an empty row."""
-    return Normaliser(highest, -heaviest.log().masked_fill_(heaviest == 0.0, -EMPTY))
 
 
 def _width(tile: Tile) -> int:

@@ -79,3 +79,10 @@ PROTOCOLS = Plugins("headwise.protocols", Protocol, _OWN)
 def grpc_protocols() -> dict[str, Protocol]:
     """The protocols with gRPC services, by name."""
     return {name: protocol for name, protocol in PROTOCOLS.items() if protocol.grpc is not None}
+
+
+__all__ = ["PROTOCOLS", "Protocol"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from headwise.errors import ArgumentError
 from headwise.tasks.bulk.answered import Answered
 from headwise.tasks.bulk.parts import Answers, digest
-from headwise.tasks.bulk.running import CHUNK, Engine, Tell, Written, compute
+from headwise.tasks.bulk.running import How, Tell, Written, compute
 from headwise.tasks.rows.chunks import Found, Reader, check_suffix, look_through
 from headwise.tasks.rows.sources import Table
 from headwise.tasks.rows.tables import LISTED, as_texts, find_column, numbers_of
 from headwise.tasks.rows.written import check_vectors
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from headwise.models.sentence import SentenceEncoder
 
 VECTOR = "vector"  #: the column of the vectors
@@ -90,12 +92,8 @@ def embed_file(
     prompt: str = "",
     dtype: str | None = None,
     batch_tokens: int | None = None,
-    chunk: int = CHUNK,
-    engine: Engine = "local",
-    workers: int = 2,
-    address: str | None = None,
-    restart: bool = False,
     tell: Tell = lambda done, total, what: None,
+    **how: Unpack[How],
 ) -> Written:
     """Write a vector for each row of a file, in the same order.
 
@@ -109,7 +107,7 @@ def embed_file(
         column: with the texts. Numbers in it are read as text.
         prompt: what is put before each text: see `SentenceEncoder.prompt`.
         dtype, batch_tokens: as of `Bert.encode`.
-        chunk, engine, workers, address, restart: as of `predict_file`.
+        how: chunk, engine, workers, address, restart: as of `compute`.
 
     Raises:
         FileError: a file cannot be read or written; the message names the line.
@@ -122,7 +120,7 @@ def embed_file(
     path, out, folder = path.absolute(), out.absolute(), encoder.settings.folder.absolute()
     alone = out.suffix.lower() == ".npy"
 
-    def look() -> Found:
+    def look(chunk: int) -> Found:
         found = look_through(path, (column,), chunk, lambda done, size: tell(done, size, f"scanning {path.name}"))
         _check_texts(found, column)
         if not alone and VECTOR in found.columns:
@@ -131,20 +129,7 @@ def embed_file(
 
     outer, inside = _finer(tell)
     job = Embedding(folder, column, prompt, dtype, batch_tokens, alone)
-    return compute(
-        job,
-        job.of(encoder, inside),
-        path,
-        out,
-        look,
-        chunk=chunk,
-        engine=engine,
-        workers=workers,
-        address=address,
-        gpus=False,
-        restart=restart,
-        tell=outer,
-    )
+    return compute(job, job.of(encoder, inside), path, out, look, gpus=False, tell=outer, **how)
 
 
 def _finer(tell: Tell) -> tuple[Tell, Inside]:

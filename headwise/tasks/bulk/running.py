@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 from headwise.errors import ArgumentError
 from headwise.tasks.bulk.parts import Answers, Job, Work, alone, begin, join
@@ -19,6 +19,16 @@ CHUNK = 2000  #: rows
 
 Engine = Literal["local", "ray"]
 Tell = Callable[[int, int, str], None]  # (done, total (0 = unknown), what)
+
+
+class How(TypedDict, total=False):
+    """How a file is computed, as `compute` explains it."""
+
+    chunk: int
+    engine: Engine
+    workers: int
+    address: str | None
+    restart: bool
 
 
 @dataclass(frozen=True)
@@ -44,24 +54,27 @@ def compute(
     answers: Answers,
     path: Path,
     out: Path,
-    look: Callable[[], Found],
+    look: Callable[[int], Found],
     *,
-    chunk: int,
-    engine: Engine,
-    workers: int,
-    address: str | None,
     gpus: bool,
-    restart: bool,
     tell: Tell,
+    chunk: int = CHUNK,
+    engine: Engine = "local",
+    workers: int = 2,
+    address: str | None = None,
+    restart: bool = False,
 ) -> Written:
     """Write `out`: its parts, as far as they are missing, then all of them joined.
 
     Args:
         job, answers: what to compute; `answers` is what `job.load()` gives, or the like of it.
         path, out: absolute.
-        look: scans the file, if there is no journal yet.
+        look: scans the file for chunks of so many rows, if there is no journal yet.
         gpus: whether Ray workers may have GPUs.
-        chunk, engine, workers, address, restart: as of `predict_file`.
+        chunk: rows per chunk, which become one part.
+        engine: "ray" distributes the chunks to Ray Data workers, each of which loads the job.
+        workers, address: for Ray; see `ray_engine.answer_parts`.
+        restart: whether to delete existing parts first.
 
     Raises:
         FileError, ArgumentError, KeyboardInterrupt: as of `predict_file`.
@@ -69,7 +82,7 @@ def compute(
     if engine == "ray" and is_packed(path):
         raise ArgumentError(f"{path}: Ray workers cannot read a gzipped file from the middle. Unpack it first")
     with alone(out, restart=restart):
-        work = Work(job, begin(job, path, out, chunk, look), out)
+        work = Work(job, begin(job, path, out, chunk, lambda: look(chunk)), out)
         missing = work.missing()
         again = [number for number in missing if work.part(number).exists()]
         before = work.found.rows - sum(work.found.chunks[number].rows for number in missing)

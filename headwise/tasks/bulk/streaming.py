@@ -6,17 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
 from headwise.tasks.bulk.answered import Answered, answer
 from headwise.tasks.bulk.parts import Answers, digest
-from headwise.tasks.bulk.running import CHUNK, Engine, Tell, Written, compute
+from headwise.tasks.bulk.running import How, Tell, Written, compute
 from headwise.tasks.rows.chunks import SUFFIXES, Found, look_through
 from headwise.tasks.rows.sources import Table, is_packed, suffix_of
 from headwise.tasks.rows.written import STREAMED
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import CONFIG, WEIGHTS, load
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,8 @@ def predict_file(
     path: Path,
     out: Path,
     *,
-    chunk: int = CHUNK,
-    engine: Engine = "local",
-    workers: int = 2,
-    address: str | None = None,
-    restart: bool = False,
     tell: Tell = lambda done, total, what: None,
+    **how: Unpack[How],
 ) -> Written:
     """Predict for the rows of a file. `out` gets its columns and those of the predictions, with rows in the same order.
 
@@ -81,10 +80,7 @@ def predict_file(
         task: the trained task of the run folder `run`.
         path: a CSV, TSV, JSON lines (all also .gz) or Parquet file.
         out: a .csv, .tsv, .jsonl or .parquet file.
-        chunk: rows per chunk, which become one part.
-        engine: "ray" distributes the chunks to Ray Data workers, each of which loads the run folder.
-        workers, address: for Ray; see `ray_engine.answer_parts`.
-        restart: whether to delete existing parts first.
+        how: chunk, engine, workers, address, restart: as of `compute`.
 
     Raises:
         FileError: a file cannot be read or written; the message names the line.
@@ -97,7 +93,7 @@ def predict_file(
     path, out, run = path.absolute(), out.absolute(), run.expanduser().absolute()
     wanted = task.file_columns(str(path))
 
-    def look() -> Found:
+    def look(chunk: int) -> Found:
         found = look_through(path, wanted, chunk, lambda done, size: tell(done, size, f"scanning {path.name}"))
         if "paragraphs" in found.columns and not set(wanted) & set(found.columns):
             raise ArgumentError(
@@ -106,17 +102,5 @@ def predict_file(
         return found
 
     job = Predictions(run, wanted)
-    return compute(
-        job,
-        job.of(task),
-        path,
-        out,
-        look,
-        chunk=chunk,
-        engine=engine,
-        workers=workers,
-        address=address,
-        gpus=engine == "ray" and task.options.accelerator != "cpu",
-        restart=restart,
-        tell=tell,
-    )
+    gpus = how.get("engine") == "ray" and task.options.accelerator != "cpu"
+    return compute(job, job.of(task), path, out, look, gpus=gpus, tell=tell, **how)

@@ -89,7 +89,7 @@ def rows(
         job.of,
         path,
         folder / out,
-        lambda: look_through(path, ("text",), 3),
+        lambda chunk: look_through(path, ("text",), chunk),
         chunk=3,
         engine=engine,
         workers=2,

@@ -9,9 +9,11 @@ import torch
 
 import headwise
 from headwise import masks
-from headwise.records import AttentionRecord, head
-from headwise.records.head import Head
+from headwise.records import AttentionRecord
+from headwise.records.statistics.lse import normaliser_of
 from headwise.tiles import runs
+from headwise.viewer import heads
+from headwise.viewer.heads import Head
 
 ALLOWED = torch.rand(2, 4, 20, 20, generator=torch.Generator().manual_seed(3)) < 0.2
 
@@ -37,8 +39,8 @@ def seen(request: pytest.FixtureRequest) -> AttentionRecord:
 
 @pytest.fixture(params=[(2**18, 64), (32, 4)], ids=["one piece", "many pieces"])
 def cells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(head, "CELLS", request.param[0])
-    for module in (head, runs):
+    monkeypatch.setattr(heads, "CELLS", request.param[0])
+    for module in (heads, runs):
         monkeypatch.setattr(module, "WIDTH", request.param[1])
     return int(request.param[0])
 
@@ -50,7 +52,7 @@ def test_pieces_are_the_scores(seen: AttentionRecord, cells: int, rows: list[int
         found = torch.full((len(rows), 20), -torch.inf)
         for first, s in Head(seen, b, h).pieces(torch.tensor(rows), *keys):
             assert keys[0] <= first < first + s.shape[1] <= keys[1]
-            assert s.numel() <= max(cells, len(rows) * head.WIDTH)
+            assert s.numel() <= max(cells, len(rows) * heads.WIDTH)
             found[:, first : first + s.shape[1]] = s
         expected = torch.full_like(found, -torch.inf)
         expected[:, slice(*keys)] = seen.scores(rows=rows, cols=slice(*keys), heads=h)[b, 0]
@@ -59,13 +61,14 @@ def test_pieces_are_the_scores(seen: AttentionRecord, cells: int, rows: list[int
 
 def test_log_sum_exps(seen: AttentionRecord, cells: int) -> None:
     rows = torch.tensor([0, 7, 8, 19])
+    found = normaliser_of(seen.call, rows).lse
     for b, h in ((0, 0), (1, 3)):
-        torch.testing.assert_close(Head(seen, b, h).normaliser(rows).lse, seen.lse[b, h, rows])
+        torch.testing.assert_close(found[b, h], seen.lse[b, h, rows])
 
 
 def test_nothing_is_computed_where_all_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head, "CELLS", 8)
-    for module in (head, runs):
+    monkeypatch.setattr(heads, "CELLS", 8)
+    for module in (heads, runs):
         monkeypatch.setattr(module, "WIDTH", 4)
     q = torch.randn(1, 1, 20, 8)
     far = headwise.attention(q, q, q, mask=masks.window(1, 0) | ~masks.window(15, 20), record=True)[1]
