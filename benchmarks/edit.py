@@ -2,6 +2,7 @@
 
     python benchmarks/edit.py                          # 2k and 8k tokens; some minutes
     python benchmarks/edit.py --lengths 2048 --edits ablate block --rounds 9
+    python benchmarks/edit.py --lengths                # only the prompt and the decoding steps of two models (steps.py)
 
 The plain run (torch's fused attention, sdpa) and the edited run take turns in one process; the table shows the median
 of the rounds' ratios. `one layer` edits one of the four: the others should cost nothing.
@@ -10,6 +11,7 @@ of the rounds' ratios. `one layer` edits one of the four: the others should cost
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import sys
 import time
@@ -20,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import headwise
+from benchmarks import steps
 from benchmarks.watch import HEADS, LAYERS, WIDTH, gpt2
 from headwise import edits
 from headwise.edits import Edit
@@ -39,7 +42,7 @@ EDITS: dict[str, Edit] = {
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--lengths", type=int, nargs="+", default=[2048, 8192])
+    arguments.add_argument("--lengths", type=int, nargs="*", default=[2048, 8192])
     arguments.add_argument("--edits", nargs="+", choices=EDITS, default=[*EDITS])
     arguments.add_argument("--rounds", type=int, default=5)
     chosen = arguments.parse_args()
@@ -49,6 +52,12 @@ def main() -> None:
         f"torch {torch.__version__}",
         highlight=False,
     )
+    in_steps = {
+        "by mask": edits.block("*", queries=slice(100, None), keys=range(10, 20)),
+        "by head": edits.ablate("*", heads=[1, 3]),
+    }
+    contexts = {name: functools.partial(headwise.edit, edits=each) for name, each in in_steps.items()}
+    console.print(steps.table_of(contexts, 2 * chosen.rounds))
     table = Table("tokens", "edit", "plain", "edited", "× plain", "kernel")
     for length in chosen.lengths:
         model, ids = gpt2(length, "sdpa"), torch.arange(length)[None] % 1000

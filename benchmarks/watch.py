@@ -3,6 +3,7 @@
     python benchmarks/watch.py                       # 2k, 8k and 16k tokens; some minutes
     python benchmarks/watch.py --long                # and 64k
     python benchmarks/watch.py --lengths 2048 --rounds 9 --json results.json
+    python benchmarks/watch.py --lengths             # only the prompt and the decoding steps of two models (steps.py)
 
 Time: the plain run and the watched run take turns in one process; the table shows the median of the rounds' ratios.
 Peak memory: each way runs once in a process of its own, and what it adds to the memory of the loaded model is shown;
@@ -31,6 +32,7 @@ from rich.table import Table
 from torch.nn.functional import scaled_dot_product_attention
 
 import headwise
+from benchmarks import steps
 
 LAYERS, HEADS, WIDTH = 4, 12, 768
 WAYS = ("plain", "watch", "statistics", "eager")
@@ -39,7 +41,7 @@ STATISTICS: dict[str, Any] = {"statistics": ["entropy", "lse", "received"], "kee
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--lengths", type=int, nargs="+", default=[2048, 8192, 16384])
+    arguments.add_argument("--lengths", type=int, nargs="*", default=[2048, 8192, 16384])
     arguments.add_argument("--long", action="store_true", help="also 65,536 tokens")
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--json", help="also write the figures to this file")
@@ -81,6 +83,7 @@ def main() -> None:
         row["memory"] = {way: measure_memory(way, length) for way in WAYS}
         rows.append(row)
         table.add_row(*show(row))
+    console.print(steps.table_of({"watch": headwise.watch}, 2 * chosen.rounds))
     console.print(table)
     console.print(
         "Peak memory (+) is what the run added to the loaded model; – where it does not fit.", highlight=False

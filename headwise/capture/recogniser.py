@@ -59,8 +59,8 @@ class Recogniser:
         self.sinks: Tensor | None = None  # learned sinks that the caller applies to the output of FlexAttention
         self.asked: torch.Size | None = None  # the shape of the queries that the registry's function was given
         self.heads: int | None = None  # inside nn.MultiheadAttention: its number of heads
-        self._recognised = Recognised()
         self.has_changed = False  # whether the last output that was heard of got another value
+        self._recognised = Recognised()
         self._made: dict[int, tuple[weakref.ref[Tensor], Softmax]] = {}  # outputs, and the softmax that made them
 
     @property
@@ -181,13 +181,13 @@ class Recogniser:
         self.has_changed = bool(then) or (bool(edits) and edits[-1].new is not None)
         if not self.has_changed:
             return out
-        first, last = edits[0], edits[-1]
-        before = out[0] if isinstance(out, tuple) else out
+        last, before = edits[-1], out[0] if isinstance(out, tuple) else out
         with torch._C.DisableTorchFunction():
             new = last.arrange(before) if last.new is None else last.new
             for each in then:
                 new = each(new)
             new = put_back(new.to(before.dtype), before, last.arrange)
+        first = next(event for event in edits if event.weights is not None)
         if first.softmax is not None and first.layout is not None and first.weights is not None:
             first.softmax.seen = "edited"
             self.rewriting.add(first.softmax, first.layout, first.weights)
