@@ -29,6 +29,7 @@ from headwise.masks.tensors import recall
 from headwise.options import EVERY, Index, OptionArguments, Options, check_options
 from headwise.quantized import Int8
 from headwise.softmax import EMPTY, attention_weights
+from headwise.tracing import is_traced
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -186,7 +187,7 @@ class Scores(Options):
         low, high = self.mask.band() or (0, 0)
         if low == EMPTY and high >= k_len - q_len:
             return None  # the last query sees every key
-        if torch.compiler.is_compiling():  # by operations alone, which it can follow
+        if is_traced():  # by operations alone, which it can follow
             rows = torch.arange(1 if self.mask.key_only else q_len, device=self.q.device)
             used: Tensor | None = self.mask.cells(rows, self._positions(3, EVERY)).any(-2)
         else:

@@ -20,13 +20,14 @@ from headwise.call import AttentionCall, as_written
 from headwise.masks.additive import FORBIDS
 from headwise.masks.bits import row_blocks
 from headwise.softmax import EMPTY, attention_weights
+from headwise.tracing import is_traced
 
 CELLS = 2**22  # of scores that are held at a time
 
 
 def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
     """The output [B, H, Q, E], with the rows computed again whose log-sum-exp [B, H, Q] is too large to be exact."""
-    if not call.biases or torch.compiler.is_compiling():
+    if not call.biases or is_traced():
         return out
     large = (lse.abs() >= -FORBIDS) & (lse != EMPTY)
     if not bool(large.any()):

@@ -26,16 +26,18 @@ def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gra
             found = backward(ctx, *given)
         if not torch.is_grad_enabled():  # no derivative of these is asked for (create_graph=False)
             return found
-        return tuple(None if x is None else _Last.apply(x.requires_grad_()) for x in found)
+        # They hang on all that they follow from: else a caller that allows unused inputs would take it for unused.
+        follows = [x for x in (*given, *ctx.saved_tensors) if x is not None and x.requires_grad]
+        return tuple(None if x is None else _Last.apply(x.requires_grad_(), *follows) for x in found)
 
     return run
 
 
 class _Last(torch.autograd.Function):
-    """Its input, which has no derivative."""
+    """The first of its inputs. None of them has a derivative."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, *follows: Tensor) -> Tensor:
         return x.view_as(x)
 
     @staticmethod

@@ -15,6 +15,7 @@ from headwise.masks.fields import table
 from headwise.masks.mask import Allowed, Index, Mask
 from headwise.masks.padding import PaddingKeys
 from headwise.masks.tables import look_up, of_rank_4
+from headwise.tracing import is_traced
 
 
 def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, heads: int | None = None) -> Mask:
@@ -140,7 +141,7 @@ def of_one(table: Tensor, b: int | None, h: int | None) -> Tensor:
 
 def as_slice(index: Tensor) -> slice | Tensor:
     """An index tensor as the slice that it is, if it is one: much quicker on the CPU (elsewhere a look would wait)."""
-    if index.device.type != "cpu" or not len(index) or torch.compiler.is_compiling():
+    if index.device.type != "cpu" or not len(index) or is_traced():
         return index
     first, last = int(index[0]), int(index[-1])
     consecutive = last - first + 1 == len(index) and bool((index[1:] - index[:-1] == 1).all())

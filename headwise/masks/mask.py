@@ -24,6 +24,7 @@ from headwise.masks import cells, fields
 from headwise.masks.block_runs import BlockRuns, block_runs
 from headwise.masks.extent import Extent, Rectangles
 from headwise.masks.memo import MISSING, Memo, Version, version_of
+from headwise.tracing import is_plain
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -342,15 +343,20 @@ class Mask:
     def remember(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
         """`make()`, kept for the next call with this key, until a tensor of the mask is changed in place.
 
-        `key[0]` is the purpose. Of each purpose the answers last used are kept: see `memo.KEPT`.
+        `key[0]` is the purpose. Of each purpose the answers last used are kept: see `memo.KEPT`. Where tensors are not
+        plain ones, as inside torch.compile, torch.func or FakeTensorMode, nothing is kept and nothing is found.
         """
-        if torch.compiler.is_compiling():
+        if not is_plain():
             return make()
         memo: Memo = self.__dict__.get("_memo") or self.__dict__.setdefault("_memo", Memo())
         version = self.version
         value = memo.find(version, key)
         if value is MISSING:
-            value = make()
+            if torch.is_inference_mode_enabled():  # a later call may need gradients: not by inference tensors
+                with torch.inference_mode(False), torch.no_grad():
+                    value = make()
+            else:
+                value = make()
             memo.keep(version, key, value)
         return value
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -17,6 +16,7 @@ from headwise.masks.cellwise import Dense
 from headwise.masks.mask import Mask
 from headwise.masks.memo import Memo, Version, version_of
 from headwise.masks.recognise import Cells, at_its_smallest, simple_parts
+from headwise.tracing import is_plain
 
 # Tensors that are remembered, the last used ones. A model has few at a time: full and windowed, of some lengths.
 KEPT = 32
@@ -49,7 +49,7 @@ def recall(dense: Dense, q_len: int, k_len: int) -> Mask:
     """
     given = dense.allowed
     sizes = (q_len if given.shape[2] == 1 else given.shape[2], k_len if given.shape[3] == 1 else given.shape[3])
-    if sizes != (q_len, k_len) or 0 in sizes or torch.compiler.is_compiling():
+    if sizes != (q_len, k_len) or 0 in sizes or not is_plain():
         return dense
     if given.is_inference() or type(given) is not Tensor:
         return dense

@@ -16,6 +16,7 @@ from headwise.call import AttentionCall, Scores
 from headwise.errors import ArgumentError
 from headwise.native.library import instruction_set, library, missing, share_threads
 from headwise.native.sight import Sight, sight_of
+from headwise.tracing import is_forward_mode
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in headwise.h
 INT8 = 3
@@ -53,13 +54,13 @@ _NONE = (0, 0, 0, 0, 0)
 
 def refuse(call: Scores) -> str | None:
     """Why the native kernels cannot compute a call; None if they can."""
-    if call.q.device.type != "cpu":
+    if not call.q.is_cpu:
         return f"they run on the CPU (the call is on {call.q.device})"
     if call.q.dtype not in DTYPES:
         return f"they have no {str(call.q.dtype).removeprefix('torch.')}"
     if call.k.dtype == torch.int8 and (rows := call.heads_per_key_head * call.shape[2]) > FEW:
         return f"it reads int8 for up to {FEW} queries that share a key head (the call has {rows})"
-    if 0 in call.shape or not call.q.shape[3]:
+    if not call.q.numel() or not call.k.numel():
         return "there are no queries or no keys"
     if (why := missing()) is not None:
         return why
@@ -85,12 +86,14 @@ def watching(*given: Tensor) -> str | None:
         return "torch.jit.trace"
     if torch._C._are_functorch_transforms_active():
         return "torch.func"
-    if torch.autograd.forward_ad._current_level >= 0:
+    if is_forward_mode():
         return "forward-mode differentiation"
     if torch._C._len_torch_dispatch_stack():  # it counts operations, makes fake tensors, and more
         return "a TorchDispatchMode"
-    subclass = next((type(x).__name__ for x in given if type(x) not in (Tensor, torch.nn.Parameter)), None)
-    return None if subclass is None else f"{subclass}, a subclass of Tensor,"
+    for x in given:
+        if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
+            return f"{type(x).__name__}, a subclass of Tensor,"
+    return None
 
 
 def forward(call: Scores, out: Tensor | None, *, seed: int = 0, **answers: Tensor) -> bool:

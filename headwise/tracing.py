@@ -1,0 +1,36 @@
+"""What surrounds a call in torch: whether tensors may be looked at, and whether those made now may be kept."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+
+def is_traced() -> bool:
+    """Whether operations are recorded, or tensors hold no numbers: then nothing may depend on what a tensor holds.
+
+    That is so inside torch.compile, torch.export, torch.jit.trace, make_fx and FakeTensorMode.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return True
+    if not torch._C._len_torch_dispatch_stack():
+        return False
+    return any(mode.is_infra_mode() for mode in _get_current_dispatch_mode_stack())
+
+
+def is_forward_mode() -> bool:
+    """Whether forward-mode derivatives are computed here, by torch.autograd.forward_ad or torch.func.jvp."""
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def is_plain() -> bool:
+    """Whether a tensor that is made here is one like any other: what is worked out may be kept for later calls.
+
+    Inside torch.func it belongs to the transform, and a TorchDispatchMode may give a tensor of another class.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
+        return False
+    if not torch._C._len_torch_dispatch_stack():
+        return True
+    return not is_traced() and type(torch.empty(0)) is Tensor
