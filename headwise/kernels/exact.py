@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from headwise.call import AttentionCall, as_written
 from headwise.masks.additive import FORBIDS
-from headwise.masks.bits import row_blocks
+from headwise.masks.bits import packed_bits, row_blocks, unpacked_bits
 from headwise.softmax import EMPTY, attention_weights
 from headwise.tracing import is_traced
 
@@ -72,26 +72,25 @@ def _is_finite(x: Tensor) -> bool:
 
 def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None) -> Tensor:
     """The output with some rows, bool [B, H, Q], computed again by the definition; None = all rows."""
-    found = []
+    found, given = [], (call.q, call.k, call.v, *call.option_tensors().values())
     for rows in row_blocks(call.shape, CELLS):
         if again is not None and not bool(again[:, :, rows].any()):
             found.append(out[:, :, rows])
             continue
-        given = (call.q, call.k, call.v, *call.option_tensors().values())
-        part = (
-            checkpoint(_of_rows, call, rows, *given, use_reentrant=False)
-            if call.trains
-            else _of_rows(call, rows, *given)
-        )
+        # Computed again in backward, from what is passed: the mask may have changed by then.
+        given_rows = call, rows, packed_bits(call.allowed(rows)), *given
+        part = checkpoint(_of_rows, *given_rows, use_reentrant=False) if call.trains else _of_rows(*given_rows)
         found.append(part if again is None else torch.where(again[:, :, rows, None], part, out[:, :, rows]))
     return torch.cat(found, dim=2)
 
 
-def _of_rows(call: AttentionCall, rows: slice, q: Tensor, k: Tensor, v: Tensor, *options: Tensor) -> Tensor:
-    """The output of some rows: no pair that is not allowed has a part in anything, whatever it holds."""
+def _of_rows(
+    call: AttentionCall, rows: slice, allowed: Tensor, q: Tensor, k: Tensor, v: Tensor, *options: Tensor
+) -> Tensor:
+    """The output of some rows: no pair that is not allowed (a bit each) has a part in anything, whatever it holds."""
     given: dict[str, Any] = dict(zip(call.option_tensors(), options, strict=True))
     call = dataclasses.replace(call, q=q, k=k, v=v, **given)
-    allowed = call.allowed(rows).expand(*call.shape[:2], -1, -1)
+    allowed = unpacked_bits(allowed)[..., : k.shape[2]].expand(*call.shape[:2], -1, -1)
     n = call.heads_per_key_head
     q, k, v = q[:, :, rows].to(call.dtype), *(x.to(call.dtype).repeat_interleave(n, 1) for x in (k, v))
     with as_written(q.device):

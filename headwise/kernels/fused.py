@@ -18,8 +18,10 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.kernels import flash
+from headwise.kernels.kept import name_changed
 from headwise.kernels.kernel import cut_to_values, fused_inputs
 from headwise.kernels.once import once_differentiable
+from headwise.masks.bits import packed_bits, unpacked_bits
 from headwise.softmax import EMPTY, add_sinks, finite, merge, sinks_gradient
 from headwise.tiles import Tile, TileList, forbidden
 
@@ -48,9 +50,16 @@ def run(call: AttentionCall, tiles: TileList, by_scores: list[bool]) -> tuple[Te
     """
     q, k, v, scale = fused_inputs(call)
     q, k, v = map(in_rows, (q, k, v))
-    work = _Work(call, tiles, by_scores, scale)
-    out, lse = _Tiled.apply(q, k, v, call.sinks, work) if call.trains else _attend(q, k, v, call.sinks, work)
+    work = _Work(call, tiles, by_scores, scale, [] if call.trains else None)
+    if not call.trains:
+        out, lse = _attend(q, k, v, call.sinks, work)
+        return cut_to_values(call, out), lse
+    out, lse = _Tiled.apply(q, k, v, call.bias, call.slopes, call.sinks, work)
+    name_changed(out, call.option_tensors())
     return cut_to_values(call, out), lse
+
+
+_Bits = list[Tensor]  # of each masked run of a tile, which keys are hidden: one bit a key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,15 +70,23 @@ class _Work:
     tiles: TileList
     by_scores: list[bool]
     scale: float
+    hidden: list[_Bits] | None = None  # of each mask, in the order in which they are made; filled for backward
 
-    def parts(self) -> Iterator[tuple[_Part, bool]]:
-        """The tiles with their masks; a mask that is the same for many tiles is made once."""
+    def parts(self, *, again: bool = False) -> Iterator[tuple[_Part, bool]]:
+        """The tiles with their masks; a mask that is the same for many tiles is made once.
+
+        With `again` from what is `hidden`: then the call needs no mask, which may have changed.
+        """
         patterns: dict[Any, _Pattern] = {}
         alike = self.tiles.alike and not self.call.biases
+        kept = iter(self.hidden or ())
         for tile, by_scores in zip(self.tiles, self.by_scores, strict=True):
             pattern = patterns.get(tile.shape) if alike else None
             if pattern is None:
-                pattern = patterns[tile.shape] = _pattern(self.call, tile)
+                hidden = _unpacked(tile, next(kept)) if again else _hidden(self.call, tile)
+                if self.hidden is not None and not again:
+                    self.hidden.append([packed_bits(x) for x in hidden])
+                pattern = patterns[tile.shape] = _pattern(self.call, tile, hidden)
             yield _Part(tile, pattern, self.call.heads_per_key_head), by_scores
 
 
@@ -77,23 +94,33 @@ class _Tiled(torch.autograd.Function):
     """Ties the tiles' own backward to autograd."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, work: _Work) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        slopes: Tensor | None,
+        sinks: Tensor | None,
+        work: _Work,
+    ) -> tuple[Tensor, Tensor]:
         out, lse = _attend(q, k, v, sinks, work)
-        ctx.save_for_backward(q, k, v, sinks, out, lse)
+        ctx.save_for_backward(q, k, v, bias, slopes, sinks, out, lse)
         ctx.mark_non_differentiable(lse)
-        ctx.work = work
+        ctx.work = work.tiles, work.by_scores, work.scale, work.hidden
         return out, lse
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, sinks, out, lse = ctx.saved_tensors
-        dq, dk, dv = _attend_backward(in_rows(d_out), q, k, v, out, finite(lse), ctx.work)
+        q, k, v, bias, slopes, sinks, out, lse = ctx.saved_tensors
+        work = _Work(AttentionCall(q, k, v=v, bias=bias, slopes=slopes), *ctx.work)
+        dq, dk, dv = _attend_backward(in_rows(d_out), q, k, v, out, finite(lse), work)
         d_sinks = None
         if sinks is not None:
             share = torch.exp(sinks.to(lse.dtype)[None, :, None] - finite(lse))
             d_sinks = sinks_gradient(share, out, d_out).to(sinks.dtype)
-        return dq, dk, dv, d_sinks, None
+        return dq, dk, dv, None, None, d_sinks, None
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, work: _Work) -> tuple[Tensor, Tensor]:
@@ -144,7 +171,7 @@ def _attend_backward(
     wide = work.call.dtype
     dq = torch.zeros_like(q)
     dk, dv = torch.zeros_like(k, dtype=wide), torch.zeros_like(v, dtype=wide)  # many tiles add to one key
-    for part, _ in work.parts():
+    for part, _ in work.parts(again=True):
         tile_dq, tile_dk, tile_dv = _backward(
             *(part.queries(d_out), part.queries(q), part.keys(k), part.keys(v), part.queries(out), part.queries(lse)),
             *(0.0, part.tile.causal),
@@ -214,20 +241,33 @@ class _Part(NamedTuple):
         return x if head is None else x[:, head : head + 1]
 
 
-def _pattern(call: AttentionCall, tile: Tile) -> _Pattern:
+def _hidden(call: AttentionCall, tile: Tile) -> list[Tensor]:
+    """What the mask hides of the masked runs of a tile: bool [B|1, H|1, queries, keys] each."""
+    if not tile.masked_keys:
+        return []
+    assert call.mask is not None
+    rows = torch.arange(tile.q_lo, tile.q_hi, device=call.q.device)
+    return [forbidden(call.mask, rows, run, tile.b, tile.h) for run in tile.runs if run.masked]
+
+
+def _unpacked(tile: Tile, hidden: _Bits) -> list[Tensor]:
+    widths = [run.hi - run.lo for run in tile.runs if run.masked]
+    return [unpacked_bits(x)[..., :width] for x, width in zip(hidden, widths, strict=True)]
+
+
+def _pattern(call: AttentionCall, tile: Tile, hidden: list[Tensor]) -> _Pattern:
     dtype = call.dtype if call.biases else call.q.dtype
     pieces: list[tuple[slice, Tensor]] = []
-    at, rows = 0, torch.arange(tile.q_lo, tile.q_hi, device=call.q.device)
-    empty = torch.full_like(rows, tile.masked_keys == tile.keys, dtype=torch.bool)
+    at, of_masked = 0, iter(hidden)
+    empty = torch.full((tile.rows,), tile.masked_keys == tile.keys, dtype=torch.bool, device=call.q.device)
     for run in tile.runs:
         keys = slice(at, at + run.hi - run.lo)
         at = keys.stop
         if run.masked:
-            assert call.mask is not None
-            hidden = forbidden(call.mask, rows, run, tile.b, tile.h)
-            added = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
-            pieces.append((keys, added.masked_fill_(hidden, EMPTY)))
-            empty &= hidden[0, 0].all(1)
+            here = next(of_masked)
+            added = torch.zeros(here.shape, dtype=dtype, device=here.device)
+            pieces.append((keys, added.masked_fill_(here, EMPTY)))
+            empty &= here[0, 0].all(1)
     if call.biases:
         bias = _bias_of(call, tile)
         for keys, piece in pieces:

@@ -22,6 +22,7 @@ def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gra
 
     @functools.wraps(backward)
     def run(ctx: Any, *given: Tensor) -> Gradients:
+        ctx = _Context(ctx)
         with torch.no_grad():
             found = backward(ctx, *given)
         if not torch.is_grad_enabled():  # no derivative of these is asked for (create_graph=False)
@@ -31,6 +32,21 @@ def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gra
         return tuple(None if x is None else _Last.apply(x.requires_grad_(), *follows) for x in found)
 
     return run
+
+
+class _Context:
+    """That of an autograd.Function; torch.utils.checkpoint lets saved tensors be asked for once."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+
+    @functools.cached_property
+    def saved_tensors(self) -> tuple[Tensor | None, ...]:
+        found: tuple[Tensor | None, ...] = self._ctx.saved_tensors
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
 
 
 class _Last(torch.autograd.Function):

@@ -11,6 +11,7 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.errors import ArgumentError, KernelRefused
 from headwise.kernels import decode, exact, flex, native, reference, sdpa, tiled
+from headwise.kernels.kept import compared, savable
 from headwise.kernels.kernel import Blocks, Cost, Kernel, machine, matrix_flops, refusal
 from headwise.kernels.speeds import Machine
 from headwise.language import said
@@ -66,7 +67,17 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
 def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
     """The output [B, H, Q, E] by the kernel that `choose` takes; NaN and infinity reach only rows that may see them."""
     call = readable(call, kernel)
-    if is_traced() or not call.q.is_cpu:
+    if is_traced():
+        call = exact.usable(call)
+        return choose(call, kernel).run(call)
+    if not call.trains:
+        return _run(call, kernel)
+    call = savable(call)
+    return compared(call, _run(call, kernel))
+
+
+def _run(call: AttentionCall, kernel: str) -> Tensor:
+    if not call.q.is_cpu:
         call = exact.usable(call)
         return choose(call, kernel).run(call)
     chosen = choose(call, kernel)

@@ -96,17 +96,18 @@ def watching(*given: Tensor) -> str | None:
     return None
 
 
-def forward(call: Scores, out: Tensor | None, *, seed: int = 0, **answers: Tensor) -> bool:
+def forward(call: Scores, out: Tensor | None, *, sight: Sight | None = None, seed: int = 0, **answers: Tensor) -> bool:
     """Compute a call. Returns whether all its outputs are finite.
 
     Args:
         call: with values, if there is an `out`; one that `refuse` does not refuse.
         out: [B, H, Q, E], written; None = only the answers.
+        sight: what its mask allows; None = to be asked of it.
         seed: of the dropout.
         answers: contiguous, written: those of `ANSWERS` that are in `BESIDE`. See headwise.h.
     """
     odd = torch.zeros(1, dtype=torch.int64, device="cpu")
-    _call("hw_attention_forward", call, out, {**answers, "odd": odd}, seed=seed)
+    _call("hw_attention_forward", call, out, {**answers, "odd": odd}, sight=sight, seed=seed)
     return not odd.item()
 
 
@@ -117,6 +118,7 @@ def backward(
     log_sum: Tensor,
     d_out: Tensor,
     *,
+    sight: Sight | None = None,
     seed: int = 0,
     with_bias: bool = False,
     with_slopes: bool = False,
@@ -124,14 +126,14 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of q, k and v, and those of bias, slopes and sinks where they are asked for, else None.
 
-    They follow from what `forward` wrote, and from the gradient of the output, `d_out`.
+    They follow from what `forward` wrote, from the `sight` that it had, and from the gradient of the output, `d_out`.
     """
     dq, dk, dv = (x.new_empty(x.shape) for x in (call.q, call.k, call.v))
     d_bias = call.q.new_zeros(call.shape, dtype=torch.float32) if with_bias else None
     wanted = {"d_slopes": with_slopes, "d_sinks": with_sinks}
     of_heads = {name: call.q.new_empty(call.shape[1], dtype=torch.float32) for name in wanted if wanted[name]}
     answers = {"highest": highest, "log_sum": log_sum, **of_heads}
-    _call("hw_attention_backward", call, out, answers, (d_out, dq, dk, dv, d_bias), seed=seed)
+    _call("hw_attention_backward", call, out, answers, (d_out, dq, dk, dv, d_bias), sight=sight, seed=seed)
     if d_bias is not None and call.bias is not None:
         d_bias = d_bias.sum_to_size(call.bias.shape).to(call.bias.dtype)
     d_slopes, d_sinks = (
@@ -181,6 +183,7 @@ def _call(
     answers: dict[str, Tensor],
     gradients: tuple[Tensor | None, ...] = (None,) * 5,
     *,
+    sight: Sight | None = None,
     seed: int = 0,
     share: float = 0.0,
 ) -> None:
@@ -189,7 +192,8 @@ def _call(
     v = getattr(call, "v", None)
     bias = None if call.bias is None else call.bias.float().expand(batch, heads, q_len, k_len)
     of_heads = [None if x is None else x.float().contiguous() for x in (call.sinks, call.slopes)]
-    sight = sight_of(call.mask, q_len, k_len)  # held until the call is over, as all that it points to
+    if sight is None:
+        sight = sight_of(call.mask, q_len, k_len)  # held until the call is over, as all that it points to
     dtype = DTYPES[call.q.dtype]
     k_scale, v_scale = (_numbers(getattr(call, name, None)) for name in ("k_scale", "v_scale"))
     top, offsets, keys = (answers.get(name) for name in ("top_keys", "offsets", "keys"))

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import headwise
 from headwise import edits, masks, parallel
-from headwise.errors import HeadwiseError
+from headwise.errors import ChangedError, HeadwiseError
 from headwise.masks import Mask
 from headwise.models import Bert, BertConfig
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
@@ -73,6 +74,31 @@ def ring_dropout(mesh: DeviceMesh) -> None:
     total = found[3].clone()
     dist.all_reduce(total)
     torch.testing.assert_close(total, d_sinks, atol=1e-4, rtol=1e-4)
+
+
+def changed(mesh: DeviceMesh, strategy: str) -> None:
+    """Gradients are those of the ids that forward saw; a bias that has changed is named."""
+    length, layout = 1300, parallel.deal(None, 1300, mesh)
+    ids = torch.where(torch.arange(length) < 1260, 0, -1)
+    whole = [torch.randn(1, 2, length, 8) for _ in range(3)]
+
+    def loss(ids: Tensor, bias: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+        parts = [headwise.shard(x, layout, mesh, dim=2).requires_grad_() for x in whole]
+        with headwise.context_parallel(mesh, layout, strategy=strategy):
+            out = headwise.attention(*parts, mask=masks.documents(ids), bias=bias)
+        return out.square().sum(), parts
+
+    wanted = torch.autograd.grad(*loss(ids.clone()))
+    total, parts = loss(ids)
+    ids[500:] = -1
+    for found, expected in zip(torch.autograd.grad(total, parts), wanted, strict=True):
+        torch.testing.assert_close(found, expected)
+    if strategy == "ring":
+        bias = torch.randn(length, length)
+        total, parts = loss(ids, bias)
+        bias.zero_()
+        with pytest.raises(ChangedError, match="bias: expected what forward saw"):
+            torch.autograd.grad(total, parts)
 
 
 # --- Modules ----------------------------------------------------------------------------------------------------------
@@ -348,6 +374,7 @@ def sets() -> dict[str, dict[str, Callable[[DeviceMesh], object]]]:
             "heads": lambda mesh: fuzz(mesh, "heads", 300, 12),
             "ring": lambda mesh: fuzz(mesh, "ring", 400, 14, 1300),
             "ring, dropout": ring_dropout,
+            **{f"changed, {name}": partial(changed, strategy=name) for name in ("gather", "heads", "ring")},
         },
         "few calls": {"auto": lambda mesh: fuzz(mesh, "auto", 500, 30)},
         "modules": {

@@ -8,7 +8,7 @@ their gradients back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,13 +16,18 @@ from torch import Tensor
 
 from headwise.call import AttentionCall, make_call
 from headwise.kernels import reference
+from headwise.kernels.kept import inference_copies, name_changed
 from headwise.kernels.once import once_differentiable
+from headwise.masks import Mask
 from headwise.native import attend as native
+from headwise.native.sight import Sight, sight_of
 from headwise.parallel.exchange import rows_of, split, talking
+from headwise.parallel.routes import Routes
 from headwise.parallel.strategies.part import Cost, Part, Sizes
 from headwise.softmax import Normaliser, sinks_gradient
 
 FEWEST = 257  # keys of a part: for fewer, the native backward needs those of the whole row at once
+NUMBERS = ("scale", "softcap", "dropout")
 STEP = 5e-4  # seconds, nominal: of one more transfer and one more call
 MERGE = 1000  # operations, nominal, for each number of an output that is merged: memory, not arithmetic, takes the time
 
@@ -69,18 +74,35 @@ def attend(part: Part, local: Callable[..., Any]) -> Any:
     seeds = [0] * part.layout.processes
     if part.options.get("dropout"):
         seeds = (torch.randint(2**62, (len(seeds),), device="cpu") + part.rank).tolist()
-    return _Ring.apply(part.q, part.k, part.v, part.options.get("sinks"), part, seeds)
+    options = {name: x for name in ("bias", "slopes", "sinks") if (x := part.options.get(name)) is not None}
+    saved = {"q": part.q, "k": part.k, "v": part.v, **options}
+    saved |= inference_copies(saved) if torch.is_grad_enabled() else {}
+    names = ("q", "k", "v", "bias", "slopes", "sinks")
+    out: Tensor = _Ring.apply(*map(saved.get, names), part, seeds)
+    name_changed(out, options)
+    return out
 
 
 class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, part: Part, seeds: list[int]
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        slopes: Tensor | None,
+        sinks: Tensor | None,
+        part: Part,
+        seeds: list[int],
     ) -> Tensor:
         total = Normaliser.empty(q[..., 0].float())
         out = q.new_zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32)
-        for source, call in _calls(part, q, k, v):
-            found, normaliser = _computed(call, seeds[source])
+        trip, sights = _Trip(part.routes, part.rank, part.group), {}
+        for source, keys, *received in _received(trip, k, v):
+            call = _call(part, *received, keys=keys, mask=part.masked(keys, source))
+            sights[source] = sight_of(call.mask, *call.shape[2:])  # the mask may change before backward
+            found, normaliser = _computed(call, sights[source], seeds[source])
             merged = total.merged(normaliser)
             out = out * total.share(merged)[..., None] + found.float() * normaliser.share(merged)[..., None]
             total = merged
@@ -88,21 +110,23 @@ class _Ring(torch.autograd.Function):
             merged = total.with_sinks(sinks[None, :, None])
             out, total = out * total.share(merged)[..., None], merged
         written = out.to(q.dtype)
-        ctx.save_for_backward(q, k, v, sinks, written, *total)
-        ctx.part, ctx.seeds = part, seeds
+        ctx.save_for_backward(q, k, v, bias, slopes, sinks, written, *total)
+        ctx.trip, ctx.seeds, ctx.sights = trip, seeds, sights
+        ctx.layouts, ctx.numbers = (part.layout, part.key_layout), {name: part.options.get(name) for name in NUMBERS}
         return written
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, sinks, out, highest, log_sum = ctx.saved_tensors
-        part, seeds, total = ctx.part, ctx.seeds, Normaliser(highest, log_sum)
+        q, k, v, bias, slopes, sinks, out, highest, log_sum = ctx.saved_tensors
+        trip, total = ctx.trip, Normaliser(highest, log_sum)
+        part = Part(q, k, v, None, *ctx.layouts, trip.rank, trip.group, {**ctx.numbers, "bias": bias, "slopes": slopes})
         dq = torch.zeros_like(q, dtype=torch.float32)
         d_rows = k.new_zeros(k.shape[2], k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3]), dtype=torch.float32)
-        back = _Back(part, d_rows)
-        for source, call in _calls(part, q, k, v):
-            given = call, out, total.highest, total.log_sum
-            d_part, dk, dv, *_ = native.backward(*given, d_out.contiguous(), seed=seeds[source])
+        back = _Back(trip, d_rows)
+        for source, keys, *received in _received(trip, k, v):
+            given = _call(part, *received, keys=keys), out, total.highest, total.log_sum, d_out.contiguous()
+            d_part, dk, dv, *_ = native.backward(*given, sight=ctx.sights[source], seed=ctx.seeds[source])
             dq += d_part
             back.send(source, rows_of(dk.float(), dv.float()))
         back.finish()
@@ -111,42 +135,49 @@ class _Ring(torch.autograd.Function):
         if sinks is not None:
             share = torch.exp(sinks[None, :, None].float() - total.highest - total.log_sum)
             d_sinks = sinks_gradient(share, out.float(), d_out).to(sinks.dtype)
-        return dq.to(q.dtype), dk, dv, d_sinks, None, None
+        return dq.to(q.dtype), dk, dv, None, None, d_sinks, None, None
 
 
-def _calls(part: Part, q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[int, AttentionCall]]:
-    """(the process, the call of this process's rows over its keys), this one first; the next keys come meanwhile."""
-    rows, routes = rows_of(k, v), part.routes
-    count = part.layout.processes
+class _Trip(NamedTuple):
+    """Which rows travel, for whom."""
+
+    routes: Routes
+    rank: int
+    group: Any
+
+
+def _received(trip: _Trip, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    """(a process, the positions of its keys, the keys, the values), this one first; the next come meanwhile."""
+    rows, routes = rows_of(k, v), trip.routes
+    count = len(routes.sends)
     # In step s each process sends to the one s places on, and receives from the one s places back.
-    coming = _exchanged(part, rows, part.rank, part.rank)
+    coming = _exchanged(trip, rows, trip.rank, trip.rank)
     for step in range(1, count + 1):
         process, received, works = coming
         if step < count:
-            coming = _exchanged(part, rows, (part.rank + step) % count, (part.rank - step) % count)
-        _wait(part, works)
+            coming = _exchanged(trip, rows, (trip.rank + step) % count, (trip.rank - step) % count)
+        _wait(trip, works)
         if len(received):
-            keys = routes.keys[routes.receives[process]]
-            yield process, _call(part, q, *split(received, k, v), keys=keys, process=process)
+            yield process, routes.keys[routes.receives[process]], *split(received, k, v)
 
 
-def _exchanged(part: Part, rows: Tensor, to: int, source: int) -> tuple[int, Tensor, list[Any]]:
+def _exchanged(trip: _Trip, rows: Tensor, to: int, source: int) -> tuple[int, Tensor, list[Any]]:
     """Begin to send what `to` needs, and to receive what is needed of `source`."""
-    sent = rows[part.routes.sends[to]]
-    if source == part.rank:
+    sent = rows[trip.routes.sends[to]]
+    if source == trip.rank:
         return source, sent, []
-    received = rows.new_empty(part.routes.receive_counts[source], rows.shape[1])
+    received = rows.new_empty(trip.routes.receive_counts[source], rows.shape[1])
     works: list[Any] = [sent]  # held until it is sent
-    with talking(part.group):
+    with talking(trip.group):
         if len(sent):
-            works.append(dist.isend(sent.view(torch.uint8), group=part.group, group_dst=to))
+            works.append(dist.isend(sent.view(torch.uint8), group=trip.group, group_dst=to))
         if len(received):
-            works.append(dist.irecv(received.view(torch.uint8), group=part.group, group_src=source))
+            works.append(dist.irecv(received.view(torch.uint8), group=trip.group, group_src=source))
     return source, received, works
 
 
-def _wait(part: Part, works: list[Any]) -> None:
-    with talking(part.group):
+def _wait(trip: _Trip, works: list[Any]) -> None:
+    with talking(trip.group):
         for each in works[1:]:
             each.wait()
 
@@ -154,47 +185,46 @@ def _wait(part: Part, works: list[Any]) -> None:
 class _Back:
     """Gradients of keys and values on their way to the processes that hold these; they are added there."""
 
-    def __init__(self, part: Part, into: Tensor) -> None:
-        self.part, self.into = part, into
+    def __init__(self, trip: _Trip, into: Tensor) -> None:
+        self.trip, self.into = trip, into
         self.works: list[list[Any]] = []
 
     def send(self, process: int, rows: Tensor) -> None:
         """Those of the keys of a process."""
-        if process == self.part.rank:
-            self.into.index_add_(0, self.part.routes.sends[process], rows)
+        trip = self.trip
+        if process == trip.rank:
+            self.into.index_add_(0, trip.routes.sends[process], rows)
             return
         rows = rows.contiguous()
-        with talking(self.part.group):
-            self.works.append(
-                [rows, dist.isend(rows.view(torch.uint8), group=self.part.group, group_dst=process, tag=1)]
-            )
+        with talking(trip.group):
+            self.works.append([rows, dist.isend(rows.view(torch.uint8), group=trip.group, group_dst=process, tag=1)])
 
     def finish(self) -> None:
         """Add what the others have sent, in the order of processes, so that sums come out alike."""
-        part = self.part
-        for source, sends in enumerate(part.routes.sends):
-            if source == part.rank or not len(sends):
+        trip = self.trip
+        for source, sends in enumerate(trip.routes.sends):
+            if source == trip.rank or not len(sends):
                 continue
             received = self.into.new_empty(len(sends), self.into.shape[1])
-            with talking(part.group):
-                coming: Any = dist.irecv(received.view(torch.uint8), group=part.group, group_src=source, tag=1)
+            with talking(trip.group):
+                coming: Any = dist.irecv(received.view(torch.uint8), group=trip.group, group_src=source, tag=1)
                 coming.wait()
             self.into.index_add_(0, sends, received)
         for each in self.works:
-            _wait(part, each)
+            _wait(trip, each)
 
 
-def _call(part: Part, q: Tensor, k: Tensor, v: Tensor, *, keys: Tensor, process: int) -> AttentionCall:
-    options: dict[str, Any] = {name: part.options.get(name) for name in ("scale", "softcap")}
-    options["dropout"] = part.options.get("dropout") or 0.0
-    return make_call(q, k, v, mask=part.masked(keys, process), bias=part.bias_of(keys), **options)
+def _call(part: Part, k: Tensor, v: Tensor, *, keys: Tensor, mask: Mask | None = None) -> AttentionCall:
+    """The call of this process's rows over some keys."""
+    numbers: dict[str, Any] = {name: x for name in NUMBERS if (x := part.options.get(name)) is not None}
+    return make_call(part.q, k, v, mask=mask, bias=part.bias_of(keys), **numbers)
 
 
-def _computed(call: AttentionCall, seed: int) -> tuple[Tensor, Normaliser]:
+def _computed(call: AttentionCall, sight: Sight, seed: int) -> tuple[Tensor, Normaliser]:
     """The output over some keys, and its normaliser."""
     out = call.q.new_empty((*call.q.shape[:3], call.v.shape[3]))
     highest, log_sum = (call.q.new_empty(call.q.shape[:3], dtype=torch.float32) for _ in range(2))
-    finite = native.forward(call, out, seed=seed, highest=highest, log_sum=log_sum)
+    finite = native.forward(call, out, sight=sight, seed=seed, highest=highest, log_sum=log_sum)
     if finite or call.dropout:  # (by the definition others would be dropped than backward takes to be)
         return out, Normaliser(highest, log_sum)
     # NaN or infinity: by the definition, so that it reaches only the rows that may see it.
