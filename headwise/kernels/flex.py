@@ -62,7 +62,7 @@ def run(call: AttentionCall) -> Tensor:
         device = call.q.device
         block_mask = mask.remember(
             ("flex", *call.shape[2:], device),
-            lambda: mask.to_block_mask(*call.shape[2:], block_size=BLOCK, device=device),
+            lambda: mask.copied().to_block_mask(*call.shape[2:], block_size=BLOCK, device=device),
         )
     q, k, v = call.q, call.k, call.v
     if q.device.type == "cpu":

@@ -61,6 +61,11 @@ class Table:
     dims: str
     dtypes: tuple[torch.dtype, ...]
 
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it has a number, or a bit, for each pair of a query and a key."""
+        return "q" in self.dims and ("k" in self.dims or "n" in self.dims)
+
     def read(self, value: object, what: str, source: Source) -> Tensor:
         """The tensor of that name if it is such a table; raises MaskError otherwise."""
         if not isinstance(value, str):

@@ -300,14 +300,33 @@ class Mask:
 
     def to(self, device: torch.device | str) -> Mask:
         """This mask with its tensors on `device`."""
-        moved: dict[str, Any] = {}
+        return self._with(lambda x, is_matrix: x.to(device))
+
+    def copied(self, *, matrices: bool = False) -> Mask:
+        """This mask as it is now, whatever is written into its tables later, or also into `matrices` [.., Q, K].
+
+        It is remembered, and so is what it works out.
+        """
+        if not self.tensors:
+            return self
+
+        def copy(x: Tensor, is_matrix: bool) -> Tensor:
+            return x.clone() if matrices or not is_matrix else x
+
+        return self.remember(("copied", matrices), lambda: self._with(copy))
+
+    def _with(self, change: Callable[[Tensor, bool], Tensor]) -> Mask:
+        """This mask with other tensors: what `change` makes of each, and of whether it is a matrix [.., Q, K]."""
+        changed: dict[str, Any] = {}
         for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, (Tensor, Mask)):
-                moved[f.name] = value.to(device)
+            value, declared = getattr(self, f.name), self.declared.get(f.name)
+            if isinstance(value, Tensor):
+                changed[f.name] = change(value, isinstance(declared, fields.Table) and declared.is_matrix)
+            elif isinstance(value, Mask):
+                changed[f.name] = value._with(change)
             elif isinstance(value, tuple):
-                moved[f.name] = tuple([part.to(device) for part in value])
-        return dataclasses.replace(self, **moved) if moved else self
+                changed[f.name] = tuple([part._with(change) for part in value])
+        return dataclasses.replace(self, **changed) if changed else self
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -28,6 +28,7 @@ from headwise.masks import Mask
 from headwise.models import Bert, BertConfig
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
 from headwise.nn import Cache, Encoder, MultiHeadAttention, MultiHeadLatentAttention, positions
+from tests.held import check_held
 from tests.parallel import cross, dtensors, meshes, records
 from tests.parallel.cases import check_case
 
@@ -77,7 +78,7 @@ def ring_dropout(mesh: DeviceMesh) -> None:
 
 
 def changed(mesh: DeviceMesh, strategy: str) -> None:
-    """Gradients are those of the ids that forward saw; a bias that has changed is named."""
+    """Gradients are those of the ids that forward saw; a bias that has changed is named. No Function holds any."""
     length, layout = 1300, parallel.deal(None, 1300, mesh)
     ids = torch.where(torch.arange(length) < 1260, 0, -1)
     whole = [torch.randn(1, 2, length, 8) for _ in range(3)]
@@ -90,15 +91,26 @@ def changed(mesh: DeviceMesh, strategy: str) -> None:
 
     wanted = torch.autograd.grad(*loss(ids.clone()))
     total, parts = loss(ids)
+    expected_name = {"gather": "_Needed", "heads": "Turned", "ring": "_Ring"}[strategy]
+    assert expected_name in check_held(total, [*whole, *parts, ids])
     ids[500:] = -1
     for found, expected in zip(torch.autograd.grad(total, parts), wanted, strict=True):
         torch.testing.assert_close(found, expected)
     if strategy == "ring":
         bias = torch.randn(length, length)
         total, parts = loss(ids, bias)
+        check_held(total, [*parts, ids, bias])
         bias.zero_()
         with pytest.raises(ChangedError, match="bias: expected what forward saw"):
             torch.autograd.grad(total, parts)
+
+
+def gathered_batch(mesh: DeviceMesh) -> None:
+    """The examples of all processes, as a loss that compares them needs them: `_Gather` holds none of them."""
+    from headwise.tasks.training.shares import _Gather
+
+    x = torch.randn(3, 4, requires_grad=True)
+    assert check_held(_Gather.apply(x), [x]) == {"_Gather"}
 
 
 # --- Modules ----------------------------------------------------------------------------------------------------------
@@ -374,6 +386,7 @@ def sets() -> dict[str, dict[str, Callable[[DeviceMesh], object]]]:
             "heads": lambda mesh: fuzz(mesh, "heads", 300, 12),
             "ring": lambda mesh: fuzz(mesh, "ring", 400, 14, 1300),
             "ring, dropout": ring_dropout,
+            "gathered batch": gathered_batch,
             **{f"changed, {name}": partial(changed, strategy=name) for name in ("gather", "heads", "ring")},
         },
         "few calls": {"auto": lambda mesh: fuzz(mesh, "auto", 500, 30)},
