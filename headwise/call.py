@@ -174,9 +174,8 @@ class Scores(Options):
 
     def detached(self) -> Scores:
         """What a record keeps: all but the values, the tensors detached."""
-        options = {**self.options(), **{name: x.detach() for name, x in self.option_tensors().items()}}
         q, k = self.q.detach(), self.k.detach()
-        return Scores(q, k, mask=self.mask, places=self.places, share=self.share, **options)
+        return Scores(q, k, mask=self.mask, places=self.places, share=self.share, **self.detached_options())
 
     @property
     def used_keys(self) -> Tensor | None:
@@ -239,6 +238,8 @@ class AttentionCall(Scores):
             return False
         if self.q.requires_grad or self.k.requires_grad or self.v.requires_grad:
             return True
+        if self.k_scale is not None and self.v_scale is not None:
+            return self.k_scale.requires_grad or self.v_scale.requires_grad
         return any(x.requires_grad for x in self.option_tensors().values())
 
     @property
@@ -295,7 +296,7 @@ def products(q: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:
     return out
 
 
-def capped(scores: Tensor, softcap: float) -> Tensor:
+def capped(scores: Tensor, softcap: float | Tensor) -> Tensor:
     """softcap · tanh(s / softcap)"""
     return softcap * torch.tanh(scores / softcap)
 

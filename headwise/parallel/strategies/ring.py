@@ -38,9 +38,10 @@ def refuse(part: Part, *, followed: bool) -> str | None:
         return "records, listeners and edits expect all keys of a row in one call"
     if part.options.get("kernel", "auto") not in ("auto", "native"):
         return "it merges parts of the kernel 'native' alone"
-    learned = [x for name in ("bias", "slopes") if (x := part.options.get(name)) is not None and x.requires_grad]
-    if learned and torch.is_grad_enabled():
-        return "a bias or slopes that train get no gradient"
+    given = {name: x for name in ("bias", "slopes", "softcap") if isinstance(x := part.options.get(name), Tensor)}
+    trained = [name for name, x in given.items() if x.requires_grad]
+    if trained and torch.is_grad_enabled():
+        return f"it gives no gradient to {trained[0]}"
     if (too_small := _too_small(part.sizes)) is not None:
         return too_small
     return native.refuse(make_call(part.q, part.k, part.v))
