@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
@@ -80,12 +81,20 @@ def _run(call: AttentionCall, kernel: str) -> Tensor:
     if not call.q.is_cpu:
         call = exact.usable(call)
         return choose(call, kernel).run(call)
-    chosen = choose(call, kernel)
+    chosen, drawn_from = choose(call, kernel), torch.get_rng_state() if call.dropout else None
+
+    def again(other: AttentionCall) -> Tensor:
+        if drawn_from is not None:
+            torch.set_rng_state(drawn_from)
+        return chosen.run(other)
+
     if chosen is native:
         out, is_finite = native.run_and_look(call)
     else:
         out, is_finite = chosen.run(call), False
-    return out if is_finite or (call.mask is None and call.bias is None) else exact.contained(call.dequantized(), out)
+    if is_finite or (call.mask is None and call.bias is None):
+        return out
+    return exact.contained(call.dequantized(), out, again)
 
 
 def readable(call: AttentionCall, kernel: str = "auto") -> AttentionCall:

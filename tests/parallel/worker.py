@@ -105,6 +105,29 @@ def changed(mesh: DeviceMesh, strategy: str) -> None:
             torch.autograd.grad(total, parts)
 
 
+def not_finite(mesh: DeviceMesh, strategy: str) -> None:
+    """NaN in a key or value reaches only rows that may see it, with dropout too, and in the gradients."""
+    length = 1300 if strategy == "ring" else 40
+    layout, bad = parallel.deal(None, length, mesh), length // 2
+    padding = masks.padding(torch.arange(length) != bad)
+    for mask, place, dropout in ((padding, 1, 0.0), (masks.causal(), 2, 0.2)):
+        whole = [torch.randn(1, 2, length, 8) for _ in range(3)]
+        unseen = layout.shard(~mask.to_bool(length, length)[0, 0, None, :, bad], dist.get_rank(), 1)[0]
+        found = []
+        for value in (0.0, torch.nan):
+            whole[place][:, :, bad] = value
+            parts = [headwise.shard(x, layout, mesh, dim=2).requires_grad_() for x in whole]
+            torch.manual_seed(5)
+            with headwise.context_parallel(mesh, layout, strategy=strategy):
+                out = headwise.attention(*parts, mask=mask, dropout=dropout)
+            d_q, d_k, d_v = torch.autograd.grad(out[:, :, unseen].square().sum(), parts)
+            # (A row that sees NaN gives NaN to the keys that it sees, though its gradient is 0.)
+            found.append([out[:, :, unseen], d_q[:, :, unseen], d_v, *([d_k] if mask is padding else [])])
+        assert not out[:, :, ~unseen].isfinite().all(-1).any()
+        for mine, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)
+
+
 def gathered_batch(mesh: DeviceMesh) -> None:
     """The examples of all processes, as a loss that compares them needs them: `_Gather` holds none of them."""
     from headwise.tasks.training.shares import _Gather
@@ -387,6 +410,7 @@ def sets() -> dict[str, dict[str, Callable[[DeviceMesh], object]]]:
             "ring": lambda mesh: fuzz(mesh, "ring", 400, 14, 1300),
             "ring, dropout": ring_dropout,
             "gathered batch": gathered_batch,
+            **{f"not finite, {name}": partial(not_finite, strategy=name) for name in ("gather", "heads", "ring")},
             **{f"changed, {name}": partial(changed, strategy=name) for name in ("gather", "heads", "ring")},
         },
         "few calls": {"auto": lambda mesh: fuzz(mesh, "auto", 500, 30)},

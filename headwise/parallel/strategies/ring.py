@@ -15,10 +15,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headwise.call import AttentionCall, make_call
-from headwise.kernels import reference
+from headwise.kernels import exact
 from headwise.kernels.kept import inference_copies, name_changed
 from headwise.kernels.once import once_differentiable
 from headwise.masks import Mask
+from headwise.masks.bits import packed_bits
 from headwise.native import attend as native
 from headwise.native.sight import Sight, sight_of
 from headwise.parallel.exchange import rows_of, split, talking
@@ -99,20 +100,23 @@ class _Ring(torch.autograd.Function):
     ) -> Tensor:
         total = Normaliser.empty(q[..., 0].float())
         out = q.new_zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32)
-        trip, sights = _Trip(part.routes, part.rank, part.group), {}
+        trip, given = _Trip(part.routes, part.rank, part.group), {}
         for source, keys, *received in _received(trip, k, v):
-            call = _call(part, *received, keys=keys, mask=part.masked(keys, source))
-            sights[source] = sight_of(call.mask, *call.shape[2:])  # the mask may change before backward
-            found, normaliser = _computed(call, sights[source], seeds[source])
-            merged = total.merged(normaliser)
-            out = out * total.share(merged)[..., None] + found.float() * normaliser.share(merged)[..., None]
+            one = _One.of(_call(part, *received, keys=keys, mask=part.masked(keys, source)), seeds[source])
+            given[source] = one
+            merged = total.merged(one.normaliser)
+            out = out * total.share(merged)[..., None] + one.out.float() * one.normaliser.share(merged)[..., None]
             total = merged
         if sinks is not None:
             merged = total.with_sinks(sinks[None, :, None])
             out, total = out * total.share(merged)[..., None], merged
         written = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, bias, slopes, sinks, written, *total)
-        ctx.trip, ctx.seeds, ctx.sights = trip, seeds, sights
+        ctx.trip, ctx.seeds = trip, seeds
+        # The mask may change before backward.
+        ctx.sights = {source: one.sight for source, one in given.items()}
+        is_odd = any(one.is_odd for one in given.values())
+        ctx.odd = {source: one.bits() for source, one in given.items()} if is_odd else {}
         ctx.layouts, ctx.numbers = (part.layout, part.key_layout), {name: part.options.get(name) for name in NUMBERS}
         return written
 
@@ -126,8 +130,13 @@ class _Ring(torch.autograd.Function):
         d_rows = k.new_zeros(k.shape[2], k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3]), dtype=torch.float32)
         back = _Back(trip, d_rows)
         for source, keys, *received in _received(trip, k, v):
-            given = _call(part, *received, keys=keys), out, total.highest, total.log_sum, d_out.contiguous()
-            d_part, dk, dv, *_ = native.backward(*given, sight=ctx.sights[source], seed=ctx.seeds[source])
+            call = _call(part, *received, keys=keys)
+            if source in ctx.odd:
+                d_part, dk, dv = exact.gradients(call, total, out, d_out, *ctx.odd[source])
+            else:
+                found = out, total.highest, total.log_sum, d_out.contiguous()
+                how: dict[str, Any] = {"sight": ctx.sights[source], "seed": ctx.seeds[source]}
+                d_part, dk, dv, *_ = native.backward(call, *found, **how)
             dq += d_part
             back.send(source, rows_of(dk.float(), dv.float()))
         back.finish()
@@ -221,12 +230,43 @@ def _call(part: Part, k: Tensor, v: Tensor, *, keys: Tensor, mask: Mask | None =
     return make_call(part.q, k, v, mask=mask, bias=part.bias_of(keys), **numbers)
 
 
-def _computed(call: AttentionCall, sight: Sight, seed: int) -> tuple[Tensor, Normaliser]:
-    """The output over some keys, and its normaliser."""
-    out = call.q.new_empty((*call.q.shape[:3], call.v.shape[3]))
+class _One(NamedTuple):
+    """What was found over the keys of one process."""
+
+    call: AttentionCall
+    seed: int
+    sight: Sight
+    out: Tensor
+    normaliser: Normaliser
+    is_odd: bool  # a number is not finite: then all is by the definition, so that it reaches only rows that may see it
+
+    @classmethod
+    def of(cls, call: AttentionCall, seed: int) -> _One:
+        out, normaliser = _empty(call)
+        sight = sight_of(call.mask, *call.shape[2:])
+        finite = native.forward(call, out, sight=sight, seed=seed, **normaliser._asdict())
+        if finite and exact.is_finite(call.k, call.v):
+            return cls(call, seed, sight, out, normaliser, False)
+        one = cls(call, seed, sight, out, Normaliser.of(call.scores()), True)
+        return one._replace(out=exact.by_definition(call, one.kept()))
+
+    def kept(self) -> Tensor | None:
+        """Which weights were kept, bool [B, H, Q, K]; None = nothing is dropped."""
+
+        def again(call: AttentionCall) -> Tensor:
+            out, _ = _empty(call)
+            native.forward(call, out, seed=self.seed)
+            return out
+
+        return exact.kept_weights(self.call, again) if self.call.dropout else None
+
+    def bits(self) -> tuple[Tensor, Tensor | None]:
+        """Which pairs are allowed, and which weights were kept: one bit each."""
+        kept = self.kept()
+        return packed_bits(self.call.allowed()), None if kept is None else packed_bits(kept)
+
+
+def _empty(call: AttentionCall) -> tuple[Tensor, Normaliser]:
+    """An output and a normaliser to be written."""
     highest, log_sum = (call.q.new_empty(call.q.shape[:3], dtype=torch.float32) for _ in range(2))
-    finite = native.forward(call, out, sight=sight, seed=seed, highest=highest, log_sum=log_sum)
-    if finite or call.dropout:  # (by the definition others would be dropped than backward takes to be)
-        return out, Normaliser(highest, log_sum)
-    # NaN or infinity: by the definition, so that it reaches only the rows that may see it.
-    return reference.run(call), Normaliser.of(call.scores())
+    return call.q.new_empty((*call.q.shape[:3], call.v.shape[3])), Normaliser(highest, log_sum)
