@@ -93,7 +93,7 @@ def _check_heads(name: str, what: str, x: Any, q: Tensor) -> Tensor | None:
 
 def check_dropout(dropout: float, q: Tensor | None = None, k_len: int | None = None) -> float:
     """`dropout`, if it is a probability below 1; else ArgumentError."""
-    if isinstance(dropout, Tensor) and dropout.requires_grad:
+    if not isinstance(dropout, float) and isinstance(dropout, Tensor) and dropout.requires_grad:
         raise DtypeError("dropout must be a number, which gets no gradient. Received: dropout=Tensor")
     _check("dropout", dropout, lambda x: 0.0 <= x < 1.0, "a probability in [0, 1)")
     return float(dropout)
@@ -152,7 +152,7 @@ class Options:
 
     def option_tensors(self) -> dict[str, Tensor]:
         """The options that are tensors, by name: of numbers those that are trained."""
-        return {name: x for name in TENSORS if isinstance(x := getattr(self, name), Tensor)}
+        return {name: x for name in TENSORS if (x := getattr(self, name)) is not None and isinstance(x, Tensor)}
 
     def detached_options(self) -> dict[str, Any]:
         """All options by name, without gradients."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 
@@ -12,11 +13,9 @@ def is_traced() -> bool:
 
     That is so inside torch.compile, torch.export, torch.jit.trace, make_fx and FakeTensorMode.
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling() or _is_tracing():
         return True
-    if not torch._C._len_torch_dispatch_stack():
-        return False
-    return any(mode.is_infra_mode() for mode in _get_current_dispatch_mode_stack())
+    return _len_torch_dispatch_stack() > 0 and any(x.is_infra_mode() for x in _get_current_dispatch_mode_stack())
 
 
 def is_forward_mode() -> bool:
@@ -29,8 +28,6 @@ def is_plain() -> bool:
 
     Inside torch.func it belongs to the transform, and a TorchDispatchMode may give a tensor of another class.
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling() or _is_tracing() or _are_functorch_transforms_active():
         return False
-    if not torch._C._len_torch_dispatch_stack():
-        return True
-    return not is_traced() and type(torch.empty(0)) is Tensor
+    return not _len_torch_dispatch_stack() or (not is_traced() and type(torch.empty(0)) is Tensor)

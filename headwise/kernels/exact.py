@@ -50,10 +50,10 @@ def usable(call: AttentionCall) -> AttentionCall:
     return dataclasses.replace(call, k=k, v=v)
 
 
-def contained(call: AttentionCall, out: Tensor, run: Run) -> Tensor:
+def contained(call: AttentionCall, out: Tensor, run: Run, drawn_from: Tensor | None) -> Tensor:
     """The output [B, H, Q, E], with the rows computed again that NaN reached from a key that they may not see.
 
-    `run` gave the output. It is asked again for the weights that dropout kept.
+    `run` and `drawn_from`: what gave the output, to be asked again which weights dropout kept.
     """
     if is_finite(out) and (not out.requires_grad or is_finite(call.k, call.v)):
         return out  # (a gradient can meet a key that the output did not)
@@ -65,20 +65,29 @@ def contained(call: AttentionCall, out: Tensor, run: Run) -> Tensor:
         again &= ~torch.cat([(call.allowed(rows) & bad_key).any(-1) for rows in row_blocks(call.shape, CELLS)], dim=2)
     if not bool(again.any()):
         return out
-    return _replaced(call, out, None if call.trains else again, kept_weights(call, run) if call.dropout else None)
+    kept = kept_weights(call, run, drawn_from) if call.dropout else None
+    return _replaced(call, out, None if call.trains else again, kept)
 
 
 def is_finite(*tensors: Tensor) -> bool:
     """Whether all numbers are finite. Their sum tells, if it is finite itself."""
-    given = [x.detach() if x.requires_grad else x for x in tensors]
-    return all(math.isfinite(x.sum().item()) or bool(x.isfinite().all()) for x in given)
+    for x in tensors:
+        x = x.detach() if x.requires_grad else x
+        if not math.isfinite(x.sum().item()) and not bool(x.isfinite().all()):
+            return False
+    return True
 
 
 @torch.no_grad()
-def kept_weights(call: AttentionCall, run: Run) -> Tensor:
+def kept_weights(call: AttentionCall, run: Run, drawn_from: Tensor | None) -> Tensor:
     """Which weights a kernel kept in a call with dropout, bool [B, H, Q, K]: it drops by place, whatever they are.
 
-    `run` runs the kernel, and draws what it drew. Equal weights meet values that are a part of the identity.
+    It runs again, on equal weights and values that are a part of the identity.
+
+    Args:
+        call: any call of these sizes and dtype.
+        run: runs the kernel.
+        drawn_from: the state of torch's generator when it ran; None = it does not draw.
     """
     batch, heads, q_len, k_len = call.shape
     q, k = torch.zeros_like(call.q), torch.zeros_like(call.k)
@@ -86,6 +95,8 @@ def kept_weights(call: AttentionCall, run: Run) -> Tensor:
     found, keys = [], torch.arange(k_len, device=q.device)
     for some in keys.split(max(1, CELLS // max(1, batch * heads * q_len, k_len))):
         one = (keys[:, None] == some).to(q.dtype)
+        if drawn_from is not None:
+            torch.set_rng_state(drawn_from)
         found.append(run(dataclasses.replace(every, v=one.expand(*k.shape[:2], -1, -1))) != 0)
     return torch.cat(found, dim=3)
 

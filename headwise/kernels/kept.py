@@ -23,7 +23,7 @@ SMALL = 2**20  # numbers of a tensor of a mask that are compared; of a larger on
 
 
 def savable(call: AttentionCall) -> AttentionCall:
-    """The call with copies of its inference tensors, which autograd cannot save."""
+    """The call with copies of its inference tensors, which autograd cannot save; itself, if it has none."""
     copies = inference_copies({"q": call.q, "k": call.k, "v": call.v, **call.option_tensors()})
     return dataclasses.replace(call, **copies) if copies else call
 

@@ -72,7 +72,7 @@ def refusal(kernel: Kernel, call: AttentionCall) -> str | None:
     unknown = [name for name in call.used_options() if name not in kernel.OPTIONS]
     if unknown:
         return f"it has no {unknown[0]}"
-    if isinstance(call.softcap, Tensor) and not getattr(kernel, "TRAINS_SOFTCAP", False):
+    if call.softcap is not None and isinstance(call.softcap, Tensor) and not getattr(kernel, "TRAINS_SOFTCAP", False):
         return "it gives no gradient to softcap"
     return kernel.refuse(call)
 

@@ -22,11 +22,11 @@ def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gra
 
     @functools.wraps(backward)
     def run(ctx: Any, *given: Tensor) -> Gradients:
+        if not torch.is_grad_enabled():  # no derivative of these is asked for (create_graph=False)
+            return backward(ctx, *given)
         ctx = _Context(ctx)
         with torch.no_grad():
             found = backward(ctx, *given)
-        if not torch.is_grad_enabled():  # no derivative of these is asked for (create_graph=False)
-            return found
         # They hang on all that they follow from: else a caller that allows unused inputs would take it for unused.
         follows = [x for x in (*given, *ctx.saved_tensors) if x is not None and x.requires_grad]
         return tuple(None if x is None else _Last.apply(x.requires_grad_(), *follows) for x in found)

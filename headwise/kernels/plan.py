@@ -53,6 +53,10 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
     if is_traced():
         able = [KERNELS[name] for name in TRACEABLE if refusal(KERNELS[name], call) is None]
         return next(each for each in able if each is not native or native.is_worth_compiling(call))
+    return _planned(call)
+
+
+def _planned(call: AttentionCall) -> Kernel:
     if call.k_scale is not None:
         return native
     if max(math.prod(call.shape), call.k.numel()) < sdpa.WORTH_PLANNING and refusal(sdpa, call) is None:
@@ -71,30 +75,30 @@ def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
     if is_traced():
         call = exact.usable(call)
         return choose(call, kernel).run(call)
-    if not call.trains:
-        return _run(call, kernel)
-    call = savable(call)
-    return compared(call, _run(call, kernel))
+    try:
+        out = _run(call, kernel)
+    except RuntimeError:
+        copied = savable(call)
+        if copied is call or not call.trains:
+            raise
+        out = _run(copied, kernel)
+    return compared(call, out) if out.requires_grad else out
 
 
 def _run(call: AttentionCall, kernel: str) -> Tensor:
     if not call.q.is_cpu:
         call = exact.usable(call)
         return choose(call, kernel).run(call)
-    chosen, drawn_from = choose(call, kernel), torch.get_rng_state() if call.dropout else None
-
-    def again(other: AttentionCall) -> Tensor:
-        if drawn_from is not None:
-            torch.set_rng_state(drawn_from)
-        return chosen.run(other)
-
+    chosen = _planned(call) if kernel == "auto" else choose(call, kernel)
+    hides = call.mask is not None or call.bias is not None
+    drawn_from = torch.get_rng_state() if hides and call.dropout else None
     if chosen is native:
         out, is_finite = native.run_and_look(call)
     else:
         out, is_finite = chosen.run(call), False
-    if is_finite or (call.mask is None and call.bias is None):
+    if is_finite or not hides:
         return out
-    return exact.contained(call.dequantized(), out, again)
+    return exact.contained(call.dequantized(), out, chosen.run, drawn_from)
 
 
 def readable(call: AttentionCall, kernel: str = "auto") -> AttentionCall:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import torch
 from torch import Tensor
 
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import number
 from headwise.masks.mask import Allowed, Index, Mask
 from headwise.masks.tables import FAR, integer
-from headwise.tracing import is_traced
 
 
 def causal(offset: int | None = None) -> Mask:
@@ -86,7 +86,7 @@ class Band(Mask, kind="band", function="window"):
     def band(self) -> tuple[float, float]:
         low = -math.inf if self.left is None else self.shift - self.left
         high = math.inf if self.right is None else self.shift + self.right
-        if is_traced():  # a comparison of open sizes would become a guard
+        if torch.compiler.is_compiling():  # a comparison of open sizes would become a guard
             return low, high
         # No two positions are that far apart: a limit out of reach is none.
         return (-math.inf if low <= -FAR else min(low, FAR)), (math.inf if high >= FAR else max(high, -FAR))

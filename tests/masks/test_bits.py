@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from headwise import masks
 from headwise.errors import DtypeError, HeadwiseError, MaskError
 from headwise.masks import Extent
-from headwise.masks.bits import Bits, packed_bits, _pack_by_shifts, unpacked_bits, _unpack_by_shifts, bits_of_rows, row_blocks
+from headwise.masks.bits import (
+    Bits,
+    _pack_by_shifts,
+    _unpack_by_shifts,
+    bits_of_rows,
+    packed_bits,
+    row_blocks,
+    unpacked_bits,
+)
 
 DIAGONAL = torch.eye(3, 10, dtype=torch.bool)
 

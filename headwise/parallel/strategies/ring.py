@@ -258,7 +258,7 @@ class _One(NamedTuple):
             native.forward(call, out, seed=self.seed)
             return out
 
-        return exact.kept_weights(self.call, again) if self.call.dropout else None
+        return exact.kept_weights(self.call, again, None) if self.call.dropout else None
 
     def bits(self) -> tuple[Tensor, Tensor | None]:
         """Which pairs are allowed, and which weights were kept: one bit each."""
