@@ -157,7 +157,7 @@ def gradients(
         allowed, kept: bits [B|1, H|1, Q, ⌈K/8⌉]: which pairs are allowed, and of which the weight was kept; None = all.
     """
     leaves = [x.detach().to(call.dtype).requires_grad_() for x in (call.q, call.k, call.v)]
-    call = dataclasses.replace(call, **dict(zip("qkv", leaves, strict=True)))
+    call = dataclasses.replace(call, q=leaves[0], k=leaves[1], v=leaves[2])
     total = [torch.zeros_like(x) for x in leaves]
     for rows in row_blocks(call.shape, CELLS):
         seen = unpacked_bits(allowed[:, :, rows])[..., : call.shape[3]]

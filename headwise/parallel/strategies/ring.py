@@ -100,24 +100,23 @@ class _Ring(torch.autograd.Function):
     ) -> Tensor:
         total = Normaliser.empty(q[..., 0].float())
         out = q.new_zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32)
-        trip, given = _Trip(part.routes, part.rank, part.group), {}
+        trip, sights, is_odd = _Trip(part.routes, part.rank, part.group), {}, False
         for source, keys, *received in _received(trip, k, v):
-            one = _One.of(_call(part, *received, keys=keys, mask=part.masked(keys, source)), seeds[source])
-            given[source] = one
-            merged = total.merged(one.normaliser)
-            out = out * total.share(merged)[..., None] + one.out.float() * one.normaliser.share(merged)[..., None]
+            call = _call(part, *received, keys=keys, mask=part.masked(keys, source))
+            sights[source] = sight_of(call.mask, *call.shape[2:])  # the mask may change before backward
+            found, normaliser, odd = _computed(call, sights[source], seeds[source])
+            merged, is_odd = total.merged(normaliser), is_odd or odd
+            out = out * total.share(merged)[..., None] + found.float() * normaliser.share(merged)[..., None]
             total = merged
         if sinks is not None:
             merged = total.with_sinks(sinks[None, :, None])
             out, total = out * total.share(merged)[..., None], merged
         written = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, bias, slopes, sinks, written, *total)
-        ctx.trip, ctx.seeds = trip, seeds
-        # The mask may change before backward.
-        ctx.sights = {source: one.sight for source, one in given.items()}
-        is_odd = any(one.is_odd for one in given.values())
-        ctx.odd = {source: one.bits() for source, one in given.items()} if is_odd else {}
-        ctx.layouts, ctx.numbers = (part.layout, part.key_layout), {name: part.options.get(name) for name in NUMBERS}
+        ctx.trip, ctx.seeds, ctx.sights = trip, seeds, sights
+        ctx.bits = {source: _bits(part, source, seeds[source]) for source in sights} if is_odd else {}
+        ctx.layout, ctx.key_layout = part.layout, part.key_layout
+        ctx.numbers = {name: part.options.get(name) for name in NUMBERS}
         return written
 
     @staticmethod
@@ -125,14 +124,15 @@ class _Ring(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, slopes, sinks, out, highest, log_sum = ctx.saved_tensors
         trip, total = ctx.trip, Normaliser(highest, log_sum)
-        part = Part(q, k, v, None, *ctx.layouts, trip.rank, trip.group, {**ctx.numbers, "bias": bias, "slopes": slopes})
+        given = {**ctx.numbers, "bias": bias, "slopes": slopes}
+        part = Part(q, k, v, None, ctx.layout, ctx.key_layout, trip.rank, trip.group, given)
         dq = torch.zeros_like(q, dtype=torch.float32)
         d_rows = k.new_zeros(k.shape[2], k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3]), dtype=torch.float32)
         back = _Back(trip, d_rows)
         for source, keys, *received in _received(trip, k, v):
             call = _call(part, *received, keys=keys)
-            if source in ctx.odd:
-                d_part, dk, dv = exact.gradients(call, total, out, d_out, *ctx.odd[source])
+            if source in ctx.bits:
+                d_part, dk, dv = exact.gradients(call, total, out, d_out, *ctx.bits[source])
             else:
                 found = out, total.highest, total.log_sum, d_out.contiguous()
                 how: dict[str, Any] = {"sight": ctx.sights[source], "seed": ctx.seeds[source]}
@@ -168,7 +168,8 @@ def _received(trip: _Trip, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor, 
             coming = _exchanged(trip, rows, (trip.rank + step) % count, (trip.rank - step) % count)
         _wait(trip, works)
         if len(received):
-            yield process, routes.keys[routes.receives[process]], *split(received, k, v)
+            new_k, new_v = split(received, k, v)
+            yield process, routes.keys[routes.receives[process]], new_k, new_v
 
 
 def _exchanged(trip: _Trip, rows: Tensor, to: int, source: int) -> tuple[int, Tensor, list[Any]]:
@@ -230,43 +231,38 @@ def _call(part: Part, k: Tensor, v: Tensor, *, keys: Tensor, mask: Mask | None =
     return make_call(part.q, k, v, mask=mask, bias=part.bias_of(keys), **numbers)
 
 
-class _One(NamedTuple):
-    """What was found over the keys of one process."""
+def _computed(call: AttentionCall, sight: Sight, seed: int) -> tuple[Tensor, Normaliser, bool]:
+    """The output over some keys, its normaliser, and whether a number is not finite.
 
-    call: AttentionCall
-    seed: int
-    sight: Sight
-    out: Tensor
-    normaliser: Normaliser
-    is_odd: bool  # a number is not finite: then all is by the definition, so that it reaches only rows that may see it
-
-    @classmethod
-    def of(cls, call: AttentionCall, seed: int) -> _One:
-        out, normaliser = _empty(call)
-        sight = sight_of(call.mask, *call.shape[2:])
-        finite = native.forward(call, out, sight=sight, seed=seed, **normaliser._asdict())
-        if finite and exact.is_finite(call.k, call.v):
-            return cls(call, seed, sight, out, normaliser, False)
-        one = cls(call, seed, sight, out, Normaliser.of(call.scores()), True)
-        return one._replace(out=exact.by_definition(call, one.kept()))
-
-    def kept(self) -> Tensor | None:
-        """Which weights were kept, bool [B, H, Q, K]; None = nothing is dropped."""
-
-        def again(call: AttentionCall) -> Tensor:
-            out, _ = _empty(call)
-            native.forward(call, out, seed=self.seed)
-            return out
-
-        return exact.kept_weights(self.call, again, None) if self.call.dropout else None
-
-    def bits(self) -> tuple[Tensor, Tensor | None]:
-        """Which pairs are allowed, and which weights were kept: one bit each."""
-        kept = self.kept()
-        return packed_bits(self.call.allowed()), None if kept is None else packed_bits(kept)
+    Then it is by the definition, so that it reaches only the rows that may see it.
+    """
+    out = _empty(call)
+    normaliser = Normaliser(*(call.q.new_empty(call.q.shape[:3], dtype=torch.float32) for _ in range(2)))
+    finite = native.forward(call, out, sight=sight, seed=seed, **normaliser._asdict())
+    if finite and exact.is_finite(call.k, call.v):
+        return out, normaliser, False
+    return exact.by_definition(call, _kept(call, seed)), Normaliser.of(call.scores()), True
 
 
-def _empty(call: AttentionCall) -> tuple[Tensor, Normaliser]:
-    """An output and a normaliser to be written."""
-    highest, log_sum = (call.q.new_empty(call.q.shape[:3], dtype=torch.float32) for _ in range(2))
-    return call.q.new_empty((*call.q.shape[:3], call.v.shape[3])), Normaliser(highest, log_sum)
+def _bits(part: Part, process: int, seed: int) -> tuple[Tensor, Tensor | None]:
+    """Which pairs are allowed of the keys of a process, and of which the weight was kept: one bit each."""
+    keys = part.routes.keys[part.routes.receives[process]]
+    k, v = (x.new_zeros(*x.shape[:2], len(keys), x.shape[3]) for x in (part.k, part.v))
+    call = _call(part, k, v, keys=keys, mask=part.masked(keys, process))
+    kept = _kept(call, seed)
+    return packed_bits(call.allowed()), None if kept is None else packed_bits(kept)
+
+
+def _kept(call: AttentionCall, seed: int) -> Tensor | None:
+    """Which weights were kept, bool [B, H, Q, K]; None = nothing is dropped."""
+
+    def again(other: AttentionCall) -> Tensor:
+        out = _empty(other)
+        native.forward(other, out, seed=seed)
+        return out
+
+    return exact.kept_weights(call, again, None) if call.dropout else None
+
+
+def _empty(call: AttentionCall) -> Tensor:
+    return call.q.new_empty((*call.q.shape[:3], call.v.shape[3]))
