@@ -245,10 +245,14 @@ class AttentionCall(Scores):
     @property
     def kind(self) -> tuple[Hashable, ...]:
         """What a kernel's choice may depend on: calls of one kind, with one mask, are planned alike."""
-        options = [(name, x.shape, x.dtype, x.requires_grad) for name, x in self.option_tensors().items()]
-        shapes = (self.q.shape, self.k.shape, self.v.shape)
+        options = [(name, type(x), x.shape, x.dtype, x.requires_grad) for name, x in self.option_tensors().items()]
         return (
-            *shapes,
+            type(self.q),
+            type(self.k),
+            type(self.v),
+            self.q.shape,
+            self.k.shape,
+            self.v.shape,
             self.q.dtype,
             self.k.dtype,
             self.q.device,

@@ -23,6 +23,11 @@ def is_forward_mode() -> bool:
     return torch.autograd.forward_ad._current_level >= 0
 
 
+def surroundings() -> tuple[bool, bool]:
+    """What a kernel may refuse for beside the call, where a mask remembers: forward mode, and a TorchDispatchMode."""
+    return is_forward_mode(), _len_torch_dispatch_stack() > 0
+
+
 def is_plain() -> bool:
     """Whether a tensor that is made here is one like any other: what is worked out may be kept for later calls.
 

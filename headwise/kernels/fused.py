@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.kernels import flash
-from headwise.kernels.kept import name_changed
+from headwise.kernels.kept import name_changed, owned
 from headwise.kernels.kernel import cut_to_values, fused_inputs
 from headwise.kernels.once import once_differentiable
 from headwise.masks.bits import packed_bits, unpacked_bits
@@ -105,7 +105,7 @@ class _Tiled(torch.autograd.Function):
         work: _Work,
     ) -> tuple[Tensor, Tensor]:
         out, lse = _attend(q, k, v, sinks, work)
-        ctx.save_for_backward(q, k, v, bias, slopes, sinks, out, lse)
+        ctx.save_for_backward(q, k, v, owned(bias), owned(slopes), owned(sinks), out, lse)
         ctx.mark_non_differentiable(lse)
         ctx.work = work.tiles, work.by_scores, work.scale, work.hidden
         return out, lse

@@ -18,7 +18,8 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.errors import ChangedError
 
-SMALL = 2**20  # numbers of a tensor of a mask that are compared; of a larger one its count of changes
+COPIED = 2**14  # numbers of an option that is copied: quicker than to have its change named
+COMPARED = 2**20  # numbers of a tensor of a mask that are compared; of a larger one its count of changes
 
 
 def savable(call: AttentionCall) -> AttentionCall:
@@ -32,14 +33,20 @@ def inference_copies(given: Mapping[str, Tensor]) -> dict[str, Any]:
     return {name: x.clone() for name, x in given.items() if x.is_inference()}
 
 
-def name_changed(out: Tensor, saved: Mapping[str, Tensor]) -> None:
-    """Have the backward of `out` raise ChangedError if one of these arguments, which it saved, has changed until then.
+def owned(x: Tensor | None) -> Tensor | None:
+    """What to save of an option: a copy, if it is small."""
+    return x.clone() if x is not None and _is_copied(x) else x
 
-    Where hooks pack what is saved, such as those of torch.utils.checkpoint, they may keep a copy: see `compared`.
+
+def name_changed(out: Tensor, options: Mapping[str, Tensor]) -> None:
+    """Have the backward of `out`, which saved what is `owned` of these, name one of the others that has changed.
+
+    It then raises ChangedError. Where hooks pack what is saved, such as those of torch.utils.checkpoint, they may keep
+    a copy: see `compared`.
     """
-    if not saved or out.grad_fn is None or _packs():
+    then = [(name, weakref.ref(x), x._version) for name, x in options.items() if not _is_copied(x)]
+    if not then or out.grad_fn is None or _packs():
         return
-    then = [(name, weakref.ref(x), x._version) for name, x in saved.items()]
 
     def check(_: object) -> None:
         for name, of, version in then:
@@ -82,6 +89,10 @@ class _Same(torch.autograd.Function):
         return d_out[0], None, None
 
 
+def _is_copied(x: Tensor) -> bool:
+    return x.numel() <= COPIED and not x.requires_grad
+
+
 def _packs() -> bool:
     """Whether hooks decide what is kept of a tensor that autograd saves: torch.autograd.graph.saved_tensors_hooks."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
@@ -90,7 +101,7 @@ def _packs() -> bool:
 def _state_of(tensors: tuple[Tensor, ...]) -> int:
     state = 0
     for x in tensors:
-        if x.device.type == "cpu" and x.numel() <= SMALL:
+        if x.device.type == "cpu" and x.numel() <= COMPARED:
             told = x.numpy().tobytes()
         else:
             told = (0 if x.is_inference() else x._version).to_bytes(8, "little")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.kernels.kept import name_changed
+from headwise.kernels.kept import name_changed, owned
 from headwise.kernels.kernel import Cost, input_output_bytes, machine, matrix_flops, output_bytes
 from headwise.kernels.once import once_differentiable
 from headwise.kernels.speeds import CPU
@@ -125,7 +125,7 @@ class _Native(torch.autograd.Function):
         highest, log_sum = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2))
         sight = sight_of(call.mask, *call.shape[2:])  # integers of its own: the mask may change before backward
         attend.forward(call, out, sight=sight, seed=seed, highest=highest, log_sum=log_sum)
-        ctx.save_for_backward(q, k, v, bias, slopes, sinks, out, highest, log_sum)
+        ctx.save_for_backward(q, k, v, owned(bias), owned(slopes), owned(sinks), out, highest, log_sum)
         ctx.rest = {"scale": call.scale, "softcap": call.softcap, "dropout": call.dropout}
         ctx.how = {"sight": sight, "seed": seed}
         return out

@@ -17,7 +17,7 @@ from headwise.kernels.kernel import Blocks, Cost, Kernel, machine, matrix_flops,
 from headwise.kernels.speeds import Machine
 from headwise.language import said
 from headwise.tables import Printed, padded
-from headwise.tracing import is_traced
+from headwise.tracing import is_traced, surroundings
 
 # Of two that cost the same, the first is taken.
 KERNELS: dict[str, Kernel] = {
@@ -29,7 +29,7 @@ KERNELS: dict[str, Kernel] = {
     "reference": reference,
 }
 
-# These refuse for the kind of a call (`AttentionCall.kind`) and for what would not see it (`native.attend.watcher`).
+# These refuse for the kind of a call (`AttentionCall.kind`) and for its `surroundings` alone.
 OWN = dict(KERNELS)
 
 # What torch.compile and others can follow (`tracing.is_traced`), for they do not look at what a tensor holds; the first
@@ -63,9 +63,9 @@ def _planned(call: AttentionCall) -> Kernel:
         return _dense(call)
     if call.mask is None or call.q.shape[2] == 1:  # a step's lengths do not come again: nothing to remember
         return _cheapest(call)
-    # All that headwise's own kernels refuse for is in the key; those of others are asked each time.
-    ready = tuple([name for name, each in KERNELS.items() if each is OWN.get(name) or refusal(each, call) is None])
-    key = ("kernel", ready, native.attend.watcher(call), *call.kind)
+    # All that headwise's own kernels refuse for is in the key; where there are others, all are asked each time.
+    ready = None if KERNELS == OWN else tuple([name for name, each in KERNELS.items() if refusal(each, call) is None])
+    key = ("kernel", ready, *surroundings(), *call.kind)
     return KERNELS[call.mask.remember(key, lambda: name_of(_cheapest(call)))]
 
 

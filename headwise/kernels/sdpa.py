@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from headwise.call import AttentionCall
 from headwise.kernels import exact, fused, tiled
-from headwise.kernels.kept import name_changed
+from headwise.kernels.kept import name_changed, owned
 from headwise.kernels.kernel import (
     Cost,
     cut_to_values,
@@ -102,9 +102,9 @@ def run(call: AttentionCall) -> Tensor:
     q, k, v, scale = fused_inputs(call)
     mask = None if is_causal else dense_mask(call)
     if call.biases and call.trains and _is_fused(call):  # backward needs a log-sum-exp that is exact
-        out, lse = fused.attend(q, k, v, scale, mask)
-        if call.bias is not None and mask is not None and mask.data_ptr() == call.bias.data_ptr():
-            name_changed(out, {"bias": call.bias})
+        is_bias = call.bias is not None and mask is not None and mask.data_ptr() == call.bias.data_ptr()
+        out, lse = fused.attend(q, k, v, scale, owned(mask) if is_bias else mask)
+        name_changed(out, {"bias": call.bias} if is_bias and call.bias is not None else {})
         return exact.rounded_rows(call, cut_to_values(call, out), lse)
     shared: dict[str, Any] = {"enable_gqa": True} if call.heads_per_key_head > 1 else {}
     out = scaled_dot_product_attention(q, k, v, mask, call.dropout, is_causal, scale=scale, **shared)

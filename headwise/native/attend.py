@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
 
 from headwise.call import AttentionCall, Scores
 from headwise.errors import ArgumentError
@@ -82,13 +83,13 @@ def watcher(call: Scores) -> str | None:
 
 def watching(*given: Tensor) -> str | None:
     """What follows torch's operators on these tensors, and would miss a native one; None if nothing does."""
-    if torch.jit.is_tracing():
+    if _is_tracing():
         return "torch.jit.trace"
-    if torch._C._are_functorch_transforms_active():
+    if _are_functorch_transforms_active():
         return "torch.func"
     if is_forward_mode():
         return "forward-mode differentiation"
-    if torch._C._len_torch_dispatch_stack():  # it counts operations, makes fake tensors, and more
+    if _len_torch_dispatch_stack():  # it counts operations, makes fake tensors, and more
         return "a TorchDispatchMode"
     for x in given:
         if type(x) is not Tensor and type(x) is not torch.nn.Parameter:

@@ -77,16 +77,29 @@ def test_gradients_are_those_of_the_mask_that_forward_saw(name: str, kernel: str
 
 
 @pytest.mark.parametrize("kernel", ["native", "tiled", "sdpa", "auto"])
-@pytest.mark.parametrize("name", ["bias", "slopes", "sinks"])
-def test_another_argument_that_is_read_again_is_named(name: str, kernel: str) -> None:
-    x = torch.randn(N, N) if name == "bias" else torch.full((4,), 0.1)
+@pytest.mark.parametrize("name", ["small bias", "slopes", "sinks"])
+def test_small_options_are_copied(name: str, kernel: str) -> None:
+    x = torch.randn(N) if name == "small bias" else torch.full((4,), 0.1)
+    mask, name = None if kernel == "sdpa" else masks.documents(AT // 40), name.removeprefix("small ")
+    expected = gradients(kernel, mask, lambda: None, **{name: x.clone()})  # type: ignore[arg-type]
+    for mine, theirs in zip(gradients(kernel, mask, x.zero_, **{name: x}), expected, strict=True):  # type: ignore[arg-type]
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("kernel", ["native", "tiled", "sdpa", "auto"])
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_large_bias_that_changes_is_named(kernel: str, trained: bool) -> None:
+    if trained and kernel in ("tiled", "sdpa"):
+        pytest.skip("it refuses, or does not read it again")
+    bias = torch.randn(4, N, N, requires_grad=trained)
     mask = None if kernel == "sdpa" else masks.documents(AT // 40)
-    if (name, kernel) == ("slopes", "sdpa"):  # its matrix of slopes is its own
-        gradients(kernel, mask, lambda: x.zero_(), slopes=x)  # type: ignore[arg-type]
-        return
-    options: dict[str, Any] = {name: x}
-    with pytest.raises(ChangedError, match=rf"^{name}: expected what forward saw.* Received: {name}, .*{name}\.clone"):
-        gradients(kernel, mask, lambda: x.zero_(), **options)  # type: ignore[arg-type]
+
+    def change() -> None:
+        with torch.no_grad():
+            bias.zero_()
+
+    with pytest.raises(ChangedError, match=r"^bias: expected what forward saw.* Received: bias, .*bias\.clone"):
+        gradients(kernel, mask, change, bias=bias)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kernel", ["reference", "sdpa"])

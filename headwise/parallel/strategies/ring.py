@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall, make_call
 from headwise.kernels import exact
-from headwise.kernels.kept import inference_copies, name_changed
+from headwise.kernels.kept import inference_copies, name_changed, owned
 from headwise.kernels.once import once_differentiable
 from headwise.masks import Mask
 from headwise.masks.bits import packed_bits
@@ -112,7 +112,7 @@ class _Ring(torch.autograd.Function):
             merged = total.with_sinks(sinks[None, :, None])
             out, total = out * total.share(merged)[..., None], merged
         written = out.to(q.dtype)
-        ctx.save_for_backward(q, k, v, bias, slopes, sinks, written, *total)
+        ctx.save_for_backward(q, k, v, owned(bias), owned(slopes), owned(sinks), written, *total)
         ctx.trip, ctx.seeds, ctx.sights = trip, seeds, sights
         ctx.bits = {source: _bits(part, source, seeds[source]) for source in sights} if is_odd else {}
         ctx.layout, ctx.key_layout = part.layout, part.key_layout
