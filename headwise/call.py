@@ -29,6 +29,7 @@ from headwise.masks.tensors import recall
 from headwise.options import EVERY, Index, OptionArguments, Options, check_options
 from headwise.quantized import Int8
 from headwise.softmax import EMPTY, attention_weights
+from headwise.tracing import is_traced
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -174,10 +175,9 @@ class Scores(Options):
 
     def detached(self) -> Scores:
         """What a record keeps: all but the values, the tensors detached."""
-        options = {**self.options(), **{name: x.detach() for name, x in self.option_tensors().items()}}
         q, k = self.q.detach(), self.k.detach()
         mask = None if self.mask is None else self.mask.owned()
-        return Scores(q, k, mask=mask, places=self.places, share=self.share, **options)
+        return Scores(q, k, mask=mask, places=self.places, share=self.share, **self.detached_options())
 
     @property
     def used_keys(self) -> Tensor | None:
@@ -188,7 +188,7 @@ class Scores(Options):
         low, high = self.mask.band() or (0, 0)
         if low == EMPTY and high >= k_len - q_len:
             return None  # the last query sees every key
-        if torch.compiler.is_compiling():  # by operations alone, which it can follow
+        if is_traced():  # by operations alone, which it can follow
             rows = torch.arange(1 if self.mask.key_only else q_len, device=self.q.device)
             used: Tensor | None = self.mask.cells(rows, self._positions(3, EVERY)).any(-2)
         else:
@@ -240,15 +240,21 @@ class AttentionCall(Scores):
             return False
         if self.q.requires_grad or self.k.requires_grad or self.v.requires_grad:
             return True
-        return any(x.requires_grad for x in self.option_tensors().values())
+        if self.k_scale is not None and self.v_scale is not None:
+            return self.k_scale.requires_grad or self.v_scale.requires_grad
+        return any([x.requires_grad for x in self.option_tensors().values()])  # noqa: C419 (twice as quick)
 
     @property
     def kind(self) -> tuple[Hashable, ...]:
         """What a kernel's choice may depend on: calls of one kind, with one mask, are planned alike."""
-        options = [(name, x.shape, x.dtype, x.requires_grad) for name, x in self.option_tensors().items()]
-        shapes = (self.q.shape, self.k.shape, self.v.shape)
+        options = [(name, type(x), x.shape, x.dtype, x.requires_grad) for name, x in self.option_tensors().items()]
         return (
-            *shapes,
+            type(self.q),
+            type(self.k),
+            type(self.v),
+            self.q.shape,
+            self.k.shape,
+            self.v.shape,
             self.q.dtype,
             self.k.dtype,
             self.q.device,
@@ -296,7 +302,7 @@ def products(q: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:
     return out
 
 
-def capped(scores: Tensor, softcap: float) -> Tensor:
+def capped(scores: Tensor, softcap: float | Tensor) -> Tensor:
     """softcap · tanh(s / softcap)"""
     return softcap * torch.tanh(scores / softcap)
 

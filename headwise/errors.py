@@ -7,6 +7,7 @@
     ├── DtypeError      (TypeError)         an argument has the wrong dtype, device or class
     ├── ProjectionError (RuntimeError)      weights of an attention cannot be found in its model
     ├── KernelRefused   (RuntimeError)      the requested kernel does not support this call
+    ├── ChangedError    (RuntimeError)      an argument was changed in place before backward, which reads it again
     ├── EditRefused     (RuntimeError)      an attention that an edit means cannot be edited
     ├── CacheError      (ValueError)        a cache is full, or belongs to another module or batch
     ├── RecordError     (ValueError)        a record cannot represent this call or answer this question
@@ -69,6 +70,10 @@ class ProjectionError(HeadwiseError, RuntimeError):
 
 class KernelRefused(HeadwiseError, RuntimeError):  # noqa: N818 (a refusal, not a failure)
     """The requested kernel does not support this call; the message says why."""
+
+
+class ChangedError(HeadwiseError, RuntimeError):
+    """An argument was changed in place between forward and backward, which reads it again; the message names it."""
 
 
 class CacheError(HeadwiseError, ValueError):

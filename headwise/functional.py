@@ -81,7 +81,7 @@ def attention(
     bias: Tensor | None = None,
     slopes: Tensor | None = None,
     scale: float | None = None,
-    softcap: float | None = None,
+    softcap: float | Tensor | None = None,
     sinks: Tensor | None = None,
     dropout: float = 0.0,
     kernel: str = "auto",
@@ -99,7 +99,8 @@ def attention(
         slopes: [H], ALiBi: the score of query i and key j of head h is lowered by slopes[h] · |i + K - Q - j|, as by
             `alibi_slopes` of flash-attention (Press et al. 2022). No matrix of this size is made for it.
         scale: factor on q kᵀ; None = 1/√D.
-        softcap: s becomes softcap · tanh(s / softcap), before bias and slopes (Gemma 2).
+        softcap: s becomes softcap · tanh(s / softcap), before bias and slopes (Gemma 2). A tensor of one number that
+            requires a gradient gets it, on kernel "reference".
         sinks: [H], one logit a head that takes its share of the softmax and gives nothing (gpt-oss).
         dropout: probability with which a weight is dropped, now: pass 0.0 when evaluating.
         kernel: "auto", or the name of one kernel, which then raises rather than fall back. `plan(...)` explains.

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.shapes import check_device
+from headwise.tracing import is_traced
 
 Index = slice | Tensor
 EVERY = slice(None)
@@ -54,11 +55,16 @@ def check_scale(scale: float | None, q: Tensor | None = None, k_len: int | None 
     return float(scale)
 
 
-def check_softcap(softcap: float | None, q: Tensor | None = None, k_len: int | None = None) -> float | None:
-    """`softcap`, if it is None or a finite number above 0; else ArgumentError."""
-    if softcap is not None:
+def check_softcap(
+    softcap: float | Tensor | None, q: Tensor | None = None, k_len: int | None = None
+) -> float | Tensor | None:
+    """`softcap`, if it is None or a finite number above 0; else ArgumentError. A trained one stays a tensor, []."""
+    if softcap is None:
+        return None
+    trained = isinstance(softcap, Tensor) and softcap.requires_grad and torch.is_grad_enabled()
+    if not (trained and is_traced()):  # (that would be to look at it)
         _check("softcap", softcap, lambda x: 0.0 < x < math.inf, "a finite number above 0, or None")
-    return softcap
+    return softcap.reshape(()) if isinstance(softcap, Tensor) and trained else float(softcap)
 
 
 def check_slopes(slopes: Any, q: Tensor, k_len: int) -> Tensor | None:
@@ -87,8 +93,10 @@ def _check_heads(name: str, what: str, x: Any, q: Tensor) -> Tensor | None:
 
 def check_dropout(dropout: float, q: Tensor | None = None, k_len: int | None = None) -> float:
     """`dropout`, if it is a probability below 1; else ArgumentError."""
+    if not isinstance(dropout, float) and isinstance(dropout, Tensor) and dropout.requires_grad:
+        raise DtypeError("dropout must be a number, which gets no gradient. Received: dropout=Tensor")
     _check("dropout", dropout, lambda x: 0.0 <= x < 1.0, "a probability in [0, 1)")
-    return dropout
+    return float(dropout)
 
 
 def _check(name: str, value: Any, is_valid: Callable[[Any], Any], expected: str) -> None:
@@ -106,10 +114,15 @@ class Option:
 
     check: Callable[..., Any]
     dims: str = ""
+    trained: bool = False  # whether a number may be a tensor [] that gets a gradient
 
 
-def _of(check: Callable[..., Any], dims: str = "", since: int = 1) -> dict[str, Any]:
-    return {"option": Option(check, dims), "broadcasts": len(dims) > 1, "since": since}  # (`headwise.records.saving`)
+def _of(check: Callable[..., Any], dims: str = "", since: int = 1, *, trained: bool = False) -> dict[str, Any]:
+    return {
+        "option": Option(check, dims, trained),
+        "broadcasts": len(dims) > 1,
+        "since": since,
+    }  # (`headwise.records.saving`)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -122,8 +135,8 @@ class Options:
     slopes: Tensor | None = dataclasses.field(default=None, metadata=_of(check_slopes, "H", since=4))
     #: factor on q kᵀ
     scale: float = dataclasses.field(default=1.0, metadata=_of(check_scale))
-    #: bound on the scores, by tanh
-    softcap: float | None = dataclasses.field(default=None, metadata=_of(check_softcap))
+    #: bound on the scores, by tanh; a tensor [] if it is trained
+    softcap: float | Tensor | None = dataclasses.field(default=None, metadata=_of(check_softcap, trained=True))
     #: learned sinks: one logit a head, [H]
     sinks: Tensor | None = dataclasses.field(default=None, metadata=_of(check_sinks, "H"))
     #: probability with which a weight is dropped
@@ -146,12 +159,17 @@ class Options:
         return next((name for name in self.used_options() if name not in known), None)
 
     def option_tensors(self) -> dict[str, Tensor]:
-        """The options that are tensors, by name."""
-        return {name: x for name in TENSORS if (x := getattr(self, name)) is not None}
+        """The options that are tensors, by name: of numbers those that are trained."""
+        return {name: x for name in TENSORS if (x := getattr(self, name)) is not None and isinstance(x, Tensor)}
+
+    def detached_options(self) -> dict[str, Any]:
+        """All options by name, without gradients."""
+        found = {name: x.detach() for name, x in self.option_tensors().items()}
+        return {**self.options(), **{name: x if OPTIONS[name].dims else x.item() for name, x in found.items()}}
 
     def options_of(self, index: dict[str, Index]) -> dict[str, Any]:
         """The options of a part of the call; `index` says which part, by dimension. Dimensions of size 1 stay."""
-        cut = {name: _cut(x, TENSORS[name], index) for name, x in self.option_tensors().items()}
+        cut = {name: _cut(x, OPTIONS[name].dims, index) for name, x in self.option_tensors().items()}
         return {**self.options(), **cut}
 
 
@@ -161,13 +179,13 @@ class OptionArguments(TypedDict, total=False):
     bias: Tensor | None
     slopes: Tensor | None
     scale: float | None
-    softcap: float | None
+    softcap: float | Tensor | None
     sinks: Tensor | None
     dropout: float
 
 
 OPTIONS: dict[str, Option] = {field.name: field.metadata["option"] for field in dataclasses.fields(Options)}
-TENSORS = {name: option.dims for name, option in OPTIONS.items() if option.dims}
+TENSORS = [name for name, option in OPTIONS.items() if option.dims or option.trained]
 _OPTIONAL = {field.name for field in dataclasses.fields(Options) if field.default is None}
 _DEFAULTS = [(field.name, field.default) for field in dataclasses.fields(Options) if field.name != "scale"]
 

@@ -17,6 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from headwise.tracing import is_traced
+
 EMPTY = -math.inf  # the score of a forbidden pair, and the log-sum-exp of an empty row
 
 
@@ -117,7 +119,7 @@ def emptied(x: Tensor, empty: Tensor | None) -> Tensor:
 
 def empty_rows(scores: Tensor) -> Tensor | None:
     """Which rows of scores [..., rows, keys] are empty, bool [..., rows]; None if the first key tells that none is."""
-    looks = scores.device.type == "cpu" and not torch.compiler.is_compiling()  # elsewhere a look would wait
+    looks = scores.device.type == "cpu" and not is_traced()  # elsewhere a look would wait
     if looks and not bool((scores[..., :1] == EMPTY).any()):
         return None if scores.shape[-1] else scores.new_ones(scores.shape[:-1], dtype=torch.bool)
     return (scores == EMPTY).all(-1)

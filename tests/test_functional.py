@@ -372,6 +372,15 @@ def test_second_derivatives_are_refused_where_there_are_none(kernel: str) -> Non
     assert gradient.isfinite().all()
     with pytest.raises(KernelRefused, match=r'second derivatives.*kernel="reference"'):
         gradient.square().sum().backward()
+    # These allow inputs that are unused, and would take a missing derivative for 0.
+    x, direction = q.detach(), torch.ones_like(q)
+    for derivative, total in ((torch.autograd.functional.hvp, True), (torch.autograd.functional.jvp, False)):
+        with pytest.raises(KernelRefused, match="second derivatives"):
+            derivative(
+                lambda x, total=total: (y := headwise.attention(x, k, v, kernel=kernel, **options), y.sum())[total],
+                x,
+                direction,
+            )
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # of torch itself

@@ -14,6 +14,7 @@ from headwise.edits.edit import Edit
 from headwise.edits.where import Where
 from headwise.errors import ShapeError
 from headwise.functional import attention
+from headwise.kernels import exact
 
 # So many cells of the weights are computed at once.
 CELLS = 2**22
@@ -50,7 +51,10 @@ def output_of(edits: Sequence[Edit], at: Where, out: Tensor) -> Tensor:
 
 def weights_of(call: AttentionCall, edits: Sequence[Edit], at: Where, rows: slice = slice(None)) -> Tensor:
     """The weights [B, H, rows, K] of an edited call."""
-    weights = call.weights(rows)
+    return _edited(call.weights(rows), edits, at, rows)
+
+
+def _edited(weights: Tensor, edits: Sequence[Edit], at: Where, rows: slice) -> Tensor:
     for each in edits:
         weights = each.weights(weights, at, rows)
     return weights
@@ -60,10 +64,17 @@ def _by_rows(call: AttentionCall, edits: Sequence[Edit], at: Where) -> Tensor:
     """The output where weights are changed: some rows at a time."""
     batch, heads, q_len, k_len = call.shape
     step = max(1, CELLS // max(1, batch * heads * k_len))
-    parts = []
+    parts, finite = [], exact.is_finite(call.q, call.k, call.v)
     for start in range(0, q_len, step):
-        weights = weights_of(call, edits, at, slice(start, min(q_len, start + step)))
+        rows = slice(start, min(q_len, start + step))
+        # Where something is not finite, only pairs that the mask allows may meet, and those that an edit gave a weight.
+        allowed = None if finite else call.allowed(rows)
+        plain = call.weights(rows) if allowed is None else exact.weights_of(call, rows, allowed)
+        weights = _edited(plain, edits, at, rows)
         if call.dropout:
             weights = functional.dropout(weights, call.dropout)
-        parts.append(by_key_head(weights, call.v.to(weights.dtype)))
+        if allowed is None:
+            parts.append(by_key_head(weights, call.v.to(weights.dtype)))
+        else:
+            parts.append(exact.weighed_values(call, weights, allowed | (weights != 0)))
     return torch.cat(parts, 2).to(call.q.dtype) if parts else call.q.new_zeros(*call.q.shape[:3], call.v.shape[3])

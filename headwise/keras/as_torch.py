@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import torch
 from keras import ops, tree
 from torch import nn
@@ -129,7 +130,7 @@ class Part(nn.Module):
         layer = self._held.layer
         if kwargs.get("training") is None:
             kwargs["training"] = self.training
-        flat = tree.flatten((args, kwargs))
+        flat = [_as_tensor(x) for x in tree.flatten((args, kwargs))]
         tensors = [x for x in flat if isinstance(x, torch.Tensor)]
         call = Plan(layer, (args, kwargs), flat, self.variables)
         if self._draws:
@@ -147,6 +148,11 @@ class Part(nn.Module):
             for variable, value, moved in zip(self.variables, self.values(), state, strict=True):
                 if not variable.trainable:
                     value.copy_(to_torch(moved))
+
+
+def _as_tensor(x: Any) -> Any:
+    """An array as a tensor of its own, for it may change before backward or the next call; anything else as it is."""
+    return torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
 
 
 class KerasModule(Part):

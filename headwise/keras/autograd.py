@@ -11,6 +11,7 @@ import torch
 from keras import ops, tree
 
 from headwise.keras.to_torch import to_torch
+from headwise.masks import Mask
 
 Tensor = Any  # a tensor of the backend
 
@@ -25,11 +26,11 @@ def from_torch(x: torch.Tensor, dtype: str | None = None) -> Tensor:
 
 
 class Plan:
-    """A call of a layer without its tensors."""
+    """A call of a layer without its tensors. What a mask holds is part of it, as it is now."""
 
     def __init__(self, layer: keras.layers.Layer, given: Any, flat: list[Any], variables: list[keras.Variable]) -> None:
         self._layer, self._variables = layer, variables
-        self._flat = [None if isinstance(x, torch.Tensor) else x for x in flat]
+        self._flat = [None if isinstance(x, torch.Tensor) else x.owned() if isinstance(x, Mask) else x for x in flat]
         self._places = [i for i, x in enumerate(flat) if isinstance(x, torch.Tensor)]
         self._structure = tree.map_structure(lambda x: None, given)
         known = {v.path for v in variables}

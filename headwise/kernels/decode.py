@@ -14,6 +14,7 @@ from headwise.call import AttentionCall
 from headwise.kernels import fused, sdpa
 from headwise.kernels.kernel import Cost, cut_to_values, fused_inputs
 from headwise.softmax import merge_parts
+from headwise.tracing import is_traced
 
 OPTIONS = frozenset({"bias", "slopes", "dropout"})
 LEAST_KEYS = 512  # of a part: fewer are not worth another thread
@@ -22,7 +23,7 @@ LEAST_KEYS = 512  # of a part: fewer are not worth another thread
 def refuse(call: AttentionCall) -> str | None:
     """More queries than one, key heads that are not shared, and what scaled_dot_product_attention has not."""
     if call.shape[2] != 1:
-        if torch.compiler.is_compiling():  # a length in a sentence would be a constant of the graph
+        if is_traced():  # a length in a sentence would be a constant of the graph
             return "it is for one query a head"
         return f"it is for one query a head (the call has Q = {call.shape[2]})"
     if call.heads_per_key_head == 1:
@@ -85,7 +86,7 @@ def _parts(call: AttentionCall) -> int:
 
     Two for each thread, so that one that is held up holds up less.
     """
-    if torch.compiler.is_compiling() or call.q.device.type != "cpu" or call.q.shape[0] > 1:
+    if is_traced() or call.q.device.type != "cpu" or call.q.shape[0] > 1:
         return 1
     if call.trains or call.dropout or call.k.stride(-1) != 1 or call.v.stride(-1) != 1:
         return 1
@@ -95,6 +96,6 @@ def _parts(call: AttentionCall) -> int:
 
 def _begins(k: Tensor, v: Tensor) -> bool:
     """Whether the values are the first columns of the keys, in the same memory: a compressed cache is both."""
-    if torch.compiler.is_compiling() or v.shape[-1] > k.shape[-1]:
+    if is_traced() or v.shape[-1] > k.shape[-1]:
         return False
     return k.data_ptr() == v.data_ptr() and k.stride() == v.stride()

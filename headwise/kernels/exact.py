@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,15 +19,18 @@ from torch.utils.checkpoint import checkpoint
 
 from headwise.call import AttentionCall, as_written
 from headwise.masks.additive import FORBIDS
-from headwise.masks.bits import row_blocks
-from headwise.softmax import EMPTY, attention_weights
+from headwise.masks.bits import packed_bits, row_blocks, unpacked_bits
+from headwise.softmax import EMPTY, Normaliser, attention_weights
+from headwise.tracing import is_traced
+
+Run = Callable[[AttentionCall], Tensor]
 
 CELLS = 2**22  # of scores that are held at a time
 
 
 def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
     """The output [B, H, Q, E], with the rows computed again whose log-sum-exp [B, H, Q] is too large to be exact."""
-    if not call.biases or torch.compiler.is_compiling():
+    if not call.biases or is_traced():
         return out
     large = (lse.abs() >= -FORBIDS) & (lse != EMPTY)
     if not bool(large.any()):
@@ -46,12 +50,13 @@ def usable(call: AttentionCall) -> AttentionCall:
     return dataclasses.replace(call, k=k, v=v)
 
 
-def contained(call: AttentionCall, out: Tensor) -> Tensor:
-    """The output [B, H, Q, E], with the rows computed again that NaN reached from a key that they may not see."""
-    if _is_finite(out) and (not out.requires_grad or (_is_finite(call.k) and _is_finite(call.v))):
+def contained(call: AttentionCall, out: Tensor, run: Run, drawn_from: Tensor | None) -> Tensor:
+    """The output [B, H, Q, E], with the rows computed again that NaN reached from a key that they may not see.
+
+    `run` and `drawn_from`: what gave the output, to be asked again which weights dropout kept.
+    """
+    if is_finite(out) and (not out.requires_grad or is_finite(call.k, call.v)):
         return out  # (a gradient can meet a key that the output did not)
-    if call.dropout:  # which weights were dropped is not known
-        return out
     # A row that sees a key of NaN, or is NaN itself, is NaN throughout: it is right as it is.
     bad_key = call.k.isnan().any(-1).repeat_interleave(call.heads_per_key_head, 1)[:, :, None]
     bad_row = call.q.isnan().any(-1)
@@ -60,43 +65,140 @@ def contained(call: AttentionCall, out: Tensor) -> Tensor:
         again &= ~torch.cat([(call.allowed(rows) & bad_key).any(-1) for rows in row_blocks(call.shape, CELLS)], dim=2)
     if not bool(again.any()):
         return out
-    return _replaced(call, out, None if call.trains else again)
+    kept = kept_weights(call, run, drawn_from) if call.dropout else None
+    return _replaced(call, out, None if call.trains else again, kept)
 
 
-def _is_finite(x: Tensor) -> bool:
+def is_finite(*tensors: Tensor) -> bool:
     """Whether all numbers are finite. Their sum tells, if it is finite itself."""
-    x = x.detach() if x.requires_grad else x
-    return math.isfinite(x.sum().item()) or bool(x.isfinite().all())
+    for x in tensors:
+        x = x.detach() if x.requires_grad else x
+        if not math.isfinite(x.sum().item()) and not bool(x.isfinite().all()):
+            return False
+    return True
 
 
-def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None) -> Tensor:
-    """The output with some rows, bool [B, H, Q], computed again by the definition; None = all rows."""
-    found = []
+@torch.no_grad()
+def kept_weights(call: AttentionCall, run: Run, drawn_from: Tensor | None) -> Tensor:
+    """Which weights a kernel kept in a call with dropout, bool [B, H, Q, K]: it drops by place, whatever they are.
+
+    It runs again, on equal weights and values that are a part of the identity.
+
+    Args:
+        call: any call of these sizes and dtype.
+        run: runs the kernel.
+        drawn_from: the state of torch's generator when it ran; None = it does not draw.
+    """
+    batch, heads, q_len, k_len = call.shape
+    q, k = torch.zeros_like(call.q), torch.zeros_like(call.k)
+    every = AttentionCall(q, k, v=k, dropout=call.dropout)
+    found, keys = [], torch.arange(k_len, device=q.device)
+    for some in keys.split(max(1, CELLS // max(1, batch * heads * q_len, k_len))):
+        one = (keys[:, None] == some).to(q.dtype)
+        if drawn_from is not None:
+            torch.set_rng_state(drawn_from)
+        found.append(run(dataclasses.replace(every, v=one.expand(*k.shape[:2], -1, -1))) != 0)
+    return torch.cat(found, dim=3)
+
+
+def by_definition(call: AttentionCall, kept: Tensor | None) -> Tensor:
+    """The output [B, H, Q, E], where dropout has `kept` some weights, bool [B, H, Q, K]; None = nothing is dropped."""
+    return _replaced(call, call.v, None, kept)
+
+
+def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None, kept: Tensor | None = None) -> Tensor:
+    """The output with some rows, bool [B, H, Q], computed again by the definition; None = all rows.
+
+    Of their weights dropout has `kept` some, bool [B, H, Q, K]; None = nothing is dropped.
+    """
+    found, given = [], (call.q, call.k, call.v, *call.option_tensors().values())
     for rows in row_blocks(call.shape, CELLS):
         if again is not None and not bool(again[:, :, rows].any()):
             found.append(out[:, :, rows])
             continue
-        given = (call.q, call.k, call.v, *call.option_tensors().values())
+        # Computed again in backward, from what is passed: the mask may have changed by then.
+        bits = packed_bits(call.allowed(rows)), None if kept is None else packed_bits(kept[:, :, rows])
         part = (
-            checkpoint(_of_rows, call, rows, *given, use_reentrant=False)
+            checkpoint(_of_rows, call, rows, *bits, *given, use_reentrant=False)
             if call.trains
-            else _of_rows(call, rows, *given)
+            else _of_rows(call, rows, *bits, *given)
         )
         found.append(part if again is None else torch.where(again[:, :, rows, None], part, out[:, :, rows]))
     return torch.cat(found, dim=2)
 
 
-def _of_rows(call: AttentionCall, rows: slice, q: Tensor, k: Tensor, v: Tensor, *options: Tensor) -> Tensor:
-    """The output of some rows: no pair that is not allowed has a part in anything, whatever it holds."""
+def _of_rows(
+    call: AttentionCall,
+    rows: slice,
+    allowed: Tensor,
+    kept: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *options: Tensor,
+) -> Tensor:
+    """The output of some rows; a bit says of each pair whether it is allowed, and whether its weight was kept."""
     given: dict[str, Any] = dict(zip(call.option_tensors(), options, strict=True))
     call = dataclasses.replace(call, q=q, k=k, v=v, **given)
-    allowed = call.allowed(rows).expand(*call.shape[:2], -1, -1)
-    n = call.heads_per_key_head
-    q, k, v = q[:, :, rows].to(call.dtype), *(x.to(call.dtype).repeat_interleave(n, 1) for x in (k, v))
+    seen = unpacked_bits(allowed)[..., : k.shape[2]]
     with as_written(q.device):
-        s = call.part(rows=rows).from_products(_Products.apply(q, k, allowed))
-        weights = attention_weights(s.masked_fill(~allowed, EMPTY), call.sinks).masked_fill(~allowed, 0.0)
-        return _Weighed.apply(weights, v, allowed).to(call.q.dtype)
+        weights = _dropped(call, weights_of(call, rows, seen), kept)
+        return weighed_values(call, weights, seen).to(call.q.dtype)
+
+
+def gradients(
+    call: AttentionCall, normaliser: Normaliser, out: Tensor, d_out: Tensor, allowed: Tensor, kept: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Those of q, k and v by the definition, where the call has some of the keys of its rows.
+
+    Args:
+        call: without its mask.
+        normaliser, out, d_out: of all keys of the rows: their normaliser, output and its gradient.
+        allowed, kept: bits [B|1, H|1, Q, ⌈K/8⌉]: which pairs are allowed, and of which the weight was kept; None = all.
+    """
+    leaves = [x.detach().to(call.dtype).requires_grad_() for x in (call.q, call.k, call.v)]
+    call = dataclasses.replace(call, q=leaves[0], k=leaves[1], v=leaves[2])
+    total = [torch.zeros_like(x) for x in leaves]
+    for rows in row_blocks(call.shape, CELLS):
+        seen = unpacked_bits(allowed[:, :, rows])[..., : call.shape[3]]
+        with torch.enable_grad():
+            weights = Normaliser(*(x[:, :, rows] for x in normaliser)).weights(_scores(call, rows, seen))
+            weights = weights.masked_fill(~seen, 0.0)
+            found = weighed_values(call, _dropped(call, weights, None if kept is None else kept[:, :, rows]), seen)
+            sums = weights.sum(-1)
+        d = d_out[:, :, rows].to(call.dtype)
+        shift = -(d * out[:, :, rows]).sum(-1)  # dS = A (dA - Σ A dA)
+        for x, more in zip(total, torch.autograd.grad([found, sums], leaves, [d, shift]), strict=True):
+            x += more
+    return tuple(total)
+
+
+def weights_of(call: AttentionCall, rows: slice, allowed: Tensor) -> Tensor:
+    """The weights [B, H, rows, K] of some rows, by the definition: only pairs that are allowed have a part in anything.
+
+    `allowed`: bool [B|1, H|1, rows, K].
+    """
+    return attention_weights(_scores(call, rows, allowed), call.sinks).masked_fill(~allowed, 0.0)
+
+
+def _scores(call: AttentionCall, rows: slice, allowed: Tensor) -> Tensor:
+    every = allowed.expand(*call.shape[:2], -1, -1)
+    k = call.k.to(call.dtype).repeat_interleave(call.heads_per_key_head, 1)
+    s = call.part(rows=rows).from_products(_Products.apply(call.q[:, :, rows].to(call.dtype), k, every))
+    return s.masked_fill(~allowed, EMPTY)
+
+
+def _dropped(call: AttentionCall, weights: Tensor, kept: Tensor | None) -> Tensor:
+    if kept is None:
+        return weights
+    return weights * unpacked_bits(kept)[..., : weights.shape[3]] / (1.0 - call.dropout)
+
+
+def weighed_values(call: AttentionCall, weights: Tensor, allowed: Tensor) -> Tensor:
+    """Weights [B, H, rows, K] times the values of a call: only pairs that are allowed have a part in anything."""
+    v = call.v.to(weights.dtype).repeat_interleave(call.heads_per_key_head, 1)
+    out: Tensor = _Weighed.apply(weights, v, allowed.expand(*call.shape[:2], -1, -1))
+    return out
 
 
 class _Products(torch.autograd.Function):

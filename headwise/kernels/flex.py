@@ -19,6 +19,7 @@ from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporar
 from headwise.call import AttentionCall, capped
 from headwise.kernels import reference
 from headwise.kernels.kernel import Blocks, Cost, input_output_bytes, machine, matrix_flops, output_bytes
+from headwise.native.attend import watcher
 from headwise.softmax import add_sinks
 
 OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks"})
@@ -27,9 +28,11 @@ CALLS = 10  # calling a compiled function takes as long as calling 10 operators:
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Gradients on the CPU, and empty calls."""
+    """Gradients on the CPU, what follows torch's operators, and empty calls."""
     if call.q.device.type == "cpu" and call.trains:
         return "FlexAttention gives no gradients on the CPU"
+    if (why := watcher(call)) is not None:
+        return f"{why} cannot follow FlexAttention"
     if 0 in call.shape:
         return "there are no queries or no keys"
     return None

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.kernels import flash
+from headwise.kernels.kept import name_changed, owned
 from headwise.kernels.kernel import cut_to_values, fused_inputs
 from headwise.kernels.once import once_differentiable
 from headwise.softmax import EMPTY, Normaliser, add_sinks, emptied, finite, merge, sinks_gradient
@@ -49,7 +50,11 @@ def run(call: AttentionCall, tiles: TileList, by_scores: list[bool]) -> tuple[Te
     q, k, v, scale = fused_inputs(call)
     q, k, v = map(in_rows, (q, k, v))
     work = _Work(call, tiles, by_scores, scale)
-    out, lse = _Tiled.apply(q, k, v, call.sinks, work) if call.trains else _attend(q, k, v, call.sinks, work)
+    if not call.trains:
+        out, lse = _attend(q, k, v, call.sinks, work)
+        return cut_to_values(call, out), lse
+    out, lse = _Tiled.apply(q, k, v, call.bias, call.slopes, call.sinks, work)
+    name_changed(out, call.option_tensors())
     return cut_to_values(call, out), lse
 
 
@@ -77,22 +82,33 @@ class _Tiled(torch.autograd.Function):
     """Ties the tiles' own backward to autograd."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, work: _Work) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        slopes: Tensor | None,
+        sinks: Tensor | None,
+        work: _Work,
+    ) -> tuple[Tensor, Tensor]:
         out, lse = _attend(q, k, v, sinks, work)
-        ctx.save_for_backward(q, k, v, sinks, out, lse)
+        ctx.save_for_backward(q, k, v, owned(bias), owned(slopes), owned(sinks), out, lse)
         ctx.mark_non_differentiable(lse)
-        ctx.work = work
+        ctx.mask = None if work.call.mask is None else work.call.mask.owned()
+        ctx.work = work.tiles, work.by_scores, work.scale
         return out, lse
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, sinks, out, lse = ctx.saved_tensors
-        dq, dk, dv = _attend_backward(in_rows(d_out), q, k, v, out, finite(lse), ctx.work)
+        q, k, v, bias, slopes, sinks, out, lse = ctx.saved_tensors
+        work = _Work(AttentionCall(q, k, v=v, mask=ctx.mask, bias=bias, slopes=slopes), *ctx.work)
+        dq, dk, dv = _attend_backward(in_rows(d_out), q, k, v, out, finite(lse), work)
         d_sinks = None
         if sinks is not None:
             d_sinks = sinks_gradient(sinks, Normaliser.of_lse(lse), out, d_out)
-        return dq, dk, dv, d_sinks, None
+        return dq, dk, dv, None, None, d_sinks, None
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, work: _Work) -> tuple[Tensor, Tensor]:

@@ -69,7 +69,11 @@ def refusal(kernel: Kernel, call: AttentionCall) -> str | None:
     if call.k_scale is not None and not getattr(kernel, "READS_INT8", False):
         return "it does not read int8"
     unknown = call.beyond(kernel.OPTIONS)
-    return f"it has no {unknown}" if unknown else kernel.refuse(call)
+    if unknown:
+        return f"it has no {unknown}"
+    if call.softcap is not None and isinstance(call.softcap, Tensor) and not getattr(kernel, "TRAINS_SOFTCAP", False):
+        return "it gives no gradient to softcap"
+    return kernel.refuse(call)
 
 
 def fused_inputs(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, float]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
+from headwise.kernels.kept import name_changed, owned
 from headwise.kernels.kernel import Cost, input_output_bytes, machine, matrix_flops, output_bytes
 from headwise.kernels.once import once_differentiable
 from headwise.kernels.speeds import CPU
@@ -95,6 +96,7 @@ def run_and_look(call: AttentionCall) -> tuple[Tensor, bool]:
     seed = int(torch.randint(2**62, (), device="cpu")) if call.dropout else 0
     if call.trains:
         out: Tensor = _Native.apply(call.q, call.k, call.v, call.bias, call.slopes, call.sinks, call, seed)
+        name_changed(out, call.option_tensors())
         return out, False  # (a gradient can meet a key that the output did not)
     out = _empty(call)
     return out, attend.forward(call, out, seed=seed)
@@ -121,10 +123,11 @@ class _Native(torch.autograd.Function):
     ) -> Tensor:
         out = _empty(call)
         highest, log_sum = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2))
-        attend.forward(call, out, seed=seed, highest=highest, log_sum=log_sum)
-        ctx.save_for_backward(q, k, v, bias, slopes, sinks, out, highest, log_sum)
-        ctx.rest = {"mask": call.mask, "scale": call.scale, "softcap": call.softcap, "dropout": call.dropout}
-        ctx.seed = seed
+        sight = sight_of(call.mask, *call.shape[2:])  # integers of its own: the mask may change before backward
+        attend.forward(call, out, sight=sight, seed=seed, highest=highest, log_sum=log_sum)
+        ctx.save_for_backward(q, k, v, owned(bias), owned(slopes), owned(sinks), out, highest, log_sum)
+        ctx.rest = {"scale": call.scale, "softcap": call.softcap, "dropout": call.dropout}
+        ctx.how = {"sight": sight, "seed": seed}
         return out
 
     @staticmethod
@@ -133,5 +136,5 @@ class _Native(torch.autograd.Function):
         q, k, v, bias, slopes, sinks, out, highest, log_sum = ctx.saved_tensors
         call = AttentionCall(q, k, v=v, bias=bias, slopes=slopes, sinks=sinks, **ctx.rest)
         asked = dict(zip(("with_bias", "with_slopes", "with_sinks"), ctx.needs_input_grad[3:6], strict=True))
-        gradients = attend.backward(call, out, highest, log_sum, d_out, seed=ctx.seed, **asked)
+        gradients = attend.backward(call, out, highest, log_sum, d_out, **ctx.how, **asked)
         return *gradients, None, None

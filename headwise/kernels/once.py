@@ -22,20 +22,38 @@ def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gra
 
     @functools.wraps(backward)
     def run(ctx: Any, *given: Tensor) -> Gradients:
+        if not torch.is_grad_enabled():  # no derivative of these is asked for (create_graph=False)
+            return backward(ctx, *given)
+        ctx = _Context(ctx)
         with torch.no_grad():
             found = backward(ctx, *given)
-        if not torch.is_grad_enabled():  # no derivative of these is asked for (create_graph=False)
-            return found
-        return tuple(None if x is None else _Last.apply(x.requires_grad_()) for x in found)
+        # They hang on all that they follow from: else a caller that allows unused inputs would take it for unused.
+        follows = [x for x in (*given, *ctx.saved_tensors) if x is not None and x.requires_grad]
+        return tuple(None if x is None else _Last.apply(x.requires_grad_(), *follows) for x in found)
 
     return run
 
 
+class _Context:
+    """That of an autograd.Function; torch.utils.checkpoint lets saved tensors be asked for once."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+
+    @functools.cached_property
+    def saved_tensors(self) -> tuple[Tensor | None, ...]:
+        found: tuple[Tensor | None, ...] = self._ctx.saved_tensors
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+
 class _Last(torch.autograd.Function):
-    """Its input, which has no derivative."""
+    """The first of its inputs. None of them has a derivative."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, *follows: Tensor) -> Tensor:
         return x.view_as(x)
 
     @staticmethod

@@ -12,10 +12,12 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.errors import ArgumentError, KernelRefused
 from headwise.kernels import decode, exact, flex, native, reference, sdpa, tiled
+from headwise.kernels.kept import compared, savable
 from headwise.kernels.kernel import Blocks, Cost, Kernel, machine, matrix_flops, refusal
 from headwise.kernels.speeds import Machine
 from headwise.language import said
 from headwise.tables import Printed, padded
+from headwise.tracing import is_traced, surroundings
 
 # Of two that cost the same, the first is taken.
 KERNELS: dict[str, Kernel] = {
@@ -27,7 +29,11 @@ KERNELS: dict[str, Kernel] = {
     "reference": reference,
 }
 
-# What torch.compile and torch.export can follow without looking at what a tensor holds; the first that can is taken.
+# These refuse for the kind of a call (`AttentionCall.kind`) and for its `surroundings` alone.
+OWN = dict(KERNELS)
+
+# What torch.compile and others can follow (`tracing.is_traced`), for they do not look at what a tensor holds; the first
+# that can is taken.
 TRACEABLE = ("decode", "native", "sdpa", "reference")
 
 
@@ -38,46 +44,75 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
     """
     if kernel != "auto":
         asked = _named(kernel)
-        reason = refusal(asked, call)
-        if torch.compiler.is_compiling() and kernel not in TRACEABLE:
-            reason = f"torch.compile and torch.export can only follow {', '.join(TRACEABLE)}"
+        reason = _refusal(kernel, call)
         if reason is not None:
             raise KernelRefused(
                 f"kernel {kernel!r} cannot run this call: {reason}. Use kernel='auto', or see plan(...)"
             )
         return asked
-    if torch.compiler.is_compiling():
-        ready = [KERNELS[name] for name in TRACEABLE if refusal(KERNELS[name], call) is None]
-        return next(each for each in ready if each is not native or native.is_worth_compiling(call))
+    if is_traced():
+        able = [KERNELS[name] for name in TRACEABLE if refusal(KERNELS[name], call) is None]
+        return next(each for each in able if each is not native or native.is_worth_compiling(call))
+    return _planned(call)
+
+
+def _planned(call: AttentionCall) -> Kernel:
     if call.k_scale is not None:
         return native
     if max(math.prod(call.shape), call.k.numel()) < sdpa.WORTH_PLANNING and refusal(sdpa, call) is None:
         return _dense(call)
     if call.mask is None or call.q.shape[2] == 1:  # a step's lengths do not come again: nothing to remember
         return _cheapest(call)
-    return call.mask.remember(("kernel", *call.kind), lambda _: _cheapest(call))
+    # All that headwise's own kernels refuse for is in the key; where there are others, all are asked each time.
+    ready = None if KERNELS == OWN else tuple([name for name, each in KERNELS.items() if refusal(each, call) is None])
+    key = ("kernel", ready, *surroundings(), *call.kind)
+    return KERNELS[call.mask.remember(key, lambda _: name_of(_cheapest(call)))]
 
 
 def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
     """The output [B, H, Q, E] by the kernel that `choose` takes; NaN and infinity reach only rows that may see them."""
     call = readable(call, kernel)
-    if torch.compiler.is_compiling() or not call.q.is_cpu:
+    if is_traced():
         call = exact.usable(call)
         return choose(call, kernel).run(call)
-    chosen = choose(call, kernel)
+    try:
+        out = _run(call, kernel)
+    except RuntimeError:
+        copied = savable(call)
+        if copied is call or not call.trains:
+            raise
+        out = _run(copied, kernel)
+    return compared(call, out) if out.requires_grad else out
+
+
+def _run(call: AttentionCall, kernel: str) -> Tensor:
+    if not call.q.is_cpu:
+        call = exact.usable(call)
+        return choose(call, kernel).run(call)
+    chosen = _planned(call) if kernel == "auto" else choose(call, kernel)
+    hides = call.mask is not None or call.bias is not None
+    drawn_from = torch.get_rng_state() if hides and call.dropout else None
     if chosen is native:
         out, is_finite = native.run_and_look(call)
     else:
         out, is_finite = chosen.run(call), False
-    return out if is_finite or (call.mask is None and call.bias is None) else exact.contained(call.dequantized(), out)
+    if is_finite or not hides:
+        return out
+    return exact.contained(call.dequantized(), out, chosen.run, drawn_from)
 
 
 def readable(call: AttentionCall, kernel: str = "auto") -> AttentionCall:
     """The call with its keys and values dequantized, unless the kernel reads int8."""
     if call.k_scale is None:
         return call
-    reads = kernel in ("auto", "native") and not torch.compiler.is_compiling() and not call.trains
+    reads = kernel in ("auto", "native") and not is_traced() and not call.trains
     return call if reads and refusal(native, call) is None else call.dequantized()
+
+
+def _refusal(name: str, call: AttentionCall) -> str | None:
+    if is_traced() and name not in TRACEABLE:
+        return f"what is traced can only follow {', '.join(TRACEABLE)}"
+    return refusal(KERNELS[name], call)
 
 
 def _cheapest(call: AttentionCall) -> Kernel:
@@ -114,7 +149,7 @@ def make_plan(call: AttentionCall, kernel: str = "auto") -> Plan:
 def verdicts(call: AttentionCall, names: Iterable[str] | None = None) -> tuple[Verdict, ...]:
     """What the kernels of these names say to a call; None = all."""
     asked = {name: KERNELS[name] for name in (KERNELS if names is None else names)}
-    refusals = {name: refusal(kernel, call) for name, kernel in asked.items()}
+    refusals = {name: _refusal(name, call) for name in asked}
     return tuple(
         Verdict(name, refusals[name], None if refusals[name] else kernel.cost(call)) for name, kernel in asked.items()
     )

@@ -9,6 +9,7 @@ from headwise.call import AttentionCall
 from headwise.kernels.kernel import Cost, input_output_bytes, machine, matrix_flops, output_bytes
 
 OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks", "dropout"})
+TRAINS_SOFTCAP = True
 
 
 def refuse(call: AttentionCall) -> str | None:

@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from headwise.call import AttentionCall, finite_as
 from headwise.kernels import exact, fused, tiled
+from headwise.kernels.kept import name_changed, owned
 from headwise.kernels.kernel import (
     Cost,
     cut_to_values,
@@ -24,6 +25,7 @@ from headwise.kernels.kernel import (
 from headwise.masks import Extent
 from headwise.softmax import EMPTY
 from headwise.tiles import Run, Tile, TileList
+from headwise.tracing import is_forward_mode, is_traced
 
 OPTIONS = frozenset({"bias", "slopes", "sinks", "dropout"})
 
@@ -35,11 +37,13 @@ HALF_BACKWARD = 0.12
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Sinks where torch gives no log-sum-exp to add them to, and empty calls."""
+    """Sinks where torch gives no log-sum-exp to add them to, forward-mode derivatives, and empty calls."""
     if 0 in call.shape:
         return "there are no queries or no keys"
+    if is_forward_mode():
+        return "it has no forward-mode derivatives"
     if call.sinks is not None:
-        if torch.compiler.is_compiling():
+        if is_traced():
             return "with sinks, torch.compile cannot follow it"
         if call.dropout:
             return "with sinks, it has no dropout"
@@ -97,7 +101,9 @@ def run(call: AttentionCall) -> Tensor:
     q, k, v, scale = fused_inputs(call)
     mask = None if is_causal else dense_mask(call)
     if call.biases and call.trains and _is_fused(call):  # backward needs a log-sum-exp that is exact
-        out, lse = fused.attend(q, k, v, scale, mask)
+        is_bias = call.bias is not None and mask is not None and mask.data_ptr() == call.bias.data_ptr()
+        out, lse = fused.attend(q, k, v, scale, owned(mask) if is_bias else mask)
+        name_changed(out, {"bias": call.bias} if is_bias and call.bias is not None else {})
         return exact.rounded_rows(call, cut_to_values(call, out), lse)
     shared: dict[str, Any] = {"enable_gqa": True} if call.heads_per_key_head > 1 else {}
     out = scaled_dot_product_attention(q, k, v, mask, call.dropout, is_causal, scale=scale, **shared)
@@ -111,7 +117,7 @@ def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor 
     """
     (batch, heads, q_len, d), (_, key_heads, k_len, e) = q.shape, v.shape
     small = 0 < batch * heads * q_len * k_len < WORTH_PLANNING and batch * key_heads * k_len * d < WORTH_PLANNING
-    if not small or d != e or (heads != key_heads and q_len == 1):
+    if not small or d != e or (heads != key_heads and q_len == 1) or is_forward_mode():
         return None
     if torch.is_autocast_enabled(q.device.type) or (scale is not None and not scale > 0.0):
         return None
@@ -130,7 +136,7 @@ def _one_tile_each(call: AttentionCall) -> TileList:
 
 def _is_fused(call: AttentionCall) -> bool:
     """Whether torch runs this call with a bias on its fused CPU kernel, rather than hold the weights."""
-    looks = call.q.device.type == "cpu" and not torch.compiler.is_compiling()
+    looks = call.q.device.type == "cpu" and not is_traced()
     return looks and not call.dropout and not any(x.requires_grad for x in call.biases)
 
 
@@ -142,7 +148,7 @@ def sees_all(call: AttentionCall) -> bool:
     band = mask.band()
     if band is not None:
         return band[0] <= 1 - q_len and band[1] >= k_len - 1
-    if torch.compiler.is_compiling():
+    if is_traced():
         return False  # that would be to look at what a tensor holds
     if mask.cellwise:
         return False

@@ -17,6 +17,7 @@ from headwise.kernels import exact, fused
 from headwise.kernels.kernel import Blocks, Cost, input_output_bytes, machine, matrix_flops, output_bytes
 from headwise.tiles import CUTTERS, WIDTH, TileList, cutter_of, split
 from headwise.tiles.tile import Bools, Ints
+from headwise.tracing import is_forward_mode
 
 OPTIONS = frozenset({"bias", "slopes", "sinks"})
 
@@ -46,14 +47,16 @@ def refuse(call: AttentionCall) -> str | None:
 
 def refuse_tiles(call: AttentionCall) -> str | None:
     """What the torch engine cannot do with any tiles."""
-    if call.q.device.type != "cpu":
+    if not call.q.is_cpu:
         return f"it runs on the CPU (the call is on {call.q.device})"
-    if call.trains and any(x.requires_grad for x in call.biases):
+    if torch.is_grad_enabled() and any(x.requires_grad for x in call.biases):
         return "it gives no gradient to bias and slopes"
     if 0 in call.shape:
         return "there are no queries or no keys"
     if torch._C._are_functorch_transforms_active():
         return "torch.func cannot follow it"
+    if is_forward_mode():
+        return "it has no forward-mode derivatives"
     return None
 
 
@@ -114,7 +117,8 @@ def _schedule(call: AttentionCall) -> _Schedule:
         }
         return min((_of(call, cutter, cut(height)) for height in heights.values()), key=lambda each: each.time)
 
-    return mask.remember(("schedule", *call.shape, call.q.dtype, call.sinks is None, call.trains), choose)
+    widths = call.q.shape[3], call.v.shape[3]
+    return mask.remember(("schedule", *call.shape, *widths, call.q.dtype, call.sinks is None, call.trains), choose)
 
 
 def _of(call: AttentionCall, cutter: str, tiles: TileList) -> _Schedule:

@@ -37,7 +37,7 @@ def bits(allowed: Tensor) -> Mask:
 
 def bits_of_rows(blocks: Iterable[Tensor], k_len: int) -> Mask:
     """What `bits` makes, from the consecutive blocks of rows of a mask, bool [B|1, H|1, rows, K], at least one."""
-    return as_owned(Bits(torch.cat([pack(block) for block in blocks], dim=2), k_len))
+    return as_owned(Bits(torch.cat([packed_bits(block) for block in blocks], dim=2), k_len))
 
 
 def row_blocks(shape: tuple[int, ...], size: int = BLOCK) -> Iterator[slice]:
@@ -66,7 +66,7 @@ class Bits(Mask, kind="bits"):
         if not isinstance(columns, slice):
             return packed[..., columns // 8] & _byte(1 << columns % 8) != 0
         first = columns.start // 8
-        unpacked = _unpack(packed[..., first : -(-columns.stop // 8)])
+        unpacked = unpacked_bits(packed[..., first : -(-columns.stop // 8)])
         return unpacked[..., columns.start - 8 * first : columns.stop - 8 * first]
 
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
@@ -76,12 +76,12 @@ class Bits(Mask, kind="bits"):
         if block_k % 8 == 0:
             ends = ((rows.amax(2), _filled(rows, k_len).amin(2)) for rows in strips)
             return extents_of_strips(ends, block_k // 8, whole=255)
-        unpacked = (_unpack(rows)[..., :k_len].view(torch.uint8) for rows in strips)
+        unpacked = (unpacked_bits(rows)[..., :k_len].view(torch.uint8) for rows in strips)
         return extents_of_strips(((rows.amax(2), rows.amin(2)) for rows in unpacked), block_k, whole=1)
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
         seen = np.bitwise_or.reduce(self.packed.cpu().numpy(), axis=2)
-        return _unpack(torch.from_numpy(seen))[..., :k_len]
+        return unpacked_bits(torch.from_numpy(seen))[..., :k_len]
 
     def check(self, q_len: int, k_len: int) -> None:
         if self.packed.shape[3] != -(-self.k_len // 8):
@@ -99,7 +99,7 @@ class Bits(Mask, kind="bits"):
         # Only the shape of a large mask is shown: it is not unpacked.
         shape = (*self.packed.shape[:3], self.k_len)
         if math.prod(shape) <= WRITTEN_OUT:
-            cells = _unpack(self.packed)[..., : self.k_len]
+            cells = unpacked_bits(self.packed)[..., : self.k_len]
         else:
             cells = self.packed.new_empty((), dtype=torch.bool).expand(shape)
         return f"{self.function}({Table('BHqk', (torch.bool,)).show('allowed', cells)})"
@@ -110,7 +110,7 @@ def _byte(x: Index) -> Index:
     return x if isinstance(x, int) else x.to(torch.uint8) if isinstance(x, Tensor) else x.astype(np.uint8)
 
 
-def pack(cells: Tensor) -> Tensor:
+def packed_bits(cells: Tensor) -> Tensor:
     """Bool [..., K] as uint8 [..., ⌈K/8⌉], the lowest bit first."""
     if cells.device.type != "cpu":
         return _pack_by_shifts(cells)
@@ -122,8 +122,8 @@ def _pack_by_shifts(cells: Tensor) -> Tensor:
     return (eights << torch.arange(8, dtype=torch.uint8, device=cells.device)).sum(-1, dtype=torch.uint8)
 
 
-def _unpack(packed: Tensor) -> Tensor:
-    """What `pack` packed, with up to seven cells too many at the end."""
+def unpacked_bits(packed: Tensor) -> Tensor:
+    """What `packed_bits` packed, with up to seven cells too many at the end."""
     if packed.device.type != "cpu":
         return _unpack_by_shifts(packed)
     return torch.from_numpy(np.unpackbits(packed.numpy(), axis=-1, bitorder="little")).view(torch.bool)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.masks.extent import Extent, Rectangles, extent_of
+from headwise.tracing import is_traced
 
 if TYPE_CHECKING:
     from headwise.masks.mask import Mask
@@ -98,7 +99,7 @@ def of_one(table: Tensor, b: int | None, h: int | None) -> Tensor:
 
 def as_slice(index: Tensor) -> slice | Tensor:
     """An index tensor as the slice that it is, if it is one: much quicker on the CPU (elsewhere a look would wait)."""
-    if index.device.type != "cpu" or not len(index) or torch.compiler.is_compiling():
+    if index.device.type != "cpu" or not len(index) or is_traced():
         return index
     first, last = int(index[0]), int(index[-1])
     consecutive = last - first + 1 == len(index) and bool((index[1:] - index[:-1] == 1).all())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import DtypeError
-from headwise.masks.bits import Bits, pack
+from headwise.masks.bits import Bits, packed_bits
 from headwise.masks.cells import as_slice, extents_of_strips, of_one
 from headwise.masks.fields import table
 from headwise.masks.mask import Allowed, Index, Mask
@@ -99,7 +99,7 @@ class Dense(Mask, kind="dense", function="from_tensor"):
         if once.numel() < LARGE or 1 in once.shape[2:]:
             return super().copied()
         with torch.inference_mode(False):
-            return OfTensor(pack(once).expand(*self.allowed.shape[:3], -1), self.allowed.shape[3])
+            return OfTensor(packed_bits(once).expand(*self.allowed.shape[:3], -1), self.allowed.shape[3])
 
     def to_bool(self, *lengths: Any, **options: Any) -> Tensor:
         return super().to_bool(*lengths, **options).clone()  # else to write into it would be to write into the mask

@@ -23,7 +23,8 @@ from headwise.errors import DtypeError, MaskError, brief
 from headwise.masks import cells, fields
 from headwise.masks.block_runs import BlockRuns, block_runs
 from headwise.masks.extent import Extent, Rectangles
-from headwise.masks.memo import MISSING, Memo, contents_of, copy_of, remembers
+from headwise.masks.memo import MISSING, Memo, contents_of, copy_of
+from headwise.tracing import is_plain
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -184,7 +185,7 @@ class Mask:
         and what it costs: `memo.contents_of`. A mask without tables is its own.
         """
         mine = self.__dict__
-        if "_memo" in mine or not remembers():
+        if "_memo" in mine or not is_plain():
             return self
         tables = self.tensors
         if not tables:
@@ -368,7 +369,7 @@ class Mask:
         `key[0]` is the purpose. Of each purpose the answers last used are kept: see `memo.KEPT`. A mask that is made
         is owned too.
         """
-        if not remembers():
+        if not is_plain():
             return make(self)
         mask: Any = self.owned()
         memo: Memo = mask.__dict__["_memo"]

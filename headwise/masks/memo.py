@@ -45,13 +45,6 @@ class Memo:
                 del answers[next(iter(answers))]
 
 
-def remembers() -> bool:
-    """Whether an answer of now holds for later calls too: not in code that is compiled, traced or transformed."""
-    if torch.compiler.is_compiling():
-        return False
-    return not (torch.jit.is_tracing() or torch._C._are_functorch_transforms_active())
-
-
 def contents_of(x: Tensor) -> Hashable:
     """What is no longer equal once a tensor holds something else, however that was written into it.
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import DtypeError, MaskError, brief
+from headwise.tracing import is_traced
 
 # Lengths stay below this, so that positions and their distances fit into int32; what is farther away is out of reach.
 FAR = 2**30
@@ -41,8 +42,8 @@ def counts(flags: Tensor) -> Tensor:
 
 
 def any_of(condition: Tensor) -> bool:
-    """Whether a condition holds somewhere; False in compiled code, which cannot look at values."""
-    return not torch.compiler.is_compiling() and bool(condition.any())
+    """Whether a condition holds somewhere; False where values cannot be looked at."""
+    return not is_traced() and bool(condition.any())
 
 
 def as_tensor(name: str, values: object) -> Tensor:

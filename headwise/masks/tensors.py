@@ -15,8 +15,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from headwise.masks.band import Band
 from headwise.masks.cellwise import Dense
 from headwise.masks.mask import Mask
-from headwise.masks.memo import LARGE, remembers
+from headwise.masks.memo import LARGE
 from headwise.masks.recognise import Cells, at_its_smallest, simple_parts
+from headwise.tracing import is_plain
 
 # Tensors that are remembered, the last used ones. A model has few at a time: full and windowed, of some lengths.
 KEPT = 32
@@ -43,7 +44,7 @@ def recall(dense: Dense, q_len: int, k_len: int) -> Mask:
     """
     given = dense.allowed
     sizes = (q_len if given.shape[2] == 1 else given.shape[2], k_len if given.shape[3] == 1 else given.shape[3])
-    if sizes != (q_len, k_len) or 0 in sizes or type(given) is not Tensor or not remembers():
+    if sizes != (q_len, k_len) or 0 in sizes or type(given) is not Tensor or not is_plain():
         return dense
     if given.is_inference() and not given.is_cpu:  # that it came again is not known
         return dense

@@ -34,6 +34,7 @@ from headwise.nn.positions import Positions, Rope, T5Buckets
 from headwise.nn.real import as_real
 from headwise.nn.transformer_layer import EncoderLayer
 from headwise.parallel import context as parallel
+from headwise.tracing import is_traced
 
 if TYPE_CHECKING:
     from headwise.models.sentence import SentenceEncoder
@@ -131,7 +132,7 @@ class Bert(Packable):
         real = as_real(real, *input_ids.shape)
         real = None if real is None else parallel.whole(real)
         # Without padding there is no mask, so that no layer has to look for it.
-        if real is not None and not torch.compiler.is_compiling() and bool(real.all()):
+        if real is not None and not is_traced() and bool(real.all()):
             real = None
         mask, places = None, None
         if real is not None:

@@ -17,6 +17,7 @@ from headwise.native.library import instruction_set
 from headwise.native.linear import Dtype, Norm, Weights, norm_of, pack
 from headwise.nn.multi_head import MultiHeadAttention
 from headwise.nn.positions import Rope
+from headwise.tracing import is_forward_mode, is_traced
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -122,14 +123,13 @@ def frequencies_of(positions: Any) -> Tensor | None:
 def _is_alone() -> bool:
     """Whether nothing follows torch's operators or headwise's attention, or changes what they do."""
     return not (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
+        is_traced()
         or is_followed()
         or torch.is_autocast_enabled("cpu")
         or torch._C._len_torch_dispatch_stack()
         or torch._C._len_torch_function_stack()
         or torch._C._are_functorch_transforms_active()
-        or torch.autograd.forward_ad._current_level >= 0
+        or is_forward_mode()
         or nn.modules.module._global_forward_hooks
         or nn.modules.module._global_forward_pre_hooks
     )

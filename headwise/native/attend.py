@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
 
 from headwise.call import AttentionCall, Scores
 from headwise.errors import ArgumentError
 from headwise.native.library import instruction_set, library, missing, share_threads
 from headwise.native.sight import Sight, sight_of
+from headwise.tracing import is_forward_mode
 
 OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks", "dropout"})
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in headwise.h
@@ -54,7 +56,7 @@ _NONE = (0, 0, 0, 0, 0)
 
 def refuse(call: Scores) -> str | None:
     """Why the native kernels cannot compute a call; None if they can."""
-    if call.q.device.type != "cpu":
+    if not call.q.is_cpu:
         return f"they run on the CPU (the call is on {call.q.device})"
     if call.q.dtype not in DTYPES:
         return f"they have no {str(call.q.dtype).removeprefix('torch.')}"
@@ -62,7 +64,7 @@ def refuse(call: Scores) -> str | None:
         return f"it reads int8 for up to {FEW} queries that share a key head (the call has {rows})"
     if (unknown := call.beyond(OPTIONS)) is not None:
         return f"they have no {unknown}"
-    if 0 in call.shape or not call.q.shape[3]:
+    if not call.q.numel() or not call.k.numel():
         return "there are no queries or no keys"
     if (why := missing()) is not None:
         return why
@@ -84,29 +86,32 @@ def watcher(call: Scores) -> str | None:
 
 def watching(*given: Tensor) -> str | None:
     """What follows torch's operators on these tensors, and would miss a native one; None if nothing does."""
-    if torch.jit.is_tracing():
+    if _is_tracing():
         return "torch.jit.trace"
-    if torch._C._are_functorch_transforms_active():
+    if _are_functorch_transforms_active():
         return "torch.func"
-    if torch.autograd.forward_ad._current_level >= 0:
+    if is_forward_mode():
         return "forward-mode differentiation"
-    if torch._C._len_torch_dispatch_stack():  # it counts operations, makes fake tensors, and more
+    if _len_torch_dispatch_stack():  # it counts operations, makes fake tensors, and more
         return "a TorchDispatchMode"
-    subclass = next((type(x).__name__ for x in given if type(x) not in (Tensor, torch.nn.Parameter)), None)
-    return None if subclass is None else f"{subclass}, a subclass of Tensor,"
+    for x in given:
+        if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
+            return f"{type(x).__name__}, a subclass of Tensor,"
+    return None
 
 
-def forward(call: Scores, out: Tensor | None, *, seed: int = 0, **answers: Tensor) -> bool:
+def forward(call: Scores, out: Tensor | None, *, sight: Sight | None = None, seed: int = 0, **answers: Tensor) -> bool:
     """Compute a call. Returns whether all its outputs are finite.
 
     Args:
         call: with values, if there is an `out`; one that `refuse` does not refuse.
         out: [B, H, Q, E], written; None = only the answers.
+        sight: what its mask allows; None = to be asked of it.
         seed: of the dropout.
         answers: contiguous, written: those of `ANSWERS` that are in `BESIDE`. See headwise.h.
     """
     odd = torch.zeros(1, dtype=torch.int64, device="cpu")
-    _call("hw_attention_forward", call, out, {**answers, "odd": odd}, seed=seed)
+    _call("hw_attention_forward", call, out, {**answers, "odd": odd}, sight=sight, seed=seed)
     return not odd.item()
 
 
@@ -117,6 +122,7 @@ def backward(
     log_sum: Tensor,
     d_out: Tensor,
     *,
+    sight: Sight | None = None,
     seed: int = 0,
     with_bias: bool = False,
     with_slopes: bool = False,
@@ -124,14 +130,14 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of q, k and v, and those of bias, slopes and sinks where they are asked for, else None.
 
-    They follow from what `forward` wrote, and from the gradient of the output, `d_out`.
+    They follow from what `forward` wrote, from the `sight` that it had, and from the gradient of the output, `d_out`.
     """
     dq, dk, dv = (x.new_empty(x.shape) for x in (call.q, call.k, call.v))
     d_bias = call.q.new_zeros(call.shape, dtype=torch.float32) if with_bias else None
     wanted = {"d_slopes": with_slopes, "d_sinks": with_sinks}
     of_heads = {name: call.q.new_empty(call.shape[1], dtype=torch.float32) for name in wanted if wanted[name]}
     answers = {"highest": highest, "log_sum": log_sum, **of_heads}
-    _call("hw_attention_backward", call, out, answers, (d_out, dq, dk, dv, d_bias), seed=seed)
+    _call("hw_attention_backward", call, out, answers, (d_out, dq, dk, dv, d_bias), sight=sight, seed=seed)
     if d_bias is not None and call.bias is not None:
         d_bias = d_bias.sum_to_size(call.bias.shape).to(call.bias.dtype)
     d_slopes, d_sinks = (
@@ -181,6 +187,7 @@ def _call(
     answers: dict[str, Tensor],
     gradients: tuple[Tensor | None, ...] = (None,) * 5,
     *,
+    sight: Sight | None = None,
     seed: int = 0,
     share: float = 0.0,
 ) -> None:
@@ -189,7 +196,8 @@ def _call(
     v = getattr(call, "v", None)
     bias = None if call.bias is None else call.bias.float().expand(batch, heads, q_len, k_len)
     of_heads = [None if x is None else x.float().contiguous() for x in (call.sinks, call.slopes)]
-    sight = sight_of(call.mask, q_len, k_len)  # held until the call is over, as all that it points to
+    if sight is None:
+        sight = sight_of(call.mask, q_len, k_len)  # held until the call is over, as all that it points to
     dtype = DTYPES[call.q.dtype]
     k_scale, v_scale = (_numbers(getattr(call, name, None)) for name in ("k_scale", "v_scale"))
     top, offsets, keys = (answers.get(name) for name in ("top_keys", "offsets", "keys"))

@@ -13,6 +13,7 @@ from headwise.masks import Mask
 from headwise.masks.cellwise import as_mask
 from headwise.nn.cache import Cache
 from headwise.parallel import context as parallel
+from headwise.tracing import is_traced
 
 
 def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None, linear: nn.Module | None = None) -> None:
@@ -68,7 +69,7 @@ def check_memory(key: Tensor | None) -> Tensor:
 
 def check_mask(mask: Mask | Tensor | None, query: Tensor, heads: int | None, k_len: int, *, name: str = "mask") -> None:
     """Raise the error of attention for a mask that does not fit, before a cache has appended the query's tokens."""
-    if mask is not None and not torch.compiler.is_compiling():
+    if mask is not None and not is_traced():
         fit_mask(mask, query, heads, query.shape[1], k_len, name=name)
 
 
@@ -77,7 +78,7 @@ def with_real(mask: Mask | Tensor | None, real: Tensor | None, *, memory: bool =
     mask = None if mask is None else as_mask("mask", mask)
     real = None if real is None else parallel.whole(real, memory=memory)
     # On the CPU the check costs nothing, and the kernels need not look for padding that is not there.
-    if real is None or (not torch.compiler.is_compiling() and real.device.type == "cpu" and bool(real.all())):
+    if real is None or (not is_traced() and real.device.type == "cpu" and bool(real.all())):
         return mask
     keys = masks.padding(real)
     return keys if mask is None else mask & keys
@@ -88,7 +89,7 @@ def follows(real: Tensor | None, *, cached: bool) -> bool:
     if real is None or cached:
         return True
     real = parallel.whole(real)
-    if torch.compiler.is_compiling() or real.device.type != "cpu":
+    if is_traced() or real.device.type != "cpu":
         return False
     begins = real & ~pad(real, (1, 0))[:, :-1]
     return bool((begins.sum(1) <= 1).all())

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError, brief
+from headwise.tracing import is_traced
 
 
 def as_real(real: Tensor | None, batch: int | None, length: int, *, name: str = "real") -> Tensor | None:
     """`real` as bool [B, K], True = a real token; None = all tokens are real.
 
     PyTorch's key_padding_mask has the opposite polarity: pass `real=~key_padding_mask`. The values of integers are
-    checked, on a GPU at the cost of a synchronisation; while torch.compile traces, they are not.
+    checked, on a GPU at the cost of a synchronisation; those of what is traced, as by torch.compile, are not.
 
     Args:
         real: bool or integers [B, K], True or 1 = a real token, False or 0 = padding.
@@ -45,7 +46,7 @@ def as_real(real: Tensor | None, batch: int | None, length: int, *, name: str = 
     if real.dtype == torch.bool:
         return real
     found = real.bool()
-    if not torch.compiler.is_compiling() and not torch.equal(found.to(real.dtype), real):
+    if not is_traced() and not torch.equal(found.to(real.dtype), real):
         raise ArgumentError(
             f"{name}: expected 1 for real tokens and 0 for padding. Received: {name} with the values "
             f"{brief(real.unique().tolist())}"

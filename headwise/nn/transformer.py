@@ -116,9 +116,30 @@ class _Stack(nn.Module):
             given: dict[str, Any] = {"mask": mask, "cache": part_of(cache, f"layers.{i}"), "real": real, **memory}
             # A layer without positions refuses them. If none has any, it may say so.
             given["position_ids"] = position_ids if knows[i] or not any(knows) else None
-            run = partial(trace, layer, f"layers.{i}", **given)
-            x = checkpoint(run, x, use_reentrant=False) if runs_again else run(x)
+            run = partial(trace, layer, f"layers.{i}")
+            x = _checkpointed(run, x, given) if runs_again else run(x, **given)
         return trace.result(x if self.norm is None else self.norm(x))
+
+
+def _checkpointed(run: Callable[..., Tensor], x: Tensor, given: dict[str, Any]) -> Tensor:
+    """`run(x, **given)`, computed again in backward, from what `given` is now: masks, flags and ids are copied.
+
+    Other tensors are passed on their own: torch then raises if they were changed in between.
+    """
+    for name, value in given.items():
+        if isinstance(value, Mask):
+            given[name] = value.owned()
+        elif isinstance(value, Tensor) and not value.is_floating_point():
+            given[name] = value.clone()
+    places = {name: id(value) for name, value in given.items() if isinstance(value, Tensor)}
+    tensors = {id(value): value for value in given.values() if isinstance(value, Tensor)}
+
+    def again(x: Tensor, *saved: Tensor) -> Tensor:
+        now = dict(zip(tensors, saved, strict=True))
+        return run(x, **{**given, **{name: now[place] for name, place in places.items()}})
+
+    out: Tensor = checkpoint(again, x, *tensors.values(), use_reentrant=False)
+    return out
 
 
 class Encoder(_Stack):

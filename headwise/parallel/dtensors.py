@@ -174,7 +174,7 @@ def _share(name: str, x: Any, split: list[int | None], mesh: DeviceMesh, of_q: l
         return x
     # Where the batch and the heads are among its dimensions; None = it is the same for all.
     at = [dim - (4 - x.ndim) for dim in (0, 1)] if name == "bias" else [-1, 0]
-    places = [dim if dim >= 0 and x.shape[dim] > 1 else None for dim in at]
+    places = [dim if 0 <= dim < x.ndim and x.shape[dim] > 1 else None for dim in at]
     if not is_dtensor(x):
         for place, part in zip(places, of_q, strict=False):
             x = x if place is None else x.narrow(place, part.start, part.stop - part.start)

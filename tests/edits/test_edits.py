@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import headwise
-from headwise import edits
+from headwise import edits, masks
 from headwise.edits import Edit
 from headwise.errors import ArgumentError, RecordError, ShapeError
 
@@ -299,3 +299,32 @@ def test_the_means_of_a_data_set(model: nn.Module) -> None:
         weights_on_the_first_key(model, edits.ablate("*", how="mean", means={}))
     with pytest.raises(ArgumentError, match="expected at least one batch"):
         edits.mean_outputs(model, [])
+
+
+@pytest.mark.parametrize("hides", ["padding", "causal"])
+@pytest.mark.parametrize("place", [1, 2], ids=["key", "value"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_reaches_the_queries_that_see_it_alone(hides: str, place: int, bad: float) -> None:
+    """Also of an edit of the weights, in the output and in the gradients; unless the edit gives it a weight."""
+    mask = masks.causal() if hides == "causal" else masks.padding(torch.arange(6) != 4)
+    rows = ~mask.to_bool(6)[0, 0, :, 4]
+
+    class Attend(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return headwise.attention(q, k, v, mask=mask)
+
+    given = list(torch.randn(3, 1, 2, 6, 4).unbind())
+    given[place][:, :, 4, 1] = bad
+    module, leaves = Attend(), [x.clone().requires_grad_() for x in given]
+    expected = module(*leaves)
+    with headwise.edit(module, edits.weights("*", lambda weights, at, rows: weights)):
+        out = module(*leaves)
+    torch.testing.assert_close(out, expected, equal_nan=True)
+    assert out[:, :, rows].isfinite().all()
+    wanted, found = (torch.autograd.grad(x[:, :, rows].square().sum(), leaves) for x in (expected, out))
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, equal_nan=True)
+    assert found[0][:, :, rows].isfinite().all()
+    if place == 2:
+        with headwise.edit(module, edits.weights("*", lambda weights, at, rows: torch.full_like(weights, 1 / 6))):
+            assert not module(*given)[..., 1].isfinite().any()

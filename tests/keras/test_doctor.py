@@ -14,11 +14,14 @@ from keras import layers, ops
 from torch import nn
 
 import headwise
+from headwise import masks
 from headwise.errors import ArgumentError, DtypeError
 from headwise.keras import MultiHeadAttention
 from headwise.keras.as_torch import as_torch, store
 from headwise.keras.unbuilt import unbuilt
+from headwise.masks import Mask
 from headwise.testing import assert_healthy
+from tests.held import check_held
 from tests.keras.backend import BACKEND, array, tensor
 
 OUTSIDE = pytest.mark.skipif(BACKEND == "torch", reason="there a layer is a torch module itself")
@@ -134,6 +137,26 @@ def test_several_outputs_masks_and_no_gradient() -> None:
     assert module.out.kernel.grad is None or not module.out.kernel.grad.any()
     with torch.no_grad():
         assert not module(x).requires_grad
+
+
+@pytest.mark.every_backend
+@OUTSIDE
+@pytest.mark.parametrize("kind", ["ids", "matrix", "array", "tensor"])
+def test_a_mask_that_changes_between_calls_or_before_backward(kind: str) -> None:
+    module = as_torch(built(MultiHeadAttention(WIDTH, HEADS)))
+    x = torch.randn(2, 5, WIDTH, requires_grad=True)
+    held: Any = torch.arange(5) // 2 if kind == "ids" else torch.ones(5, 5, dtype=torch.bool).tril()
+    held = held.numpy() if kind == "array" else held
+    mask: Mask | Any = {"ids": masks.documents, "matrix": masks.from_tensor}.get(kind, lambda x: x)(held)
+    before = module(x, attention_mask=mask)
+    (expected,) = torch.autograd.grad(before.square().sum(), x)
+    out = module(x, attention_mask=mask)
+    if kind != "array":
+        assert check_held(out, [x, held, *module.parameters()]) == {"Call"}
+    held[:] = True  # every token sees all; of ids: one document
+    (found,) = torch.autograd.grad(out.square().sum(), x)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(module(x, attention_mask=mask), module(x), rtol=0, atol=1e-5)
 
 
 @pytest.mark.every_backend

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from headwise import masks
 from headwise.errors import DtypeError, HeadwiseError, MaskError
 from headwise.masks import Extent
-from headwise.masks.bits import Bits, _pack_by_shifts, _unpack, _unpack_by_shifts, bits_of_rows, pack, row_blocks
+from headwise.masks.bits import (
+    Bits,
+    _pack_by_shifts,
+    _unpack_by_shifts,
+    bits_of_rows,
+    packed_bits,
+    row_blocks,
+    unpacked_bits,
+)
 
 DIAGONAL = torch.eye(3, 10, dtype=torch.bool)
 
@@ -59,10 +67,10 @@ def test_every_way_to_ask_agrees_with_the_dense_mask(data: st.DataObject) -> Non
 @pytest.mark.parametrize("K", [1, 7, 8, 9, 16, 20])
 def test_other_devices_pack_alike(K: int) -> None:
     dense = torch.rand(2, 1, 5, K) > 0.5
-    packed = pack(dense)
+    packed = packed_bits(dense)
     assert torch.equal(_pack_by_shifts(dense), packed)
-    assert torch.equal(_unpack_by_shifts(packed), _unpack(packed))
-    assert torch.equal(_unpack(packed)[..., :K], dense)
+    assert torch.equal(_unpack_by_shifts(packed), unpacked_bits(packed))
+    assert torch.equal(unpacked_bits(packed)[..., :K], dense)
 
 
 def test_it_is_packed_in_blocks_of_rows() -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise
+from headwise import masks
 from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.nn import Cache, MultiHeadAttention
 from headwise.nn.transformer import Decoder, Encoder
@@ -165,6 +166,37 @@ class TestTraining:
             assert len(runs) == 2  # once more in the backward pass
             for a, b in zip(*results, strict=True):
                 torch.testing.assert_close(a, b)
+
+    @pytest.mark.parametrize("kind", [Encoder, Decoder])
+    def test_checkpointing_sees_the_mask_that_forward_saw(self, kind: Any) -> None:
+        """It runs the layers again, when the caller may have written the next batch into its buffers."""
+        model = kind(M, num_layers=2, num_heads=H, ffn_dim=16, checkpointing=True)
+        memory = torch.randn(2, 4, M)
+        x = torch.randn(2, 5, M, requires_grad=True)
+        ids, allowed = torch.arange(5) // 2, torch.rand(5, 5) > 0.3
+        real, memory_real = (torch.arange(n) < torch.tensor([[n - 1], [n - 2]]) for n in (5, 4))
+        buffers = [real, ids] if kind is Encoder else [real, ids, memory_real]
+
+        def run(mask: Any, *key: Tensor, real: Tensor, **more: Tensor) -> Tensor:
+            return model(x, *key, mask=mask, real=real, **more).square().sum()
+
+        key, more = ((memory,), {"memory_real": memory_real}) if kind is Decoder else ((), {})
+        (expected,) = torch.autograd.grad(run(masks.documents(ids), *key, real=real, **more), x)
+        loss = run(masks.documents(ids), *key, real=real, **more)
+        for each in buffers:
+            each.fill_(True)
+        (found,) = torch.autograd.grad(loss, x)
+        torch.testing.assert_close(found, expected)
+
+        loss = run(allowed, *key, real=real, **more)
+        allowed.logical_not_()
+        with pytest.raises(RuntimeError, match=r"^mask: expected what forward saw|different number of tensors"):
+            torch.autograd.grad(loss, x)
+        if kind is Decoder:
+            loss = run(None, memory, real=real, value=memory, **more)
+            memory.zero_()
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                torch.autograd.grad(loss, x)
 
     def test_checkpointing_rests_in_eval_mode_and_with_a_cache(self) -> None:
         model, x = gpt(checkpointing=True), torch.randn(1, 4, M, dtype=F64, requires_grad=True)

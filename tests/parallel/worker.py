@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -22,11 +23,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import headwise
 from headwise import edits, masks, parallel
-from headwise.errors import HeadwiseError
+from headwise.errors import ChangedError, HeadwiseError
 from headwise.masks import Mask
 from headwise.models import Bert, BertConfig
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
 from headwise.nn import Cache, Encoder, MultiHeadAttention, MultiHeadLatentAttention, positions
+from tests.held import check_held
 from tests.parallel import cross, dtensors, meshes, records
 from tests.parallel.cases import check_case
 
@@ -73,6 +75,65 @@ def ring_dropout(mesh: DeviceMesh) -> None:
     total = found[3].clone()
     dist.all_reduce(total)
     torch.testing.assert_close(total, d_sinks, atol=1e-4, rtol=1e-4)
+
+
+def changed(mesh: DeviceMesh, strategy: str) -> None:
+    """Gradients are those of the ids that forward saw; a bias that has changed is named. No Function holds any."""
+    length, layout = 1300, parallel.deal(None, 1300, mesh)
+    ids = torch.where(torch.arange(length) < 1260, 0, -1)
+    whole = [torch.randn(1, 2, length, 8) for _ in range(3)]
+
+    def loss(ids: Tensor, bias: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+        parts = [headwise.shard(x, layout, mesh, dim=2).requires_grad_() for x in whole]
+        with headwise.context_parallel(mesh, layout, strategy=strategy):
+            out = headwise.attention(*parts, mask=masks.documents(ids), bias=bias)
+        return out.square().sum(), parts
+
+    wanted = torch.autograd.grad(*loss(ids.clone()))
+    total, parts = loss(ids)
+    expected_name = {"gather": "_Needed", "heads": "Turned", "ring": "_Ring"}[strategy]
+    assert expected_name in check_held(total, [*whole, *parts, ids])
+    ids[500:] = -1
+    for found, expected in zip(torch.autograd.grad(total, parts), wanted, strict=True):
+        torch.testing.assert_close(found, expected)
+    if strategy == "ring":
+        bias = torch.randn(length, length)
+        total, parts = loss(ids, bias)
+        check_held(total, [*parts, ids, bias])
+        bias.zero_()
+        with pytest.raises(ChangedError, match="bias: expected what forward saw"):
+            torch.autograd.grad(total, parts)
+
+
+def not_finite(mesh: DeviceMesh, strategy: str) -> None:
+    """NaN in a key or value reaches only rows that may see it, with dropout too, and in the gradients."""
+    length = 1300 if strategy == "ring" else 40
+    layout, bad = parallel.deal(None, length, mesh), length // 2
+    padding = masks.padding(torch.arange(length) != bad)
+    for mask, place, dropout in ((padding, 1, 0.0), (masks.causal(), 2, 0.2)):
+        whole = [torch.randn(1, 2, length, 8) for _ in range(3)]
+        unseen = layout.shard(~mask.to_bool(length, length)[0, 0, None, :, bad], dist.get_rank(), 1)[0]
+        found = []
+        for value in (0.0, torch.nan):
+            whole[place][:, :, bad] = value
+            parts = [headwise.shard(x, layout, mesh, dim=2).requires_grad_() for x in whole]
+            torch.manual_seed(5)
+            with headwise.context_parallel(mesh, layout, strategy=strategy):
+                out = headwise.attention(*parts, mask=mask, dropout=dropout)
+            d_q, d_k, d_v = torch.autograd.grad(out[:, :, unseen].square().sum(), parts)
+            # (A row that sees NaN gives NaN to the keys that it sees, though its gradient is 0.)
+            found.append([out[:, :, unseen], d_q[:, :, unseen], d_v, *([d_k] if mask is padding else [])])
+        assert not out[:, :, ~unseen].isfinite().all(-1).any()
+        for mine, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)
+
+
+def gathered_batch(mesh: DeviceMesh) -> None:
+    """The examples of all processes, as a loss that compares them needs them: `_Gather` holds none of them."""
+    from headwise.tasks.training.shares import _Gather
+
+    x = torch.randn(3, 4, requires_grad=True)
+    assert check_held(_Gather.apply(x), [x]) == {"_Gather"}
 
 
 # --- Modules ----------------------------------------------------------------------------------------------------------
@@ -348,6 +409,9 @@ def sets() -> dict[str, dict[str, Callable[[DeviceMesh], object]]]:
             "heads": lambda mesh: fuzz(mesh, "heads", 300, 12),
             "ring": lambda mesh: fuzz(mesh, "ring", 400, 14, 1300),
             "ring, dropout": ring_dropout,
+            "gathered batch": gathered_batch,
+            **{f"not finite, {name}": partial(not_finite, strategy=name) for name in ("gather", "heads", "ring")},
+            **{f"changed, {name}": partial(changed, strategy=name) for name in ("gather", "heads", "ring")},
         },
         "few calls": {"auto": lambda mesh: fuzz(mesh, "auto", 500, 30)},
         "modules": {

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from headwise.errors import ArgumentError
 from headwise.nn.options import one_of, positive, whole
 from headwise.nn.positions.scheme import check_integers
+from headwise.tracing import is_traced
 
 
 class Sinusoidal(nn.Module):
@@ -83,7 +84,7 @@ class Learned(nn.Module):
     def forward(self, position_ids: Tensor) -> Tensor:
         """The vectors of positions [S] or [B, S]: [S, M] or [B, S, M] in the table's dtype."""
         check_integers("position_ids", position_ids)
-        if not torch.compiler.is_compiling() and position_ids.numel():
+        if not is_traced() and position_ids.numel():
             lowest, highest = (int(x) for x in position_ids.aminmax())
             if lowest < 0 or highest >= self.max_positions:
                 raise ArgumentError(

@@ -6,6 +6,7 @@ Jacobs et al. 2023, arXiv 2309.14509, section 3.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headwise.masks.share import share_of
-from headwise.options import TENSORS
+from headwise.options import OPTIONS
 from headwise.parallel.exchange import Turned, all_to_all
 from headwise.parallel.layout import Layout
 from headwise.parallel.strategies.part import Cost, Part, Sizes
@@ -54,8 +55,8 @@ def attend(part: Part, local: Callable[..., Any]) -> Any:
     q = _to_heads(part.q, part, part.layout)
     k, v = (_to_heads(x, part, part.dealt_keys) for x in (part.k, part.v))
     options = dict(part.options)
-    for name, dims in TENSORS.items():
-        if (x := options.get(name)) is not None:
+    for name, option in OPTIONS.items():
+        if (x := options.get(name)) is not None and (dims := option.dims):
             options[name] = own(x[(None,) * (len(dims) - x.ndim)], dims.index("H"))
     mask, here = part.mask, slice(rank * q.shape[1], (rank + 1) * q.shape[1])
     mask = None if mask is None else share_of(mask, slice(0, len(q)), here)
@@ -64,30 +65,31 @@ def attend(part: Part, local: Callable[..., Any]) -> Any:
 
 def _to_heads(x: Tensor, part: Part, layout: Layout) -> Tensor:
     """[B, H, S, D] of these rows as [B, H / P, N, D] of these heads."""
-    return Turned.apply(x, lambda x: _there(x, part, layout), lambda x: _back(x, part, layout))
+    there, back = (partial(turn, layout=layout, group=part.group) for turn in (_there, _back))
+    return Turned.apply(x, there, back)
 
 
 def _to_rows(x: Tensor, part: Part) -> Tensor:
-    layout = part.layout
-    return Turned.apply(x, lambda x: _back(x, part, layout), lambda x: _there(x, part, layout))
+    there, back = (partial(turn, layout=part.layout, group=part.group) for turn in (_there, _back))
+    return Turned.apply(x, back, there)
 
 
-def _there(x: Tensor, part: Part, layout: Layout) -> Tensor:
+def _there(x: Tensor, layout: Layout, group: Any) -> Tensor:
     count = layout.processes
     rows = [len(each) for each in layout.positions]
-    mine, own = rows[part.rank], x.shape[1] // count
+    mine, own = rows[dist.get_rank(group)], x.shape[1] // count
     sent = x.unflatten(1, (count, own)).permute(1, 3, 0, 2, 4)  # [P, S, B, H / P, D]
-    found = all_to_all(sent.reshape(count * mine, -1), [mine] * count, rows, part.group)
+    found = all_to_all(sent.reshape(count * mine, -1), [mine] * count, rows, group)
     joined = layout.joined(list(found.split(rows)), 0)
     return joined.unflatten(1, (x.shape[0], own, x.shape[3])).permute(1, 2, 0, 3)
 
 
-def _back(x: Tensor, part: Part, layout: Layout) -> Tensor:
-    count = dist.get_world_size(part.group)
+def _back(x: Tensor, layout: Layout, group: Any) -> Tensor:
+    count = dist.get_world_size(group)
     rows = [len(each) for each in layout.positions]
-    mine = rows[part.rank]
+    mine = rows[dist.get_rank(group)]
     order = torch.cat(layout.positions).to(x.device)
     sent = x.permute(2, 0, 1, 3).reshape(len(order), -1)[order]  # the rows of process 0 first
-    found = all_to_all(sent, rows, [mine] * count, part.group)
+    found = all_to_all(sent, rows, [mine] * count, group)
     heads = found.unflatten(0, (count, mine)).unflatten(2, (x.shape[0], x.shape[1], x.shape[3]))
     return heads.permute(2, 0, 3, 1, 4).flatten(1, 2)  # [B, H, S, D]

@@ -8,18 +8,23 @@ their gradients back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from headwise.call import AttentionCall, make_call
-from headwise.kernels import reference
+from headwise.kernels import exact
+from headwise.kernels.kept import inference_copies, name_changed, owned
 from headwise.kernels.once import once_differentiable
+from headwise.masks import Mask
+from headwise.masks.bits import packed_bits
 from headwise.native import attend as native
+from headwise.native.sight import Sight, sight_of
 from headwise.options import OPTIONS
 from headwise.parallel.exchange import rows_of, split, talking
+from headwise.parallel.routes import Routes
 from headwise.parallel.strategies.part import Cost, Part, Sizes
 from headwise.softmax import Normaliser, sinks_gradient
 
@@ -34,9 +39,10 @@ def refuse(part: Part, *, followed: bool) -> str | None:
         return "records, listeners and edits expect all keys of a row in one call"
     if part.options.get("kernel", "auto") not in ("auto", "native"):
         return "it merges parts of the kernel 'native' alone"
-    learned = [x for name in ("bias", "slopes") if (x := part.options.get(name)) is not None and x.requires_grad]
-    if learned and torch.is_grad_enabled():
-        return "a bias or slopes that train get no gradient"
+    given = {name: x for name in ("bias", "slopes", "softcap") if isinstance(x := part.options.get(name), Tensor)}
+    trained = [name for name, x in given.items() if x.requires_grad]
+    if trained and torch.is_grad_enabled():
+        return f"it gives no gradient to {trained[0]}"
     if (too_small := _too_small(part.sizes)) is not None:
         return too_small
     return native.refuse(make_call(part.q, part.k, part.v, **_options(part)))
@@ -70,81 +76,116 @@ def attend(part: Part, local: Callable[..., Any]) -> Any:
     seeds = [0] * part.layout.processes
     if part.options.get("dropout"):
         seeds = (torch.randint(2**62, (len(seeds),), device="cpu") + part.rank).tolist()
-    return _Ring.apply(part.q, part.k, part.v, part.options.get("sinks"), part, seeds)
+    options = {name: x for name in ("bias", "slopes", "sinks") if (x := part.options.get(name)) is not None}
+    saved = {"q": part.q, "k": part.k, "v": part.v, **options}
+    saved |= inference_copies(saved) if torch.is_grad_enabled() else {}
+    names = ("q", "k", "v", "bias", "slopes", "sinks")
+    out: Tensor = _Ring.apply(*map(saved.get, names), part, seeds)
+    name_changed(out, options)
+    return out
 
 
 class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, part: Part, seeds: list[int]
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        slopes: Tensor | None,
+        sinks: Tensor | None,
+        part: Part,
+        seeds: list[int],
     ) -> Tensor:
         total = Normaliser.empty(q[..., 0].float())
         out = q.new_zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32)
-        for source, call in _calls(part, q, k, v):
-            found, normaliser = _computed(call, seeds[source])
-            merged = total.merged(normaliser)
+        trip, sights, is_odd = _Trip(part.routes, part.rank, part.group), {}, False
+        for source, keys, *received in _received(trip, k, v):
+            call = _call(part, *received, keys=keys, mask=part.masked(keys, source))
+            sights[source] = sight_of(call.mask, *call.shape[2:])  # the mask may change before backward
+            found, normaliser, odd = _computed(call, sights[source], seeds[source])
+            merged, is_odd = total.merged(normaliser), is_odd or odd
             out = out * total.share(merged)[..., None] + found.float() * normaliser.share(merged)[..., None]
             total = merged
         if sinks is not None:
             merged = total.with_sinks(sinks)
             out, total = out * total.share(merged)[..., None], merged
         written = out.to(q.dtype)
-        ctx.save_for_backward(q, k, v, sinks, written, *total)
-        ctx.part, ctx.seeds = part, seeds
+        ctx.save_for_backward(q, k, v, owned(bias), owned(slopes), owned(sinks), written, *total)
+        ctx.trip, ctx.seeds, ctx.sights = trip, seeds, sights
+        ctx.bits = {source: _bits(part, source, seeds[source]) for source in sights} if is_odd else {}
+        ctx.layout, ctx.key_layout = part.layout, part.key_layout
+        ctx.options = _options(part)
         return written
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, sinks, out, highest, log_sum = ctx.saved_tensors
-        part, seeds, total = ctx.part, ctx.seeds, Normaliser(highest, log_sum)
+        q, k, v, bias, slopes, sinks, out, highest, log_sum = ctx.saved_tensors
+        trip, total = ctx.trip, Normaliser(highest, log_sum)
+        given = {**ctx.options, "bias": bias, "slopes": slopes}
+        part = Part(q, k, v, None, ctx.layout, ctx.key_layout, trip.rank, trip.group, given)
         dq = torch.zeros_like(q, dtype=torch.float32)
         d_rows = k.new_zeros(k.shape[2], k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3]), dtype=torch.float32)
-        back = _Back(part, d_rows)
-        for source, call in _calls(part, q, k, v):
-            given = call, out, total.highest, total.log_sum
-            d_part, dk, dv, *_ = native.backward(*given, d_out.contiguous(), seed=seeds[source])
+        back = _Back(trip, d_rows)
+        for source, keys, *received in _received(trip, k, v):
+            call = _call(part, *received, keys=keys)
+            if source in ctx.bits:
+                d_part, dk, dv = exact.gradients(call, total, out, d_out, *ctx.bits[source])
+            else:
+                found = out, total.highest, total.log_sum, d_out.contiguous()
+                how: dict[str, Any] = {"sight": ctx.sights[source], "seed": ctx.seeds[source]}
+                d_part, dk, dv, *_ = native.backward(call, *found, **how)
             dq += d_part
             back.send(source, rows_of(dk.float(), dv.float()))
         back.finish()
         dk, dv = split(d_rows.to(k.dtype), k, v)
         d_sinks = None if sinks is None else sinks_gradient(sinks, total, out, d_out)
-        return dq.to(q.dtype), dk, dv, d_sinks, None, None
+        return dq.to(q.dtype), dk, dv, None, None, d_sinks, None, None
 
 
-def _calls(part: Part, q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[int, AttentionCall]]:
-    """(the process, the call of this process's rows over its keys), this one first; the next keys come meanwhile."""
-    rows, routes = rows_of(k, v), part.routes
-    count = part.layout.processes
+class _Trip(NamedTuple):
+    """Which rows travel, for whom."""
+
+    routes: Routes
+    rank: int
+    group: Any
+
+
+def _received(trip: _Trip, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    """(a process, the positions of its keys, the keys, the values), this one first; the next come meanwhile."""
+    rows, routes = rows_of(k, v), trip.routes
+    count = len(routes.sends)
     # In step s each process sends to the one s places on, and receives from the one s places back.
-    coming = _exchanged(part, rows, part.rank, part.rank)
+    coming = _exchanged(trip, rows, trip.rank, trip.rank)
     for step in range(1, count + 1):
         process, received, works = coming
         if step < count:
-            coming = _exchanged(part, rows, (part.rank + step) % count, (part.rank - step) % count)
-        _wait(part, works)
+            coming = _exchanged(trip, rows, (trip.rank + step) % count, (trip.rank - step) % count)
+        _wait(trip, works)
         if len(received):
-            keys = routes.keys[routes.receives[process]]
-            yield process, _call(part, q, *split(received, k, v), keys=keys, process=process)
+            new_k, new_v = split(received, k, v)
+            yield process, routes.keys[routes.receives[process]], new_k, new_v
 
 
-def _exchanged(part: Part, rows: Tensor, to: int, source: int) -> tuple[int, Tensor, list[Any]]:
+def _exchanged(trip: _Trip, rows: Tensor, to: int, source: int) -> tuple[int, Tensor, list[Any]]:
     """Begin to send what `to` needs, and to receive what is needed of `source`."""
-    sent = rows[part.routes.sends[to]]
-    if source == part.rank:
+    sent = rows[trip.routes.sends[to]]
+    if source == trip.rank:
         return source, sent, []
-    received = rows.new_empty(part.routes.receive_counts[source], rows.shape[1])
+    received = rows.new_empty(trip.routes.receive_counts[source], rows.shape[1])
     works: list[Any] = [sent]  # held until it is sent
-    with talking(part.group):
+    with talking(trip.group):
         if len(sent):
-            works.append(dist.isend(sent.view(torch.uint8), group=part.group, group_dst=to))
+            works.append(dist.isend(sent.view(torch.uint8), group=trip.group, group_dst=to))
         if len(received):
-            works.append(dist.irecv(received.view(torch.uint8), group=part.group, group_src=source))
+            works.append(dist.irecv(received.view(torch.uint8), group=trip.group, group_src=source))
     return source, received, works
 
 
-def _wait(part: Part, works: list[Any]) -> None:
-    with talking(part.group):
+def _wait(trip: _Trip, works: list[Any]) -> None:
+    with talking(trip.group):
         for each in works[1:]:
             each.wait()
 
@@ -152,38 +193,38 @@ def _wait(part: Part, works: list[Any]) -> None:
 class _Back:
     """Gradients of keys and values on their way to the processes that hold these; they are added there."""
 
-    def __init__(self, part: Part, into: Tensor) -> None:
-        self.part, self.into = part, into
+    def __init__(self, trip: _Trip, into: Tensor) -> None:
+        self.trip, self.into = trip, into
         self.works: list[list[Any]] = []
 
     def send(self, process: int, rows: Tensor) -> None:
         """Those of the keys of a process."""
-        if process == self.part.rank:
-            self.into.index_add_(0, self.part.routes.sends[process], rows)
+        trip = self.trip
+        if process == trip.rank:
+            self.into.index_add_(0, trip.routes.sends[process], rows)
             return
         rows = rows.contiguous()
-        with talking(self.part.group):
-            self.works.append(
-                [rows, dist.isend(rows.view(torch.uint8), group=self.part.group, group_dst=process, tag=1)]
-            )
+        with talking(trip.group):
+            self.works.append([rows, dist.isend(rows.view(torch.uint8), group=trip.group, group_dst=process, tag=1)])
 
     def finish(self) -> None:
         """Add what the others have sent, in the order of processes, so that sums come out alike."""
-        part = self.part
-        for source, sends in enumerate(part.routes.sends):
-            if source == part.rank or not len(sends):
+        trip = self.trip
+        for source, sends in enumerate(trip.routes.sends):
+            if source == trip.rank or not len(sends):
                 continue
             received = self.into.new_empty(len(sends), self.into.shape[1])
-            with talking(part.group):
-                coming: Any = dist.irecv(received.view(torch.uint8), group=part.group, group_src=source, tag=1)
+            with talking(trip.group):
+                coming: Any = dist.irecv(received.view(torch.uint8), group=trip.group, group_src=source, tag=1)
                 coming.wait()
             self.into.index_add_(0, sends, received)
         for each in self.works:
-            _wait(part, each)
+            _wait(trip, each)
 
 
-def _call(part: Part, q: Tensor, k: Tensor, v: Tensor, *, keys: Tensor, process: int) -> AttentionCall:
-    return make_call(q, k, v, mask=part.masked(keys, process), bias=part.bias_of(keys), **_options(part))
+def _call(part: Part, k: Tensor, v: Tensor, *, keys: Tensor, mask: Mask | None = None) -> AttentionCall:
+    """The call of this process's rows over some keys."""
+    return make_call(part.q, k, v, mask=mask, bias=part.bias_of(keys), **_options(part))
 
 
 def _options(part: Part) -> dict[str, Any]:
@@ -192,12 +233,38 @@ def _options(part: Part) -> dict[str, Any]:
     return {name: x for name, x in part.options.items() if name in OPTIONS and name not in apart and x is not None}
 
 
-def _computed(call: AttentionCall, seed: int) -> tuple[Tensor, Normaliser]:
-    """The output over some keys, and its normaliser."""
-    out = call.q.new_empty((*call.q.shape[:3], call.v.shape[3]))
-    highest, log_sum = (call.q.new_empty(call.q.shape[:3], dtype=torch.float32) for _ in range(2))
-    finite = native.forward(call, out, seed=seed, highest=highest, log_sum=log_sum)
-    if finite or call.dropout:  # (by the definition others would be dropped than backward takes to be)
-        return out, Normaliser(highest, log_sum)
-    # NaN or infinity: by the definition, so that it reaches only the rows that may see it.
-    return reference.run(call), Normaliser.of(call.scores())
+def _computed(call: AttentionCall, sight: Sight, seed: int) -> tuple[Tensor, Normaliser, bool]:
+    """The output over some keys, its normaliser, and whether a number is not finite.
+
+    Then it is by the definition, so that it reaches only the rows that may see it.
+    """
+    out = _empty(call)
+    normaliser = Normaliser(*(call.q.new_empty(call.q.shape[:3], dtype=torch.float32) for _ in range(2)))
+    finite = native.forward(call, out, sight=sight, seed=seed, **normaliser._asdict())
+    if finite and exact.is_finite(call.k, call.v):
+        return out, normaliser, False
+    return exact.by_definition(call, _kept(call, seed)), Normaliser.of(call.scores()), True
+
+
+def _bits(part: Part, process: int, seed: int) -> tuple[Tensor, Tensor | None]:
+    """Which pairs are allowed of the keys of a process, and of which the weight was kept: one bit each."""
+    keys = part.routes.keys[part.routes.receives[process]]
+    k, v = (x.new_zeros(*x.shape[:2], len(keys), x.shape[3]) for x in (part.k, part.v))
+    call = _call(part, k, v, keys=keys, mask=part.masked(keys, process))
+    kept = _kept(call, seed)
+    return packed_bits(call.allowed()), None if kept is None else packed_bits(kept)
+
+
+def _kept(call: AttentionCall, seed: int) -> Tensor | None:
+    """Which weights were kept, bool [B, H, Q, K]; None = nothing is dropped."""
+
+    def again(other: AttentionCall) -> Tensor:
+        out = _empty(other)
+        native.forward(other, out, seed=seed)
+        return out
+
+    return exact.kept_weights(call, again, None) if call.dropout else None
+
+
+def _empty(call: AttentionCall) -> Tensor:
+    return call.q.new_empty((*call.q.shape[:3], call.v.shape[3]))

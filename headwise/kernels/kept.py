@@ -1,0 +1,116 @@
+"""What backward reads again must be what forward saw: else an error names the argument that was changed in between.
+
+Kernels keep what they made of a mask. Tensors are saved by autograd, which counts their changes, but whose error says
+only the shape of one that has changed; and what torch.utils.checkpoint computes again, autograd does not see at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.call import AttentionCall
+from headwise.errors import ChangedError
+
+COPIED = 2**14  # numbers of an option that is copied: quicker than to have its change named
+COMPARED = 2**20  # numbers of a tensor of a mask that are compared; of a larger one its count of changes
+
+
+def savable(call: AttentionCall) -> AttentionCall:
+    """The call with copies of its inference tensors, which autograd cannot save; itself, if it has none."""
+    copies = inference_copies({"q": call.q, "k": call.k, "v": call.v, **call.option_tensors()})
+    return dataclasses.replace(call, **copies) if copies else call
+
+
+def inference_copies(given: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Copies of those that were made in inference mode."""
+    return {name: x.clone() for name, x in given.items() if x.is_inference()}
+
+
+def owned(x: Tensor | None) -> Tensor | None:
+    """What to save of an option: a copy, if it is small."""
+    return x.clone() if x is not None and _is_copied(x) else x
+
+
+def name_changed(out: Tensor, options: Mapping[str, Tensor]) -> None:
+    """Have the backward of `out`, which saved what is `owned` of these, name one of the others that has changed.
+
+    It then raises ChangedError. Where hooks pack what is saved, such as those of torch.utils.checkpoint, they may keep
+    a copy: see `compared`.
+    """
+    then = [(name, weakref.ref(x), x._version) for name, x in options.items() if not _is_copied(x)]
+    if not then or out.grad_fn is None or _packs():
+        return
+
+    def check(_: object) -> None:
+        for name, of, version in then:
+            x = of()
+            if x is not None and x._version != version:
+                raise _changed(name, "it was changed in place")
+
+    out.grad_fn.register_prehook(check)
+
+
+def compared(call: AttentionCall, out: Tensor) -> Tensor:
+    """`out`; if backward computes this call again, as by torch.utils.checkpoint, and it is another one, ChangedError.
+
+    Found are other numbers in the small tensors of a mask, and changes that PyTorch counts of others.
+    """
+    if not _packs() or torch._C._are_functorch_transforms_active():
+        return out
+    state = {name: x._version for name, x in call.option_tensors().items()}
+    if call.mask is not None and call.mask.tensors:
+        state["mask"] = _state_of(call.mask.tensors)
+    same: Tensor = _Same.apply(out, torch.tensor(list(state.values()), device="cpu"), list(state)) if state else out
+    return same
+
+
+class _Same(torch.autograd.Function):
+    """Its first input. What is computed again saves `state` again."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, state: Tensor, names: list[str]) -> Tensor:
+        ctx.save_for_backward(state)
+        ctx.then = dict(zip(names, state.tolist(), strict=True))
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, *d_out: Tensor) -> tuple[Tensor | None, ...]:
+        (state,) = ctx.saved_tensors
+        for (name, then), now in zip(ctx.then.items(), state.tolist(), strict=True):
+            if then != now:
+                raise _changed(name, "what was computed again found it changed")
+        return d_out[0], None, None
+
+
+def _is_copied(x: Tensor) -> bool:
+    return x.numel() <= COPIED and not x.requires_grad
+
+
+def _packs() -> bool:
+    """Whether hooks decide what is kept of a tensor that autograd saves: torch.autograd.graph.saved_tensors_hooks."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def _state_of(tensors: tuple[Tensor, ...]) -> int:
+    state = 0
+    for x in tensors:
+        if x.device.type == "cpu" and x.numel() <= COMPARED:
+            told = x.numpy().tobytes()
+        else:
+            told = (0 if x.is_inference() else x._version).to_bytes(8, "little")
+        state = zlib.crc32(told, state)
+    return state
+
+
+def _changed(name: str, how: str) -> ChangedError:
+    return ChangedError(
+        f"{name}: expected what forward saw, as backward reads it again. Received: {name}, {how} between forward and "
+        f"backward. Change it after backward, or pass a copy: {name}.clone()"
+    )

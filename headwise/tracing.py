@@ -1,0 +1,38 @@
+"""What surrounds a call in torch: whether tensors may be looked at, and whether those made now may be kept."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+
+def is_traced() -> bool:
+    """Whether operations are recorded, or tensors hold no numbers: then nothing may depend on what a tensor holds.
+
+    That is so inside torch.compile, torch.export, torch.jit.trace, make_fx and FakeTensorMode.
+    """
+    if torch.compiler.is_compiling() or _is_tracing():
+        return True
+    return _len_torch_dispatch_stack() > 0 and any(x.is_infra_mode() for x in _get_current_dispatch_mode_stack())
+
+
+def is_forward_mode() -> bool:
+    """Whether forward-mode derivatives are computed here, by torch.autograd.forward_ad or torch.func.jvp."""
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def surroundings() -> tuple[bool, bool]:
+    """What a kernel may refuse for beside the call, where a mask remembers: forward mode, and a TorchDispatchMode."""
+    return is_forward_mode(), _len_torch_dispatch_stack() > 0
+
+
+def is_plain() -> bool:
+    """Whether a tensor that is made here is one like any other: what is worked out may be kept for later calls.
+
+    Inside torch.func it belongs to the transform, and a TorchDispatchMode may give a tensor of another class.
+    """
+    if torch.compiler.is_compiling() or _is_tracing() or _are_functorch_transforms_active():
+        return False
+    return not _len_torch_dispatch_stack() or (not is_traced() and type(torch.empty(0)) is Tensor)
