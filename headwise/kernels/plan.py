@@ -69,6 +69,8 @@ def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
         out, is_finite = native.run_and_look(call)
     else:
         out, is_finite = chosen.run(call), False
+    if chosen is not native and chosen is not reference:
+        out = exact.unrounded(call, out)
     return out if is_finite or (call.mask is None and call.bias is None) else exact.contained(call.dequantized(), out)
 
 

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from headwise import attention, masks
+from headwise.call import make_call
 from headwise.models import unpadded
 from headwise.models.bert import Bert, BertConfig
 from headwise.native import decoder as native_decoder
 from headwise.native import linear as native_linear
+from headwise.native.attend import forward
 from headwise.native.decoder import Decoder, Read
 from headwise.native.dropout import dropout
 from headwise.native.linear import Encoder, Layer, Turns, linear, norm_of, pack
@@ -108,7 +110,8 @@ def calls() -> dict[str, Callable[[], list[Tensor]]]:
     bert, texts = Bert(config).eval(), [[3, 5, 7], list(range(30)), [1]]
     weights, mask = pack(torch.randn(48, WIDTH)), masks.documents(torch.arange(150)[None] // 40) & masks.causal()
     q, k, v = torch.randn(3, 1, 2, 150, 16)
-    k[0, 0, 3] = torch.nan  # all pieces of the output say that it is not finite
+    spoilt = v.clone()
+    spoilt[..., 0] = torch.inf
 
     def reads() -> list[Tensor]:
         with torch.no_grad():
@@ -123,6 +126,10 @@ def calls() -> dict[str, Callable[[], list[Tensor]]]:
     def decodes() -> list[Tensor]:
         return [attention(q[:, :, -1:], k, v, kernel="native")]
 
+    def tells() -> list[Tensor]:  # each piece of the work, that it is not finite
+        out = torch.empty_like(q)
+        return [out, torch.tensor(forward(make_call(q, k, spoilt), out))]
+
     def drops() -> list[Tensor]:
         return [dropout(x, 0.5) * 0.0]  # (which numbers are dropped, one generator says for all threads)
 
@@ -133,6 +140,7 @@ def calls() -> dict[str, Callable[[], list[Tensor]]]:
         "linear": lambda: [linear(x, weights, "gelu")],
         "attention": attends,
         "few queries": decodes,
+        "not finite": tells,
         "dropout": drops,
     }
 
