@@ -350,28 +350,31 @@ struct Backward {
     }
 
     // Of a tile whose scores are all held: weights that add up to 1, although scores may be rounded in another order than
-    // forward, and delta from them. False: the weights of a row are far from that.
+    // forward, and delta from them (as what it differs by from that of `out`: so equal values leave the least rounding).
+    // False: the weights of a row are far from that.
     bool find_delta(int64_t h, int64_t tile, const Sight& sight, const Queries& x) const {
         float sums[TILE] = {}, totals[TILE] = {};
         for (int64_t n = sight.first; n < sight.past; n++) {
             const Pairs pairs(call, h, tile, sight, sight.block(n));
-            for (int64_t i = 0; i < pairs.columns; i += W)
+            for (int64_t i = 0; i < pairs.columns; i += W) {
+                const vf delta = load(x.delta + i);
                 for (int64_t j = 0; j < pairs.rows;) {
                     vf sum{}, total{}; // of 8 keys: sums of sums are rounded less
                     for (const int64_t past = j + 8; j < past; j++) {
                         const Weighed a = weighed(j, i, pairs, x, slots[pairs.block.number]);
-                        sum += a.seen ? a.p * a.dp : vf{}, total += a.p; // (a key that is not seen may have NaN)
+                        sum += a.seen ? a.p * (a.dp - delta) : vf{}, total += a.p; // (a key that is not seen may have NaN)
                     }
                     store(sums + i, load(sums + i) + sum), store(totals + i, load(totals + i) + total);
                 }
+            }
         }
         bool found = true;
         for (int64_t r = 0; r < TILE; r++) {
-            const float total = totals[r] + (call.sinks ? of_sink(h, r, x) : 0.0f);
+            const float sink = call.sinks ? of_sink(h, r, x) : 0.0f, total = totals[r] + sink;
             const bool near = total > 0.5f && total < 2.0f; // not 0, nor NaN
             if (near) x.log_sum[r] += std::log2(total);
             found &= near || x.log_sum[r] == INFINITY; // it sees nothing
-            x.delta[r] = near ? sums[r] / total : sums[r];
+            x.delta[r] += near ? (sums[r] - sink * x.delta[r]) / total : 0.0f;
         }
         return found;
     }
