@@ -2,11 +2,18 @@
 
     python benchmarks/conformance.py                             # 5,000 calls, every kernel and "auto"; some minutes
     python benchmarks/conformance.py --calls 500 --seed 1 --kernel auto
+    python benchmarks/conformance.py --kernel native --set avx2  # on another instruction set of this machine
     python benchmarks/conformance.py --only 137                  # one call again, with what it is made of
 
 Each call is drawn from the seed and its index alone. It runs as in training, with gradients of q, k, v, bias, slopes
-and sinks where they require one, and as in inference, on each kernel that does not refuse it. The definition is
-tests/oracle.py.
+and sinks where they require one, and as in inference, on each kernel that does not refuse it; and some calls further:
+
+- with dropout, from a fixed seed: the weights that are kept are read off an output whose values are the unit matrix;
+- with what it was given changed between forward and backward: the tables of its mask, its bias, slopes or sinks, or
+  q, k or v. The gradients are those of what forward saw, or an error names the argument (of q, k and v it is torch's);
+- in two threads at once, which share everything.
+
+The definition is tests/oracle.py. Some calls have scores of 1e9 and more, or a scale near 0.
 
 A result matches if NaN and inf stand where the definition has them, and elsewhere the largest error is at most
 2 · e + 1e-6 · m. Here e is the largest error of the math path of scaled_dot_product_attention in the dtype of the call,
@@ -22,7 +29,11 @@ where all scores of a row are NaN, torch's fused kernel gives 0 if it is given n
 An error that is too large may be that of torch's fused kernels: then scaled_dot_product_attention computes the same
 inputs as it chooses, with a dense mask, and the report says how far off it is itself. Sinks become one more key, whose
 value is 0; it has no softcap, and no fused kernel for a bias or sinks that get gradients, which therefore get none.
-The table counts the mismatches that it shares apart, but all of them are mismatches.
+The table counts the mismatches that it shares apart, but all of them are mismatches. Not counted as mismatches, but
+beside them, are those where kernel="reference", autograd through the definition in float32, is as far off itself: there
+the inputs decide, as where scores differ by less than their own rounding.
+
+The native kernels run on the instruction set that HEADWISE_NATIVE names, or --set: one of them in one run.
 
 The exit status is 1 if anything does not match.
 """
@@ -31,13 +42,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import dataclasses
 import math
 import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +68,7 @@ from headwise import masks
 from headwise.errors import KernelRefused, MaskError
 from headwise.kernels import KERNELS
 from headwise.masks import Mask
+from headwise.native.library import instruction_set, instruction_sets, use
 from tests import oracle
 
 Sizes = tuple[int, int, int, int]  # B, H, Q, K
@@ -97,6 +111,9 @@ class Call:
     options: dict[str, Any]  # mask, scale, softcap
     d_out: Tensor
     story: dict[str, str]  # what was drawn, for people
+    also: tuple[str, ...] = ()  # of MODES, beside inference and training
+    dropout: float = 0.0  # of "dropout"
+    changes: str = ""  # of "changed": the argument
 
     @property
     def sizes(self) -> Sizes:
@@ -241,6 +258,11 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+# Factors on queries and on keys, and the scale. float16 holds no large scores.
+TINY = [(1.0, 1.0, 1e-40), (1.0, 1.0, -1e-40), (1.0, 1.0, 1e-20)]
+EXTREMES = [*TINY, (3e4, 3e4, None), (1e10, 1.0, None), (1e10, 1.0, -1.0), (1.0, 1.0, 1e10), (1.0, 1.0, -1e10)]
+
+
 def draw_call(seed: int, index: int) -> Call:
     """The call of this index."""
     draw = Draw(seed, index)
@@ -253,12 +275,15 @@ def draw_call(seed: int, index: int) -> Call:
     groups = draw.choice([g for g in range(1, heads + 1) if heads % g == 0])
     d = draw.choice([1, 2, 3, 8, 16, 40, draw.randint(1, 40)])
     e = d if draw.happens(0.6) else draw.randint(1, 40)
-    size = draw.choice([1.0, 1.0, 1.0, 3.0, 0.1])
+    size = (draw.choice([1.0, 1.0, 1.0, 3.0, 0.1]), 1.0)
+    scale = draw.one({None: 6, 0.7: 1, 0.0: 1, -0.5: 1, -1.0: 1, 2.0: 0.5})
+    if draw.happens(0.12):
+        *size, scale = draw.choice(EXTREMES if dtype != torch.float16 else TINY)
 
     mask = draw_mask(draw, sizes)
     healthy = {
-        "q": (size * draw.normal(batch, heads, q_len, d)).to(dtype),
-        "k": draw.normal(batch, groups, k_len, d).to(dtype),
+        "q": (size[0] * draw.normal(batch, heads, q_len, d)).to(dtype),
+        "k": (size[1] * draw.normal(batch, groups, k_len, d)).to(dtype),
         "v": draw.normal(batch, groups, k_len, e).to(dtype),
     }
     shared = e <= d and draw.happens(0.05)  # as in a compressed cache
@@ -287,7 +312,7 @@ def draw_call(seed: int, index: int) -> Call:
     wanted = [name for name in inputs if draw.happens(shares[name])]
     options = {
         "mask": mask,
-        "scale": draw.one({None: 6, 0.7: 1, 0.0: 1, -0.5: 1, -1.0: 1, 2.0: 0.5}),
+        "scale": scale,
         "softcap": draw.one({None: 8, 3.0: 1, 30.0: 1}),
     }
     d_out = draw.normal(batch, heads, q_len, e).to(dtype)
@@ -296,6 +321,10 @@ def draw_call(seed: int, index: int) -> Call:
         slopes = draw.choice([0.01, 0.1, 1.0]) * draw.normal(heads).abs()
         healthy["slopes"] = inputs["slopes"] = slopes.to(draw.choice([dtype, torch.float32]))
         wanted += ["slopes"] if draw.happens(0.4) else []
+    also = tuple(mode for mode in ("dropout", "changed", "two threads") if draw.happens(0.3))
+    if spoilt_story != "none" or not k_len:  # NaN would hide what is kept
+        also = tuple(mode for mode in also if mode != "dropout")
+    dropout, changes = draw.choice([0.1, 0.5]), draw.choice([*inputs, "mask", "mask", "mask"])
     story = {
         "sizes": f"B {batch}, H {heads}, G {groups}, Q {q_len}, K {k_len}, D {d}, E {e}, {_kind(d_out, shape=False)}",
         "mask": f"bool {list(mask.shape)}" if isinstance(mask, Tensor) else repr(mask),
@@ -307,9 +336,11 @@ def draw_call(seed: int, index: int) -> Call:
         "not finite": spoilt_story,
         "layouts": ", ".join(f"{name} {layout[name]}" for name in layout),
         "gradients of": ", ".join(wanted) or "nothing",
+        "size": f"q times {size[0]:g}, k times {size[1]:g}",
+        "also": ", ".join({"dropout": f"dropout {dropout}", "changed": f"{changes} changed"}.get(x, x) for x in also),
     }
     inputs = {name: x.detach().requires_grad_(name in wanted) for name, x in inputs.items()}
-    return Call(index, inputs, healthy, options, d_out, story)
+    return Call(index, inputs, healthy, options, d_out, story, also, dropout, changes)
 
 
 def _kind(x: Tensor, *, shape: bool = True) -> str:
@@ -355,13 +386,24 @@ def gradients(out: Tensor, inputs: dict[str, Tensor], d_out: Tensor) -> dict[str
     return {"out": out.detach()} | dict(zip(wanted, found, strict=True))
 
 
-def true_results(call: Call, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """By the definition, in float64; gradients of q, k and v, and of what else requires one."""
+def true_results(call: Call, inputs: dict[str, Tensor], kept: Tensor | None = None) -> dict[str, Tensor]:
+    """By the definition, in float64; gradients of q, k and v, and of what else requires one. `kept`: by dropout."""
     exact = {name: x.detach().double().requires_grad_(call.measures(name)) for name, x in inputs.items()}
-    return gradients(oracle.attention(**exact, **call.options, dtype=call.dtype), exact, call.d_out)
+    given = exact if kept is None else exact | {"v": _unit_values(call).double()}
+    out = oracle.attention(**given, **call.options, dtype=call.dtype)
+    if kept is not None:
+        v = exact["v"].repeat_interleave(call.sizes[1] // exact["v"].shape[1], dim=1)
+        out = (out * kept / (1 - call.dropout)) @ v
+    return gradients(out, exact, call.d_out)
 
 
-def math_path(call: Call, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def _unit_values(call: Call) -> Tensor:
+    """Values [B, G, K, K] of which the output is the weights."""
+    batch, groups, k_len, _ = call.inputs["k"].shape
+    return torch.eye(k_len, dtype=call.dtype).expand(batch, groups, -1, -1)
+
+
+def math_path(call: Call, inputs: dict[str, Tensor], kept: Tensor | None = None) -> dict[str, Tensor]:
     """By the steps of torch's math path, in the call's dtype; bias, sinks and softmax in float32 or better."""
     dtype, wide = call.dtype, torch.promote_types(call.dtype, torch.float32)
     q, k, v = (inputs[name] for name in ("q", "k", "v"))
@@ -378,6 +420,7 @@ def math_path(call: Call, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     if "sinks" in inputs:
         s = torch.cat([s, inputs["sinks"][None, :, None, None].expand(*s.shape[:3], 1).to(wide)], dim=-1)
     weights = torch.softmax(s, dim=-1).to(dtype)[..., : call.sizes[3]]
+    weights = weights if kept is None else weights * kept / (1 - call.dropout)
     return gradients((weights @ v).masked_fill(empty, 0.0), inputs, call.d_out)
 
 
@@ -412,12 +455,12 @@ def torchs_own(call: Call) -> dict[str, Tensor] | None:
     return gradients(out, inputs, call.d_out)
 
 
-def allowed_errors(call: Call, true: dict[str, Tensor]) -> dict[str, float]:
+def allowed_errors(call: Call, true: dict[str, Tensor], kept: Tensor | None = None) -> dict[str, float]:
     """How far a result may be from the true one."""
     healthy = {name: x.detach().requires_grad_(call.measures(name)) for name, x in call.healthy.items()}
     if call.story["not finite"] != "none":
         true = true_results(call, healthy)
-    theirs = math_path(call, healthy)
+    theirs = math_path(call, healthy, kept)
     allowed = {}
     for names in (["out"], [name for name in true if name != "out"]):
         error = max((_largest(theirs[name] - true[name]) for name in names), default=0.0)
@@ -454,6 +497,7 @@ class Result:
     kernel: str
     ratio: float  # the largest error, over that which is allowed
     mismatches: tuple[Mismatch, ...]
+    undecided: tuple[str, ...]  # where the definition in float32 is as far off
 
     @property
     def shared(self) -> bool:
@@ -468,43 +512,129 @@ def check(call: Call, kernels: Iterable[str]) -> list[Result]:
     torchs: dict[str, float] | None = None
     results = []
     for kernel in kernels:
-        found = run(call, kernel)
-        ratio, mismatches = 0.0, []
-        for mode, got in found.items():
+        found = list(run(call, kernel))
+        ratio, mismatches, undecided = 0.0, [], []
+        for mode, got, kept in found:
             if isinstance(got, str):
                 mismatches.append(Mismatch(f"{mode}: {got}"))
                 continue
+            right, most = true, allowed
+            if kept is not None:
+                right = true_results(call, call.inputs, kept)
+                most = allowed_errors(call, right, kept)
             for name, x in got.items():
-                off, message = compare(x, true[name], allowed[name], call.inputs.get(name, call.inputs["q"]).dtype)
+                off, message = compare(x, right[name], most[name], call.inputs.get(name, call.inputs["q"]).dtype)
+                what = f"{mode}, {'output' if name == 'out' else f'gradient of {name}'}: {message}"
+                if message and off and kept is None and kernel != "reference":
+                    if _of_definition(call, name, right, most) > 1:
+                        undecided.append(what)
+                        continue
                 ratio = max(ratio, off)
                 if not message:
                     continue
                 if off and torchs is None:
                     torchs = _torchs_ratios(call, true, allowed)
-                what = "output" if name == "out" else f"gradient of {name}"
                 torchs_ratio = (torchs or {}).get("out" if name == "out" else "gradients") if off else None
-                mismatches.append(Mismatch(f"{mode}, {what}: {message}", torchs_ratio))
+                mismatches.append(Mismatch(what, torchs_ratio))
         if found:
-            results.append(Result(call, kernel, ratio, tuple(mismatches)))
+            results.append(Result(call, kernel, ratio, tuple(mismatches), tuple(undecided)))
     return results
 
 
-def run(call: Call, kernel: str) -> dict[str, dict[str, Tensor] | str]:
-    """Output and gradients in inference and in training, or what went wrong; nothing where the kernel refuses."""
-    found: dict[str, dict[str, Tensor] | str] = {}
-    for mode in ("inference", "training"):
-        trains = mode == "training" and any(x.requires_grad for x in call.inputs.values())
-        if mode == "training" and not trains:
-            continue
-        inputs = call.inputs if trains else {name: x.detach() for name, x in call.inputs.items()}
+Found = dict[str, Tensor]
+
+
+def run(call: Call, kernel: str) -> Iterator[tuple[str, Found | str, Tensor | None]]:
+    """(the mode, output and gradients or what went wrong, what dropout kept); nothing where the kernel refuses."""
+    trains = any(x.requires_grad for x in call.inputs.values())
+    for mode in ("inference", *(["training", *call.also] if trains else [])):
+        kept = None
         try:
-            out = headwise.attention(**inputs, **call.options, kernel=kernel)
-            found[mode] = gradients(out, inputs, call.d_out)
+            if mode == "dropout":
+                kept = _kept(call, kernel)
+            several = MODES[mode](call, kernel)
         except KernelRefused:
             continue
         except Exception as error:  # whatever it is, the call is a valid one
-            found[mode] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    return found
+            yield mode, f"{type(error).__name__}: {str(error).splitlines()[0]}", None
+            continue
+        for found in several:
+            yield mode, found, kept
+
+
+def _infer(call: Call, kernel: str) -> list[Found]:
+    inputs = {name: x.detach() for name, x in call.inputs.items()}
+    return [{"out": headwise.attention(**inputs, **call.options, kernel=kernel)}]
+
+
+def _train(call: Call, kernel: str) -> list[Found]:
+    out = headwise.attention(**call.inputs, **call.options, kernel=kernel)
+    return [gradients(out, call.inputs, call.d_out)]
+
+
+def _drop(call: Call, kernel: str) -> list[Found]:
+    torch.manual_seed(call.index)
+    out = headwise.attention(**call.inputs, **call.options, dropout=call.dropout, kernel=kernel)
+    return [gradients(out, call.inputs, call.d_out)]
+
+
+def _kept(call: Call, kernel: str) -> Tensor:
+    """Which weights `_drop` keeps, bool [B, H, Q, K]; of those that are 0 it does not matter."""
+    given: dict[str, Any] = {**call.inputs, **call.options, "dropout": call.dropout}
+    if kernel == "auto":  # of other values it might take another one
+        kernel = headwise.plan(**given).kernel
+    torch.manual_seed(call.index)
+    with torch.no_grad():
+        return headwise.attention(**{**given, "v": _unit_values(call)}, kernel=kernel) != 0
+
+
+def _change(call: Call, kernel: str) -> list[Found]:
+    """Backward after an argument was overwritten; no result where an error says so."""
+    inputs = {name: x.detach().clone().requires_grad_(x.requires_grad) for name, x in call.inputs.items()}
+    options = copy.deepcopy(call.options)
+    out = headwise.attention(**inputs, **options, kernel=kernel)
+    changed: Any = inputs.get(call.changes, options["mask"])
+    with torch.no_grad():
+        for x in changed.tensors if isinstance(changed, Mask) else [] if changed is None else [changed]:
+            if not torch._debug_has_internal_overlap(x):
+                x.copy_(_other(x))
+    try:
+        return [gradients(out, inputs, call.d_out)]
+    except RuntimeError as error:
+        by_torch = call.changes not in ("mask", "bias") and "modified by an inplace operation" in str(error)
+        if by_torch or call.changes in str(error):
+            return []
+        raise
+
+
+def _other(x: Tensor) -> Tensor:
+    """Other numbers that may stand in their place; in a table of places or documents, of those that there may be."""
+    if x.dtype == torch.bool:
+        return ~x
+    return 2.0 * x + 1.0 if x.is_floating_point() else x // 2
+
+
+def _in_threads(call: Call, kernel: str) -> list[Found]:
+    """Two at once, on what no call has seen yet."""
+    shared = dataclasses.replace(call, options=copy.deepcopy(call.options))
+    with ThreadPoolExecutor(2) as threads:
+        return [found for each in threads.map(_train, [shared] * 2, [kernel] * 2) for found in each]
+
+
+# What a call is run as. Each gives results to be compared, or none; KernelRefused is none either.
+MODES: dict[str, Callable[[Call, str], list[Found]]] = {
+    "inference": _infer,
+    "training": _train,
+    "dropout": _drop,
+    "changed": _change,
+    "two threads": _in_threads,
+}
+
+
+def _of_definition(call: Call, name: str, true: Found, allowed: dict[str, float]) -> float:
+    """The error of autograd through the definition in float32 over the allowed one."""
+    (found,) = _train(call, "reference")
+    return compare(found[name], true[name], allowed[name], found[name].dtype)[0]
 
 
 def _torchs_ratios(call: Call, true: dict[str, Tensor], allowed: dict[str, float]) -> dict[str, float]:
@@ -536,8 +666,11 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--kernel", choices=["all", "auto", *KERNELS], default="all", help='"all": and "auto" too')
     arguments.add_argument("--only", type=int, metavar="INDEX", help="this one call, described in full")
+    arguments.add_argument("--set", choices=instruction_sets(), default=instruction_set(), help="of the native kernels")
     chosen = arguments.parse_args()
 
+    if chosen.set:
+        use(chosen.set)
     torch.set_num_threads(1)  # small matrices
     flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True  # else it compiles for each shape, even on the CPU
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
@@ -550,6 +683,7 @@ def main() -> None:
                 console.print(_told(result, chosen.seed), markup=False, soft_wrap=True)
                 sys.stdout.flush()
     console.print(_table(results))
+    console.print(f"native kernels: {instruction_set() or 'off'}")
     calls, bad = {r.call.index for r in results}, {r.call.index for r in results if r.mismatches}
     own = bad - {r.call.index for r in results if r.mismatches and not r.shared}
     console.print(
@@ -561,20 +695,23 @@ def main() -> None:
 
 def _told(result: Result, seed: int) -> str:
     lines = [f"{result.kernel}: {mismatch}" for mismatch in result.mismatches or ["matches"]]
+    lines += [f"{result.kernel}: not decided: {each}" for each in result.undecided]
     lines += [f"    {name:<14}{value}" for name, value in result.call.story.items() if value not in ("none", "None")]
     return "\n".join([*lines, f"    python benchmarks/conformance.py --seed {seed} --only {result.call.index}", ""])
 
 
 def _table(results: list[Result]) -> Table:
     dtypes = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
-    table = Table("kernel", "calls", *dtypes, "mismatches", "of these also torch's own", "largest error / allowed")
+    counts = ("mismatches", "of these also torch's own", "the definition as far off")
+    table = Table("kernel", "calls", *dtypes, *counts, "largest error / allowed")
     for column in table.columns[1:]:
         column.justify = "right"
     for kernel in dict.fromkeys(result.kernel for result in results):
         mine = [result for result in results if result.kernel == kernel]
         by_dtype = Counter(_kind(result.call.inputs["q"], shape=False) for result in mine)
         bad, shared = sum(bool(result.mismatches) for result in mine), sum(result.shared for result in mine)
-        row = [len(mine), *(by_dtype[dtype] for dtype in dtypes), bad, shared]
+        undecided = sum(bool(result.undecided) for result in mine)
+        row = [len(mine), *(by_dtype[dtype] for dtype in dtypes), bad, shared, undecided]
         table.add_row(kernel, *(f"{n:,}" for n in row), f"{max(result.ratio for result in mine):.2f}")
     return table
 

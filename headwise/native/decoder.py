@@ -97,7 +97,7 @@ class Decoder:
         rms: bool,
         frequencies: Tensor | None,
     ) -> None:
-        self.layers, self.norm, self.vocabulary = list(layers), norm, vocabulary  # which own what is pointed to
+        self.layers, self.norm, self.vocabulary = tuple(layers), norm, vocabulary  # which own what is pointed to
         first = layers[0]
         self.dim, self.dtype = first.qkv.inputs, DTYPES[first.qkv.dtype]
         self.sizes = (self.dim, num_heads, first.up.outputs, ACTIVATIONS[activation], len(layers))
@@ -134,7 +134,8 @@ class Decoder:
         logits: Tensor | None = None,
     ) -> None:
         x_TM = x_TM.contiguous()
-        cos, sin, _, turned = self._turns.fields(read.keys.shape[2])
+        angles = self._turns.angles(read.keys.shape[2])
+        cos, sin, _, turned = angles.fields()
         given = _DECODER.pack(
             *(_DECODER.size, self.dtype, torch.get_num_threads(), len(x_TM), *self.sizes, read.keys.shape[3]),
             *(self.vocabulary.outputs, self.rms, *self.scales, ctypes.addressof(self.array)),

@@ -9,7 +9,7 @@ import ctypes
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -168,6 +168,17 @@ def linear(
     return out
 
 
+class Angles(NamedTuple):
+    """cos and sin [positions, n] of rotary positions. Nothing changes them: a call that holds them may be running."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def fields(self) -> tuple[int, int, int, int]:
+        """cos, sin, how many positions these are, and n."""
+        return (self.cos.data_ptr(), self.sin.data_ptr(), *self.cos.shape)
+
+
 class Turns:
     """Angles of rotary positions: dimensions i and i + n of a head at position p are turned by p · frequencies[i].
 
@@ -176,18 +187,20 @@ class Turns:
     """
 
     def __init__(self, frequencies: Tensor | None) -> None:
-        self._frequencies = frequencies
-        self._cos = self._sin = torch.empty(0, 0)
+        self._frequencies = None if frequencies is None else frequencies.detach().clone()
+        self._angles = Angles(torch.empty(0, 0), torch.empty(0, 0))
 
-    def fields(self, positions: int) -> tuple[int, int, int, int]:
-        """cos and sin of at least so many positions, how many these are, and n. The object owns the memory."""
-        if self._frequencies is None:
-            return (0, 0, 0, 0)
-        if len(self._cos) < positions:
+    def angles(self, positions: int) -> Angles:
+        """Those of at least so many positions. To be held until the call that reads them is over.
+
+        Others take their place here when a longer text comes, maybe by another thread.
+        """
+        angles = self._angles
+        if self._frequencies is not None and len(angles.cos) < positions:
             phases = (torch.arange(2 * positions)[:, None].float() * self._frequencies).double()
             # The last bit of a float32 cosine depends on the place in memory, and so on the number of positions.
-            self._cos, self._sin = phases.cos().float(), phases.sin().float()
-        return (self._cos.data_ptr(), self._sin.data_ptr(), *self._cos.shape)
+            angles = self._angles = Angles(phases.cos().float(), phases.sin().float())
+        return angles
 
 
 class Encoder:
@@ -214,7 +227,7 @@ class Encoder:
         last: Norm | None = None,
         frequencies: Tensor | None = None,
     ) -> None:
-        self.layers, self.embeddings = list(layers), embeddings  # which own the memory that is pointed to
+        self.layers, self.embeddings = tuple(layers), embeddings  # which own the memory that is pointed to
         first = layers[0]
         self.dim = first.qkv.inputs
         self.sizes = (self.dim, num_heads, first.up.outputs, ACTIVATIONS[activation], len(layers))
@@ -250,6 +263,7 @@ class Encoder:
 
     def _run(self, x_TM: Tensor, first: Tensor, embeddings: tuple[Any, ...], qkv: Tensor | None) -> Tensor:
         longest = int((first[1:] - first[:-1]).max()) if len(first) > 1 else 0
+        angles = self._turns.angles(longest)
         given = _ENCODER.pack(
             *(_ENCODER.size, self.dtype, torch.get_num_threads(), len(x_TM), *self.sizes, len(first) - 1, self.scale),
             *(
@@ -257,7 +271,7 @@ class Encoder:
                 first.data_ptr(),
                 0 if self._last is None else ctypes.addressof(self._last),
             ),
-            *(*self._turns.fields(longest), *embeddings, x_TM.data_ptr()),
+            *(*angles.fields(), *embeddings, x_TM.data_ptr()),
             0 if qkv is None else qkv.data_ptr(),
         )
         called("hw_encoder_forward", given)

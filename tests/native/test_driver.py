@@ -22,7 +22,7 @@ def compiled(compiler: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *only
         missing(f"no {compiler} here: scripts/install says how to get one")
     monkeypatch.setenv("CXX", compiler)
     library, driver = build.build(folder / "library.so", only=only), folder / "driver"
-    command = [compiler, "-std=c++17", "-O2", "-Wall", "-Wextra", DRIVER, library, f"-Wl,-rpath,{folder}"]
+    command = [compiler, "-std=c++17", "-O2", "-pthread", "-Wall", "-Wextra", DRIVER, library, f"-Wl,-rpath,{folder}"]
     subprocess.run([*command, "-o", driver], check=True)
     return driver
 

@@ -10,6 +10,9 @@
 // before any dS. Otherwise the sum of dS over the keys of a row, which would be 0, says how far it is off. The gradients
 // of slopes and sinks, each one sum over all pairs, are corrected by that.
 //
+// Where scores are large, their rounding is too, and in another order they are others than those that lse is of: it is
+// then found again first.
+//
 // Scores are computed transposed, a row a key: P^T and dS^T are then the left sides that dV and dK need, and the right
 // side of dQ^T = K^T dS^T. A piece of work is one key head, or some of its queries: then the shares of the pieces in dK
 // and dV are added in their order. How the work is cut depends on the shapes alone, so the number of threads changes no
@@ -45,7 +48,7 @@ struct Backward {
         unit *qt, *dot; // [du, 64], [eu, 64]
         unit *q, *dout; // [64, dw], [64, ew]
         float *dqt;     // [dr, 64]
-        float *highest, *log_sum, *delta; // [64]; log_sum in units of log 2
+        float *highest, *log_sum, *delta; // [64]: a product, or a score, as below; log_sum in units of log 2
         int32_t* drops;                   // [64]
         float *rest, *steep, *far;        // [64]: sums over the keys of dS, of dS times distance, of P times distance
     };
@@ -56,6 +59,9 @@ struct Backward {
     };
     const int64_t blocks = (call.K + TILE - 1) / TILE;
     const bool few = blocks <= FEW_BLOCKS;
+    const bool plain = are_products(call);                  // then scores stay products
+    const float natural = plain ? (float)call.scale : 1.0f; // what makes them scores
+    const float factor = natural * LOG2E;
     Keys slots[FEW_BLOCKS] = {}; // of all blocks, if they are few; else the first one, of one after the other
     Weight *p = nullptr, *ds = nullptr;             // the same as the left side of a product
     unit* right = nullptr;                          // dS^T as the right side
@@ -103,6 +109,7 @@ struct Backward {
                 const Sight s = sight_of(call, b, g * heads + i % heads, t0 + i / heads);
                 if (s.first < s.past) first = least(first, s.block(s.first).number), past = most(past, s.block(s.past - 1).number + 1);
                 pack_queries(g * heads + i % heads, t0 + i / heads, queries(i));
+                if (!few && has_large(queries(i))) normalise(g * heads + i % heads, t0 + i / heads, queries(i));
             }
             if (few) {
                 for (int64_t block = 0; t0 == first_tile && block < blocks; block++) pack_keys(block, slots[block]);
@@ -145,7 +152,10 @@ struct Backward {
         for (int64_t r = 0; r < TILE; r++) x.highest[r] = 0, x.log_sum[r] = INFINITY, x.delta[r] = 0; // nothing is seen
         const int64_t at = (b * call.H + h) * call.Q + q;
         for (int64_t r = 0; r < some; r++) {
-            if (call.log_sum[at + r] != -INFINITY) x.highest[r] = call.highest[at + r], x.log_sum[r] = call.log_sum[at + r] * LOG2E;
+            if (call.log_sum[at + r] != -INFINITY) {
+                x.highest[r] = call.highest[at + r] / natural;
+                x.log_sum[r] = (float)((call.highest[at + r] - (double)x.highest[r] * natural + call.log_sum[at + r]) * LOG2E);
+            }
             vf delta{};
             for (int64_t e = 0; e < call.E; e += TILE) {
                 float dout[TILE] = {}, out[TILE] = {};
@@ -195,7 +205,7 @@ struct Backward {
     void all_keys(int64_t h, int64_t tile, const Queries& x) {
         const Sight sight = sight_of(call, b, h, tile);
         for (int64_t i = sight.first; i < sight.past; i++) score(Pairs(call, h, tile, sight, sight.block(i)), x, slots[sight.block(i).number]);
-        find_delta(h, tile, sight, x);
+        if (!find_delta(h, tile, sight, x)) normalise(h, tile, x), find_delta(h, tile, sight, x);
         for (int64_t i = sight.first; i < sight.past; i++) differentiate(Pairs(call, h, tile, sight, sight.block(i)), x, slots[sight.block(i).number]);
     }
 
@@ -206,9 +216,9 @@ struct Backward {
     }
 
     void differentiate(const Pairs& pairs, const Queries& x, const Keys& y) {
-        const bool plain = pairs.whole && call.softcap == 0.0 && !call.bias.data && !call.d_bias.data && !call.slopes && call.dropout == 0.0;
+        const bool quick = pairs.whole && plain && !call.d_bias.data && call.dropout == 0.0;
         for (int64_t j = 0; j < pairs.rows; j++) {
-            if (plain) weigh(j, pairs.columns, x, y);
+            if (quick) weigh(j, pairs.columns, x, y);
             else weigh(j, pairs, x, y);
         }
         if (call.d_bias.data) add_bias(pairs, y.bias);
@@ -223,13 +233,13 @@ struct Backward {
 
     // P and dS of one key, the j-th of its block, which all queries see, without options.
     void weigh(int64_t j, int64_t columns, const Queries& x, const Keys& y) const {
-        const vf scale = splat((float)call.scale);
+        const vf scale = splat((float)call.scale), f = splat(factor);
         const float *s = y.scores + j * TILE, *by = y.dp + j * TILE;
         for (int64_t i = 0; i < columns; i += 2 * W) {
             vf e[2], d[2];
             for (int64_t u = 0; u < 2; u++) {
                 const int64_t at = i + u * W;
-                e[u] = exp2<T::ROUGH>(fma(fma(load(s + at), scale, -load(x.highest + at)), splat(LOG2E), -load(x.log_sum + at)));
+                e[u] = exp2<T::ROUGH>(fma(load(s + at) - load(x.highest + at), f, -load(x.log_sum + at)));
                 d[u] = e[u] * (load(by + at) - load(x.delta + at));
                 if (call.d_sinks) store(x.rest + at, load(x.rest + at) + d[u]);
                 d[u] *= scale;
@@ -259,19 +269,26 @@ struct Backward {
         }
     }
 
-    Weighed weighed(int64_t j, int64_t i, const Pairs& pairs, const Queries& x, const Keys& y) const {
+    struct Scored {
+        vf s, slope, far; // the score, or the product; ds / d(q k); distance
+        vi seen;
+    };
+
+    Scored scored(int64_t j, int64_t i, const Pairs& pairs, const Keys& y) const {
         const vf scale = splat((float)call.scale), far = distances(lanes() + splat((int32_t)(pairs.q + i + call.K - call.Q - pairs.key - j)));
         const float cap = (float)call.softcap;
-        vf s = load(y.scores + j * TILE + i) * scale, slope = scale;
-        if (cap > 0) {
-            s = capped(s, cap);
-            const vf part = s * splat(1.0f / cap);
-            slope = scale * (1.0f - part * part);
+        vf s = load(y.scores + j * TILE + i), slope = scale;
+        if (!plain) {
+            s *= scale;
+            if (cap > 0) {
+                s = capped(s, cap);
+                const vf part = s * splat(1.0f / cap);
+                slope = scale * (1.0f - part * part);
+            }
+            vf more = call.bias.data ? load(y.bias + j * TILE + i) : vf{};
+            if (call.slopes) more -= splat(pairs.alibi) * far;
+            s += more;
         }
-        vf more = call.bias.data ? load(y.bias + j * TILE + i) : vf{};
-        if (call.slopes) more -= splat(pairs.alibi) * far;
-        s += more;
-        vf e = exp2<6>(fma(s - load(x.highest + i), splat(LOG2E), -load(x.log_sum + i)));
         vi seen = splat(-1);
         if (!pairs.whole) {
             vi from, past, at = splat((int32_t)j);
@@ -282,8 +299,14 @@ struct Backward {
                 for (int64_t r = 0; r < W; r++) bit[r] = -(int32_t)(call.words[pairs.block.bits + i + r] >> j & 1);
                 seen &= bit;
             }
-            e = seen ? e : vf{};
         }
+        return {s, slope, far, seen};
+    }
+
+    Weighed weighed(int64_t j, int64_t i, const Pairs& pairs, const Queries& x, const Keys& y) const {
+        const Scored one = scored(j, i, pairs, y);
+        vf e = exp2<6>(fma(one.s - load(x.highest + i), splat(factor), -load(x.log_sum + i)));
+        if (!pairs.whole) e = one.seen ? e : vf{};
         vf kept = e, by = load(y.dp + j * TILE + i);
         if (call.dropout > 0) {
             vi row;
@@ -291,31 +314,74 @@ struct Backward {
             const vf times = keeps(call, row, splat((int32_t)(pairs.key + j))) ? splat(kept_scale(call)) : vf{};
             kept *= times, by *= times;
         }
-        return {e, kept, by, slope, far, seen};
+        return {e, kept, by, one.slope, one.far, one.seen};
     }
 
-    // Of a tile whose scores are all held: weights that add up to 1, although scores are rounded in another order than
-    // forward, and delta from them.
-    void find_delta(int64_t h, int64_t tile, const Sight& sight, const Queries& x) const {
+    bool has_large(const Queries& x) const {
+        bool found = false;
+        for (int64_t r = 0; r < TILE; r++) found |= std::fabs(x.highest[r] * natural) > EXACT;
+        return found;
+    }
+
+    // highest and log_sum of a tile's rows, from the scores as they are here. (They are not as forward has them where it
+    // reads keys where they are: with few queries.)
+    void normalise(int64_t h, int64_t tile, const Queries& x) {
+        const Sight sight = sight_of(call, b, h, tile);
+        float tops[TILE], totals[TILE] = {};
+        for (float& each : tops) each = -3.40282347e38f;
+        for (int64_t n = sight.first; n < sight.past; n++) {
+            const Pairs pairs(call, h, tile, sight, sight.block(n));
+            const Keys& y = slots[few ? pairs.block.number : 0];
+            if (!few) pack_keys(pairs.block.number, y), score(pairs, x, y);
+            for (int64_t i = 0; i < pairs.columns; i += W)
+                for (int64_t j = 0; j < pairs.keys; j++) {
+                    const Scored one = scored(j, i, pairs, y);
+                    const vf s = one.seen ? one.s : splat(-INFINITY), top = load(tops + i), to = max(s, top);
+                    store(totals + i, fma(load(totals + i), exp2<6>((top - to) * factor), exp2<6>((s - to) * factor)));
+                    store(tops + i, to);
+                }
+        }
+        for (int64_t r = 0; r < TILE; r++) {
+            double total = totals[r];
+            if (!(total > 0.0)) continue; // nothing is seen, or NaN
+            if (call.sinks) total += std::exp2(((double)call.sinks[h] - (double)tops[r] * natural) * LOG2E);
+            x.highest[r] = tops[r], x.log_sum[r] = (float)std::log2(total);
+        }
+    }
+
+    // Of a tile whose scores are all held: weights that add up to 1, although scores may be rounded in another order than
+    // forward, and delta from them (as what it differs by from that of `out`: so equal values leave the least rounding).
+    // False: the weights of a row are far from that.
+    bool find_delta(int64_t h, int64_t tile, const Sight& sight, const Queries& x) const {
         float sums[TILE] = {}, totals[TILE] = {};
         for (int64_t n = sight.first; n < sight.past; n++) {
             const Pairs pairs(call, h, tile, sight, sight.block(n));
-            for (int64_t i = 0; i < pairs.columns; i += W)
+            for (int64_t i = 0; i < pairs.columns; i += W) {
+                const vf delta = load(x.delta + i);
                 for (int64_t j = 0; j < pairs.rows;) {
                     vf sum{}, total{}; // of 8 keys: sums of sums are rounded less
                     for (const int64_t past = j + 8; j < past; j++) {
                         const Weighed a = weighed(j, i, pairs, x, slots[pairs.block.number]);
-                        sum += a.seen ? a.p * a.dp : vf{}, total += a.p; // (a key that is not seen may have NaN)
+                        sum += a.seen ? a.p * (a.dp - delta) : vf{}, total += a.p; // (a key that is not seen may have NaN)
                     }
                     store(sums + i, load(sums + i) + sum), store(totals + i, load(totals + i) + total);
                 }
+            }
         }
+        bool found = true;
         for (int64_t r = 0; r < TILE; r++) {
-            const float total = totals[r] + (call.sinks ? std::exp2((call.sinks[h] - x.highest[r]) * LOG2E - x.log_sum[r]) : 0.0f);
+            const float sink = call.sinks ? of_sink(h, r, x) : 0.0f, total = totals[r] + sink;
             const bool near = total > 0.5f && total < 2.0f; // not 0, nor NaN
             if (near) x.log_sum[r] += std::log2(total);
-            x.delta[r] = near ? sums[r] / total : sums[r];
+            found &= near || x.log_sum[r] == INFINITY; // it sees nothing
+            x.delta[r] += near ? (sums[r] - sink * x.delta[r]) / total : 0.0f;
         }
+        return found;
+    }
+
+    // The weight of the sink of a row.
+    float of_sink(int64_t h, int64_t r, const Queries& x) const {
+        return (float)std::exp2(((double)call.sinks[h] - (double)x.highest[r] * natural) * LOG2E - x.log_sum[r]);
     }
 
     // Keys by queries.
@@ -339,8 +405,7 @@ struct Backward {
     void add_sums(int64_t head, int64_t tile, const Queries& x) {
         for (int64_t r = 0; r < least(TILE, call.Q - tile * TILE); r++) {
             if (x.log_sum[r] == INFINITY) continue; // it sees nothing
-            const float* sink = call.sinks ? call.sinks + g * heads + head : nullptr;
-            const double share = sink ? std::exp2((*sink - x.highest[r]) * LOG2E - x.log_sum[r]) : 0.0;
+            const double share = call.sinks ? of_sink(g * heads + head, r, x) : 0.0;
             const double off = x.rest[r] - share * x.delta[r]; // 0 if delta were exact
             dslopes[head] -= x.steep[r] - off * x.far[r];
             dsinks[head] -= share * (x.delta[r] + off);
@@ -362,7 +427,7 @@ struct BackwardWork {
     int64_t keys, dw, ew;
     float* sums; // [B, G, parts, keys, dw + ew]
     double* heads;  // [B, G, parts, 2, H / G]: for d_slopes and d_sinks
-    bool failed;
+    std::atomic<bool> failed;
 
     float* dk(int64_t piece) const { return sums + piece * keys * (dw + ew); }
 };

@@ -182,7 +182,7 @@ struct Decode {
             }
             softmax.finish(g * heads + r / call.Q, r % call.Q, out, mine);
         }
-        if (softmax.odd && call.odd) *call.odd = 1;
+        softmax.tell_odd();
     }
 };
 
@@ -190,7 +190,7 @@ struct Decoding {
     const hw_attention* call;
     int64_t first, parts; // that some row sees
     char* kept;           // of each part of each key head
-    bool failed;
+    std::atomic<bool> failed;
 };
 
 template <int DTYPE>

@@ -3,6 +3,7 @@
 #include "check_encoder.hpp"
 #include "pool.hpp"
 
+#include <atomic>
 #include <cstring>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -84,7 +85,7 @@ int64_t best() {
     return found;
 }
 
-int64_t used = best();
+std::atomic<int64_t> used{best()};
 
 struct Range {
     uintptr_t lo, hi;
@@ -249,6 +250,7 @@ int64_t run(const hw_attention* given, Pass pass, int64_t (*kernel)(const hw_att
     const int64_t code = check(given, pass);
     if (code) return code;
     hw_attention call = *given;
+    if (call.softcap > 0) call.softcap = call.softcap < 1e-30 ? 1e-30 : call.softcap > 1e30 ? 1e30 : call.softcap; // 1 / softcap is a float
     if ((double)call.B * call.H * call.Q * call.K * (call.D + call.E) < WORTH_A_THREAD) call.threads = 1;
     return kernel(&call);
 }

@@ -156,7 +156,7 @@ struct Forward {
 struct Work {
     const hw_attention* call;
     int64_t pieces, tiles; // tiles of a piece
-    bool failed;
+    std::atomic<bool> failed;
 };
 
 template <class T>
@@ -172,7 +172,7 @@ static void forward_piece(void* given, int64_t piece) {
         return;
     }
     forward.run();
-    if (forward.softmax.odd && call.odd) *call.odd = 1;
+    forward.softmax.tell_odd();
 }
 
 template <class T>

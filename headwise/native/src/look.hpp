@@ -31,6 +31,8 @@ struct Look {
     const int64_t du = P::units(call.D), blocks = (call.K + TILE - 1) / TILE;
     const int64_t heads = call.H / call.G, size = call.dtype == HW_FLOAT32 ? 4 : 2;
     const bool pictures = call.mean || call.greatest, columns = pictures || call.received;
+    const bool plain = are_products(call);                  // then scores stay products
+    const float natural = plain ? (float)call.scale : 1.0f; // what makes them scores
 
     unit *keys = nullptr, *query = nullptr; // [blocks, du, 64], [64, du]
     uint8_t* is_packed = nullptr;           // [blocks]
@@ -107,7 +109,7 @@ struct Look {
         for (int64_t i = sight.first; i < sight.past; i++) {
             const Block block = sight.block(i);
             float* x = s + (i - sight.first) * TILE;
-            transform(call, b, h, row, block.number * TILE, 0, TILE, x);
+            if (!plain) transform(call, b, h, row, block.number * TILE, 0, TILE, x);
             hide(call, sight, &block, r, 0, TILE, x);
             for (int64_t j = 0; j < TILE; j += W) top = max(load(x + j), top);
         }
@@ -120,7 +122,7 @@ struct Look {
                 store(s + x, e);
             }
         } else {
-            const vf m = splat(highest_score), f = splat(LOG2E);
+            const vf m = splat(highest_score), f = splat(natural * LOG2E);
             for (int64_t i = sight.first; i < sight.past; i++) {
                 const vi place = lanes() + splat((int32_t)(sight.block(i).number * TILE - (row + call.K - call.Q)));
                 float* x = s + (i - sight.first) * TILE;
@@ -134,7 +136,7 @@ struct Look {
             }
         }
         const float on_keys = sum(totals);
-        const float inverse = answer(call, b, h, row, highest_score, on_keys, sum(products), sum(lengths));
+        const float inverse = answer(call, b, h, row, scored(highest_score, natural), on_keys, sum(products), sum(lengths));
         const int64_t at = (b * call.H + h) * call.Q + row;
         for (int64_t i = 0; i < call.offset_count; i++) call.at_offsets[at * call.offset_count + i] = weight_at(sight, s, row + call.K - call.Q - call.offsets[i]) * inverse;
         if (call.at_keys) {
@@ -214,7 +216,7 @@ struct LookWork {
     int64_t parts, tiles; // of each key head; tiles of a part
     int64_t size;         // of the columns of a head
     float* kept;          // [B, G, parts, heads, size]
-    bool failed;
+    std::atomic<bool> failed;
 };
 
 template <class T>

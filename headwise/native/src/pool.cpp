@@ -87,7 +87,7 @@ struct Pool {
 // Never destroyed: threads may sleep in it while the process ends. A child of fork has no threads, so it begins anew,
 // and with threads of its own: those of an OpenMP runtime do not survive either.
 Pool pool;
-Parallel parallel = nullptr;
+std::atomic<Parallel> parallel{nullptr};
 
 void forget() { new (&pool) Pool, parallel = nullptr; }
 const int registered = pthread_atfork(nullptr, nullptr, forget);
@@ -100,8 +100,8 @@ void on_threads(int64_t threads, int64_t pieces, Piece piece, void *work) {
     job.wanted = (threads < pieces ? threads : pieces) - 1;
     if (job.wanted <= 0)
         job.take();
-    else if (parallel) // (with all threads, or the runtime would end some, and others would have to begin)
-        parallel([](void *given) { ((Job *)given)->take(); }, &job, (unsigned)threads, 0);
+    else if (const Parallel theirs = parallel) // (with all threads, or the runtime would end some, and others would have to begin)
+        theirs([](void *given) { ((Job *)given)->take(); }, &job, (unsigned)threads, 0);
     else
         pool.run(job);
 }

@@ -1,4 +1,5 @@
-// How much attention each key gets: sums of columns of A = exp(s - lse), from the log-sum-exps that forward has found.
+// How much attention each key gets: sums of columns of A = exp(s - lse), from the log-sum-exps that forward has found, if
+// they tell: scores must be rounded as there, and not by much.
 //
 // A piece of work is some blocks of keys of one head and all queries that see them, so that no two pieces add to the same
 // sum, and the number of threads changes no result.
@@ -18,7 +19,7 @@ struct Received {
     const hw_attention& call;
     const int64_t b, h, first, past; // the piece
     const int64_t du = P::units(call.D), g = h / (call.H / call.G), size = call.dtype == HW_FLOAT32 ? 4 : 2;
-    const bool plain = call.softcap == 0.0 && !call.bias.data && !call.slopes && call.scale > 0.0;
+    const bool plain = are_products(call);
     const float factor = (plain ? (float)call.scale : 1.0f) * LOG2E;
 
     unit *keys = nullptr, *query = nullptr;                         // [blocks, du, 64], [64, du]
@@ -86,7 +87,7 @@ struct Received {
 struct ReceivedWork {
     const hw_attention* call;
     int64_t stretches; // of a head
-    bool failed;
+    std::atomic<bool> failed;
 };
 
 template <class T>

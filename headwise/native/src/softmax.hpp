@@ -29,8 +29,8 @@ struct Softmax {
     const hw_attention& call;
     const int64_t b;
     const int64_t width; // of an output so far
-    const bool plain = call.softcap == 0.0 && !call.bias.data && !call.slopes && call.scale > 0.0;
-    const float natural = plain ? (float)call.scale : 1.0f; // of products that are not transformed
+    const bool plain = are_products(call);                  // then `s` stays a product
+    const float natural = plain ? (float)call.scale : 1.0f; // what makes it a score
     const float factor = natural * LOG2E, slack = SLACK / factor;
     bool odd = false;
 
@@ -38,7 +38,6 @@ struct Softmax {
     // first has these keys. r: its place in the tile, which begins at query q.
     inline __attribute__((always_inline)) void soften(int64_t h, int64_t q, int64_t r, const Sight& sight, const Block* blocks, int64_t from, int64_t past, float* s, Weight* p, float* out, Row& mine) const {
         const int64_t key = blocks->number * TILE;
-        const bool plain = this->plain; // (stores may change a member, for all the compiler knows)
         if (!plain) transform(call, b, h, q + r, key, from, past, s);
         hide(call, sight, blocks, r, from, past, s);
         vf top = load(s + from), other = load(s + past - W);
@@ -62,10 +61,10 @@ struct Softmax {
             store(mine.total, total);
             return;
         }
-        const vf m = splat(plain ? -reference * factor : reference);
+        const vf m = splat(reference);
         vf total = load(mine.total);
         if (!call.entropy && !call.distance) {
-            const auto e = [&](int64_t x) { return exp2<T::ROUGH>(plain ? fma(load(s + x), f, m) : (load(s + x) - m) * f); };
+            const auto e = [&](int64_t x) { return exp2<T::ROUGH>((load(s + x) - m) * f); };
             int64_t x = from;
             for (; x + 2 * W <= past; x += 2 * W) {
                 const vf one = e(x), two = e(x + W);
@@ -81,7 +80,7 @@ struct Softmax {
             vf product = load(mine.product), distance = load(mine.distance);
             vf apart = __builtin_convertvector(lanes() + splat((int32_t)(key + from - (q + r + call.K - call.Q))), vf);
             const auto e = [&](int64_t x) {
-                const vf y = plain ? fma(load(s + x), f, m) : (load(s + x) - m) * f, e = exp2<T::DEGREE>(y);
+                const vf y = (load(s + x) - m) * f, e = exp2<T::DEGREE>(y);
                 total += e;
                 product = fma(e, max(y, splat(-200.0f)), product); // not 0 times -inf
                 distance = fma(e, (vf)((vi)apart & splat(0x7fffffff)), distance);
@@ -148,11 +147,16 @@ struct Softmax {
 
     // The answers for one row.
     void finish(int64_t h, int64_t row, const float* out, const Row& mine) {
-        const float inverse = answer(call, b, h, row, mine.reference * natural, sum(load(mine.total)), sum(load(mine.product)), sum(load(mine.distance)));
+        const float inverse = answer(call, b, h, row, scored(mine.reference, natural), sum(load(mine.total)), sum(load(mine.product)), sum(load(mine.distance)));
         const int64_t at = (b * call.H + h) * call.Q + row;
         if (call.at_keys) call.at_keys[at] = mine.on_keys * inverse;
         if (call.top) call.top_weights[at] = mine.best == -INFINITY ? inverse - inverse : std::exp2((mine.best - mine.reference) * factor) * inverse, call.top_keys[at] = mine.best_key;
         if (call.out.data) write(h, row, out, inverse * kept_scale(call));
+    }
+
+    // Several threads may.
+    void tell_odd() const {
+        if (odd && call.odd) __atomic_store_n(call.odd, 1, __ATOMIC_RELAXED);
     }
 
     void write(int64_t h, int64_t row, const float* x, float inverse) {

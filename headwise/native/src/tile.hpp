@@ -3,6 +3,7 @@
 
 #include "dropout.hpp"
 
+#include <atomic>
 #include <cstdlib>
 
 namespace ISA {
@@ -12,6 +13,8 @@ constexpr int64_t PACKED = 1 << 19;   // bytes of packed keys and values in a ch
 constexpr int64_t PIECE = 1024;       // rows of a piece, so that packing is small beside the products
 constexpr float SLACK = 8.0f;         // a row's scores may be so far above its reference, in units of log 2
 constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.69314718055994531f;
+
+constexpr float EXACT = 1024.0f;       // scores up to this size are rounded by so little that a log-sum-exp tells their weights
 
 INLINE float bounded(float x) { return x > -200.0f ? x : -200.0f; } // below that 2^x is 0, and 0 times -inf would be NaN
 
@@ -79,6 +82,13 @@ INLINE Sight sight_of(const hw_attention& call, int64_t b, int64_t h, int64_t ti
     return s;
 }
 
+// Whether scores are products times a factor above 0, so that the highest product has the highest score. Differences of
+// products are taken first and multiplied then: large products would lose them by the rounding of the factor. (The bounds
+// keep SLACK, and the factor times -inf, what they are.)
+INLINE bool are_products(const hw_attention& call) {
+    return call.softcap == 0.0 && !call.bias.data && !call.slopes && call.scale > 1e-30 && call.scale < 2e38;
+}
+
 // cap tanh(s / cap), by the polynomial of Cephes' tanhf where 1 - 2 / (exp(2 x) + 1) would cancel.
 INLINE vf capped(vf s, float cap) {
     constexpr float NEAR[] = {-5.70498872745e-3f, 2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f};
@@ -131,6 +141,12 @@ INLINE void hide(const hw_attention& call, const Sight& sight, const Block* bloc
         const vi seen = splat(at < 0 ? -1 : (int32_t)(call.words[at + r] >> x % TILE)) & bit;
         store(s + x, seen != 0 ? load(s + x) : splat(-INFINITY));
     }
+}
+
+// A product as a score, which no factor makes infinite.
+INLINE float scored(float product, float factor) {
+    const float score = product * factor;
+    return std::isinf(score) && !std::isinf(product) ? std::copysign(3.40282347e38f, score) : score;
 }
 
 // The answers of one row that follow from sums over its keys: the score m that they are relative to, the sums of e = exp(s - m),

@@ -118,7 +118,7 @@ INLINE vf exp2(vf x) {
     const vf shifted = clamped + magic;
     const vf f = clamped - (shifted - magic);
     const vf p = power<DEGREE>(FINE, COARSE, ROUGH, f);
-    const vi bits = (vi)p + ((vi)shifted << 23);
+    const vu bits = (vu)p + ((vu)shifted << 23); // (from 2^128 on any number: such pairs are hidden, or computed again)
     return x < -126.0f ? vf{} : (vf)bits;
 #endif
 }

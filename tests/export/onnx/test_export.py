@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -185,7 +186,25 @@ def test_every_task_is_near_to_its_model(name: str, tmp_path: Path) -> None:
     assert any("TensorRT was not run" in note or "TensorRT ran" in note for note in done.manifest.notes)
 
 
-@pytest.mark.parametrize(("precision", "least", "most"), [("fp16", 1e-5, 0.05), ("int8", 1e-4, 0.5)])
+def int8_saturates() -> bool:
+    """Whether ONNX Runtime multiplies int8 by vpmaddubsw, whose sums of two products are cut off at 16 bits.
+
+    It does on x86 without VNNI. Linux tells what a processor has; elsewhere it is taken to have it.
+    """
+    cpus = Path("/proc/cpuinfo")
+    if platform.machine() not in ("x86_64", "AMD64") or not cpus.exists():
+        return False
+    flags = next((line for line in cpus.read_text().splitlines() if line.startswith("flags")), "").split()
+    return not {"avx512_vnni", "avx_vnni"} & set(flags)
+
+
+WITHOUT_VNNI = pytest.mark.xfail(int8_saturates(), strict=True, reason="sums of int8 products saturate without VNNI")
+
+
+@pytest.mark.parametrize(
+    ("precision", "least", "most"),
+    [("fp16", 1e-5, 0.05), pytest.param("int8", 1e-4, 0.5, marks=WITHOUT_VNNI)],
+)
 def test_smaller_numbers_are_near_enough_and_take_less_room(
     precision: str, least: float, most: float, tmp_path: Path
 ) -> None:
