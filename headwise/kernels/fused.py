@@ -21,6 +21,7 @@ from headwise.kernels import flash
 from headwise.kernels.kept import name_changed, owned
 from headwise.kernels.kernel import cut_to_values, fused_inputs
 from headwise.kernels.once import once_differentiable
+from headwise.masks.cellwise import fixed
 from headwise.softmax import EMPTY, Normaliser, add_sinks, emptied, finite, merge, sinks_gradient
 from headwise.tiles import Tile, TileList, forbidden
 
@@ -95,7 +96,7 @@ class _Tiled(torch.autograd.Function):
         out, lse = _attend(q, k, v, sinks, work)
         ctx.save_for_backward(q, k, v, owned(bias), owned(slopes), owned(sinks), out, lse)
         ctx.mark_non_differentiable(lse)
-        ctx.mask = None if work.call.mask is None else work.call.mask.owned()
+        ctx.mask = None if work.call.mask is None else fixed(work.call.mask, *work.call.shape[2:])
         ctx.work = work.tiles, work.by_scores, work.scale
         return out, lse
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import DtypeError
-from headwise.masks.bits import Bits, packed_bits
+from headwise.masks.bits import Bits, bits_of_rows, packed_bits, row_blocks
 from headwise.masks.cells import as_slice, extents_of_strips, of_one
 from headwise.masks.fields import table
 from headwise.masks.mask import Allowed, Index, Mask
@@ -52,6 +52,21 @@ def from_tensor(allowed: Tensor) -> Mask:
     floats = isinstance(allowed, Tensor) and allowed.is_floating_point()
     hint = ". An additive mask goes in bias=" if floats else ". If 1 means may attend, pass mask.bool()"
     return Dense(of_rank_4("from_tensor", allowed, hint if isinstance(allowed, Tensor) else ""))
+
+
+def fixed(mask: Mask, q_len: int, k_len: int) -> Mask:
+    """The mask as it is now, whatever is written to its tensors later, or to those that a function of it reads."""
+    if not _has_function(mask):
+        return mask.owned()
+    keys = torch.arange(k_len, device="cpu")
+    sizes = (mask.batch or 1, mask.heads or 1, q_len, k_len)
+    rows = (torch.arange(some.start, some.stop, device="cpu") for some in row_blocks(sizes))
+    return bits_of_rows((mask.cells(some, keys) for some in rows), k_len)
+
+
+def _has_function(mask: Mask) -> bool:
+    parts = [x for value in vars(mask).values() for x in (value if isinstance(value, tuple) else (value,))]
+    return isinstance(mask, Predicate) or any(_has_function(x) for x in parts if isinstance(x, Mask))
 
 
 def as_mask(name: str, mask: object) -> Mask:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import torch
@@ -375,7 +376,9 @@ class Mask:
         memo: Memo = mask.__dict__["_memo"]
         found = memo.find(key)
         if found is MISSING:
-            found = make(mask)
+            # (In inference mode too: a later call may save the answer for backward.)
+            with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
+                found = make(mask)
             if isinstance(found, Mask):
                 as_owned(found)
             memo.keep(key, _ITSELF if found is mask else found)
