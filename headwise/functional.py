@@ -109,13 +109,18 @@ def attention(
     Returns:
         The output [B, H, Q, E] in q's dtype, or inside torch.autocast in that dtype; with `record=True` (output,
         AttentionRecord). A query that may attend to nothing gets 0, and gradients of 0. NaN in a key or value reaches
-        only the queries that may attend to it. Second derivatives need kernel="reference".
+        only the queries that may attend to it, with dropout too. Second derivatives need kernel="reference".
 
     Raises:
         ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
         KernelRefused: the kernel that was asked for cannot run this call.
         ParallelError: processes that share the call do not agree, or DTensors are placed as nobody can compute them.
         RecordError: `record=True` inside torch.compile, torch.export or `headwise.edit`.
+        ChangedError: in backward, for a large bias that was changed in place after this call.
+
+    The tensors of a mask may be overwritten before backward, as a loop does that reuses its buffers: the gradients are
+    those of the mask that this call saw. Only inside torch.utils.checkpoint, which runs this call again, they must stay
+    as they are; else backward raises ChangedError (with use_reentrant=False: a reentrant one cannot tell).
 
     torch.compile and torch.export trace it whole, on the kernels "native", "decode", "sdpa" and "reference". q, k and v
     may be DTensors, uncompiled: split by examples, heads or sequence (docs/distributed.md).

@@ -100,7 +100,8 @@ def _check(kind: Any) -> Check:
     """What turns a value of JSON into one of this type. (Made once: a text has many tokens.)"""
     args = typing.get_args(kind)
     if types.NoneType in args:
-        (inner,) = (_check(each) for each in args if each is not types.NoneType)
+        # (A number that may also be a tensor, which is trained, is a number in files.)
+        inner = _check(next(each for each in args if each is not types.NoneType))
         return lambda value, reader: None if value is None else inner(value, reader)
     if typing.get_origin(kind) is typing.Literal:
         return lambda value, _: value if type(value) is str and value in args else _refuse(kind, value)

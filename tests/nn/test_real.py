@@ -25,7 +25,7 @@ from headwise.models import (
     TextClassifier,
 )
 from headwise.models.pooling import mean_of_real
-from headwise.nn import Cache, Decoder, DecoderLayer, MultiHeadAttention, positions
+from headwise.nn import Cache, Decoder, DecoderLayer, Encoder, MultiHeadAttention, positions
 from headwise.nn.cross import CrossLayer
 from headwise.nn.real import as_real
 from tests.nn.cases import CASES, DIM
@@ -149,3 +149,20 @@ def test_the_mean_over_real_tokens_ignores_what_stands_at_padding() -> None:
     states = torch.tensor([[[1.0], [3.0], [torch.nan]], [[1.0], [2.0], [6.0]]])
     assert mean_of_real(states, torch.tensor([[1, 1, 0], [1, 1, 1]])).tolist() == [[2.0], [3.0]]
     assert mean_of_real(states[1:], None).tolist() == [[3.0]]
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["module", "stack", "bert"])
+def test_a_trace_of_an_example_without_padding_serves_examples_with_it(kind: str) -> None:
+    ids, real = torch.arange(14).view(2, 7), torch.ones(2, 7, dtype=torch.bool)
+    x: Tensor = ids if kind == "bert" else torch.randn(2, 7, 8)
+    module: Any = {
+        "module": lambda: MultiHeadAttention(8, 2),
+        "stack": lambda: Encoder(8, num_layers=2, num_heads=2),
+        "bert": lambda: Bert(BertConfig(vocab_size=20, dim=8, num_layers=2, num_heads=2, ffn_dim=8, max_positions=9)),
+    }[kind]()
+    module.eval().requires_grad_(False)
+    traced = torch.jit.trace(lambda x, real: module(x, real=real), (x, real), check_trace=False)
+    padded = torch.arange(7) < torch.tensor([[7], [4]])
+    torch.testing.assert_close(traced(x, padded), module(x, real=padded), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(module(x, real=padded)[1, :4], module(x, real=real)[1, :4])
