@@ -20,12 +20,14 @@ from torch.utils.checkpoint import checkpoint
 from headwise.call import AttentionCall, as_written
 from headwise.masks.additive import FORBIDS
 from headwise.masks.bits import packed_bits, row_blocks, unpacked_bits
+from headwise.native.attend import watching
 from headwise.softmax import EMPTY, Normaliser, attention_weights
 from headwise.tracing import is_traced
 
 Run = Callable[[AttentionCall], Tensor]
 
 CELLS = 2**22  # of scores that are held at a time
+LARGE = 2.0**20  # a score whose last bit is 1 / 8
 
 
 def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
@@ -36,6 +38,26 @@ def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
     if not bool(large.any()):
         return out
     return _replaced(call, out, large)
+
+
+def unrounded(call: AttentionCall, out: Tensor) -> Tensor:
+    """The output [B, H, Q, E], by the definition if a score is so large that a fused kernel loses gradients."""
+    if not out.requires_grad or call.dropout or watching(call.q, call.k):  # with dropout they keep the weights
+        return out
+    if not may_be_large(call.q, call.k, call.scale) or (call.softcap is not None and call.softcap < LARGE):
+        return out
+    with torch.no_grad():
+        highest = [call.scores(rows).amax(-1) for rows in row_blocks(call.shape, CELLS)]
+    is_large = any(bool(((x.abs() >= LARGE) & (x != EMPTY)).any()) for x in highest)
+    return _replaced(call, out, None) if is_large else out
+
+
+def may_be_large(q: Tensor, k: Tensor, scale: float) -> bool:
+    """Whether the largest numbers of q and k allow a score of `LARGE`."""
+    if not q.numel() or not k.numel():
+        return False
+    largest = [x.detach().abs().max().item() for x in (q, k)]
+    return abs(scale) * q.shape[-1] * largest[0] * largest[1] >= LARGE
 
 
 def usable(call: AttentionCall) -> AttentionCall:

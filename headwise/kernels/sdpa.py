@@ -23,6 +23,7 @@ from headwise.kernels.kernel import (
     output_bytes,
 )
 from headwise.masks import Extent
+from headwise.native.attend import watching
 from headwise.softmax import EMPTY
 from headwise.tiles import Run, Tile, TileList
 from headwise.tracing import is_forward_mode, is_traced
@@ -120,6 +121,9 @@ def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor 
     if not small or d != e or (heads != key_heads and q_len == 1) or is_forward_mode():
         return None
     if torch.is_autocast_enabled(q.device.type) or (scale is not None and not scale > 0.0):
+        return None
+    trains = q.is_cpu and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    if trains and watching(q, k, v) is None and exact.may_be_large(q, k, d**-0.5 if scale is None else scale):
         return None
     shared: dict[str, Any] = {"enable_gqa": True} if heads != key_heads else {}
     return scaled_dot_product_attention(q, k, v, scale=scale, **shared)

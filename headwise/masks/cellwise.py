@@ -60,7 +60,7 @@ def fixed(mask: Mask, q_len: int, k_len: int) -> Mask:
         return mask.owned()
     keys = torch.arange(k_len, device="cpu")
     sizes = (mask.batch or 1, mask.heads or 1, q_len, k_len)
-    rows = (torch.arange(some.start, some.stop, device="cpu") for some in row_blocks(sizes))
+    rows = (torch.arange(some.start, some.stop, device="cpu") for some in row_blocks(sizes, 2**20))
     return bits_of_rows((mask.cells(some, keys) for some in rows), k_len)
 
 

@@ -271,8 +271,12 @@ def test_what_is_not_recognised_is_missed() -> None:
         return
     assert site.status == "missed"
     assert site.name == "HandAttention"
-    with headwise.watch(layers.Dense(3)) as seen:
+    dense = layers.Dense(3)
+    with headwise.watch(dense) as seen:
         pass
+    assert seen.coverage().notes == ("no attention was seen: the Dense did not run inside the context",)
+    with headwise.watch(dense) as seen:
+        dense(x)
     assert "keras.ops.dot_product_attention, in every layer of the Dense" in seen.coverage().notes[0]
 
 

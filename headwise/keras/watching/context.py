@@ -96,8 +96,8 @@ def _listener(reader: Reader) -> Any:
         if place is None:
             return
         with reader.trying("headwise.keras"):
-            weight = _output_kernel(place.module, call)
-            reader.seen(call_to_torch(call), to_torch(out), lambda x: x, "headwise.keras", weight)
+            found = call_to_torch(call), to_torch(out)
+            reader.seen(*found, lambda x: x, "headwise.keras", _output_kernel(place.module, call))
 
     return told
 
