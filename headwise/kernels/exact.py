@@ -1,9 +1,9 @@
-"""Rows that a fused kernel gets wrong, computed again by the definition. Healthy calls pay for a look at the output.
+"""Rows that a fused kernel gets wrong, computed again by the definition. Healthy calls pay for a look at what it gave.
 
 - NaN and infinity in a key or value must not reach queries that may not see it. A fused kernel multiplies them by a
   weight of 0, which is NaN. `contained` finds that in the output.
-- Where the log-sum-exp is so large that it rounds, as beside a bias of finfo.min, exp(s - lse) is wrong. Backward and
-  merging need it. `rounded_rows` finds that in the log-sum-exp.
+- Where scores or a bias are so large that the log-sum-exp rounds, as beside a bias of finfo.min, exp(s - lse) is
+  wrong. Backward and merging need it. `rounded_rows` finds that in the log-sum-exp.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from headwise.call import AttentionCall, as_written
-from headwise.masks.additive import FORBIDS
 from headwise.masks.bits import packed_bits, row_blocks, unpacked_bits
-from headwise.native.attend import watching
 from headwise.softmax import EMPTY, Normaliser, attention_weights
 from headwise.tracing import is_traced
 
@@ -31,33 +29,22 @@ LARGE = 2.0**20  # a score whose last bit is 1 / 8
 
 
 def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
-    """The output [B, H, Q, E], with the rows computed again whose log-sum-exp [B, H, Q] is too large to be exact."""
-    if not call.biases or is_traced():
+    """The output [B, H, Q, E], with the rows computed again whose log-sum-exp [B, H, Q] is too large to be exact.
+
+    Where the scores themselves may be so large, a fused backward gives NaN to every key: then all rows.
+    """
+    if is_traced() or lse.abs().max().item() < LARGE:
         return out
-    large = (lse.abs() >= -FORBIDS) & (lse != EMPTY)
+    large = (lse.abs() >= LARGE) & (lse != EMPTY)
     if not bool(large.any()):
         return out
-    return _replaced(call, out, large)
+    return _replaced(call, out, None if call.trains and _may_be_large(call) else large)
 
 
-def unrounded(call: AttentionCall, out: Tensor) -> Tensor:
-    """The output [B, H, Q, E], by the definition if a score is so large that a fused kernel loses gradients."""
-    if not out.requires_grad or call.dropout or watching(call.q, call.k):  # with dropout they keep the weights
-        return out
-    if not may_be_large(call.q, call.k, call.scale) or (call.softcap is not None and call.softcap < LARGE):
-        return out
-    with torch.no_grad():
-        highest = [call.scores(rows).amax(-1) for rows in row_blocks(call.shape, CELLS)]
-    is_large = any(bool(((x.abs() >= LARGE) & (x != EMPTY)).any()) for x in highest)
-    return _replaced(call, out, None) if is_large else out
-
-
-def may_be_large(q: Tensor, k: Tensor, scale: float) -> bool:
+def _may_be_large(call: AttentionCall) -> bool:
     """Whether the largest numbers of q and k allow a score of `LARGE`."""
-    if not q.numel() or not k.numel():
-        return False
-    largest = [x.detach().abs().max().item() for x in (q, k)]
-    return abs(scale) * q.shape[-1] * largest[0] * largest[1] >= LARGE
+    largest = [x.detach().abs().max().item() for x in (call.q, call.k)]
+    return abs(call.scale) * call.q.shape[-1] * largest[0] * largest[1] >= LARGE
 
 
 def usable(call: AttentionCall) -> AttentionCall:

@@ -101,9 +101,11 @@ def run(call: AttentionCall) -> Tensor:
     is_causal = _is_causal(call)
     q, k, v, scale = fused_inputs(call)
     mask = None if is_causal else dense_mask(call)
-    if call.biases and call.trains and _is_fused(call):  # backward needs a log-sum-exp that is exact
+    if call.trains and _is_fused(call):  # backward needs a log-sum-exp that is exact
         is_bias = call.bias is not None and mask is not None and mask.data_ptr() == call.bias.data_ptr()
-        out, lse = fused.attend(q, k, v, scale, owned(mask) if is_bias else mask)
+        if mask is not None and mask.dtype == torch.bool:
+            mask = torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(~mask, EMPTY)
+        out, lse = fused.attend(q, k, v, scale, owned(mask) if is_bias else mask, causal=is_causal)
         name_changed(out, {"bias": call.bias} if is_bias and call.bias is not None else {})
         return exact.rounded_rows(call, cut_to_values(call, out), lse)
     shared: dict[str, Any] = {"enable_gqa": True} if call.heads_per_key_head > 1 else {}
@@ -122,9 +124,10 @@ def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor 
         return None
     if torch.is_autocast_enabled(q.device.type) or (scale is not None and not scale > 0.0):
         return None
-    trains = q.is_cpu and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    if trains and watching(q, k, v) is None and exact.may_be_large(q, k, d**-0.5 if scale is None else scale):
-        return None
+    trains = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    if trains and q.is_cpu and watching(q, k, v) is None:
+        out, lse = fused.attend(q, k, v, d**-0.5 if scale is None else scale)
+        return out if lse.abs().max().item() < exact.LARGE else None
     shared: dict[str, Any] = {"enable_gqa": True} if heads != key_heads else {}
     return scaled_dot_product_attention(q, k, v, scale=scale, **shared)
 
@@ -139,9 +142,10 @@ def _one_tile_each(call: AttentionCall) -> TileList:
 
 
 def _is_fused(call: AttentionCall) -> bool:
-    """Whether torch runs this call with a bias on its fused CPU kernel, rather than hold the weights."""
-    looks = call.q.device.type == "cpu" and not is_traced()
-    return looks and not call.dropout and not any(x.requires_grad for x in call.biases)
+    """Whether torch runs this call on its fused CPU kernel, rather than hold the weights, and it can be asked itself."""
+    if not call.q.is_cpu or call.dropout or any(x.requires_grad for x in call.biases):
+        return False
+    return not is_traced() and watching(call.q, call.k, call.v) is None
 
 
 def sees_all(call: AttentionCall) -> bool:
