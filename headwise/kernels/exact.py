@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from headwise.call import AttentionCall, as_written
+from headwise.kernels.kept import name_changed, owned
+from headwise.masks.additive import FORBIDS
 from headwise.masks.bits import packed_bits, row_blocks, unpacked_bits
 from headwise.softmax import EMPTY, Normaliser, attention_weights
 from headwise.tracing import is_traced
@@ -33,9 +35,9 @@ def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
 
     Where the scores themselves may be so large, a fused backward gives NaN to every key: then all rows.
     """
-    if is_traced() or lse.abs().max().item() < LARGE:
+    if is_traced() or lse.abs().max().item() < (limit := -FORBIDS if call.biases else LARGE):
         return out
-    large = (lse.abs() >= LARGE) & (lse != EMPTY)
+    large = (lse.abs() >= limit) & (lse != EMPTY)
     if not bool(large.any()):
         return out
     return _replaced(call, out, None if call.trains and _may_be_large(call) else large)
@@ -120,7 +122,7 @@ def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None, kept: Tens
 
     Of their weights dropout has `kept` some, bool [B, H, Q, K]; None = nothing is dropped.
     """
-    found, given = [], (call.q, call.k, call.v, *call.option_tensors().values())
+    found, given = [], (call.q, call.k, call.v, *map(owned, call.option_tensors().values()))
     for rows in row_blocks(call.shape, CELLS):
         if again is not None and not bool(again[:, :, rows].any()):
             found.append(out[:, :, rows])
@@ -133,7 +135,9 @@ def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None, kept: Tens
             else _of_rows(call, rows, *bits, *given)
         )
         found.append(part if again is None else torch.where(again[:, :, rows, None], part, out[:, :, rows]))
-    return torch.cat(found, dim=2)
+    out = torch.cat(found, dim=2)
+    name_changed(out, call.option_tensors())
+    return out
 
 
 def _of_rows(

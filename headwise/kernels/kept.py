@@ -10,13 +10,15 @@ import dataclasses
 import weakref
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.errors import ChangedError
+
+Option = TypeVar("Option", Tensor, Tensor | None)
 
 COPIED = 2**14  # numbers of an option that is copied: quicker than to have its change named
 COMPARED = 2**20  # numbers of a tensor of a mask that are compared; of a larger one its count of changes
@@ -33,7 +35,7 @@ def inference_copies(given: Mapping[str, Tensor]) -> dict[str, Any]:
     return {name: x.clone() for name, x in given.items() if x.is_inference()}
 
 
-def owned(x: Tensor | None) -> Tensor | None:
+def owned(x: Option) -> Option:
     """What to save of an option: a copy, if it is small."""
     return x.clone() if x is not None and _is_copied(x) else x
 

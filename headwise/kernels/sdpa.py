@@ -142,7 +142,7 @@ def _one_tile_each(call: AttentionCall) -> TileList:
 
 
 def _is_fused(call: AttentionCall) -> bool:
-    """Whether torch runs this call on its fused CPU kernel, rather than hold the weights, and it can be asked itself."""
+    """Whether torch runs this call on its fused CPU kernel, rather than hold the weights, and may be asked for it."""
     if not call.q.is_cpu or call.dropout or any(x.requires_grad for x in call.biases):
         return False
     return not is_traced() and watching(call.q, call.k, call.v) is None

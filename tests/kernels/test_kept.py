@@ -130,6 +130,28 @@ def test_rows_that_are_computed_again_by_the_definition(kernel: str) -> None:
         torch.testing.assert_close(mine, theirs, equal_nan=True)
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_options_of_rows_that_are_computed_again(trained: bool) -> None:
+    """A small one is copied; one that gets a gradient is named."""
+
+    def run(change: bool) -> list[Tensor]:
+        q, k, v = inputs()
+        bias = torch.linspace(-1, 1, N).requires_grad_(trained)
+        with torch.no_grad():
+            k[:, :, 100] = math.nan
+        out = headwise.attention(q, k, v, mask=masks.documents(AT // 40), bias=bias)
+        with torch.no_grad():
+            bias.mul_(2.0 if change else 1.0)
+        return list(torch.autograd.grad(out[:, :, :40].square().sum(), (q, k, v)))
+
+    if trained:
+        with pytest.raises(ChangedError, match=r"^bias: expected what forward saw"):
+            run(True)
+    else:
+        for mine, theirs in zip(run(True), run(False), strict=True):
+            torch.testing.assert_close(mine, theirs, equal_nan=True)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", ["q", "k", "bias", "sinks", "mask, matrix", "mask, table"])
 def test_tensors_of_inference_mode_are_copied(name: str, kernel: str) -> None:
