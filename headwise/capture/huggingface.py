@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from headwise.capture.changes import Undo, changed, replaced
 from headwise.capture.follower import FOLLOWERS, Follower
 from headwise.capture.functions import recogniser_here
-from headwise.capture.inside import Undo, changed, replaced
 from headwise.errors import EditRefused
 from headwise.scope import alone
 

@@ -1,8 +1,7 @@
-"""Inside `watch`, `edit` and `monitor`: who follows what runs here, and everything that is changed for that.
+"""Inside `watch`, `edit` and `monitor`: who follows what runs here, and the jobs of threads that it starts.
 
 A follower (follower.py) is told of the attention of its model that runs where it is open; `headwise.scope` says where
-that is. What it needs of the process (torch.compile's stance, jobs of threads that take it along, transformers'
-registry) or of a model (`generate`) is changed by the first that needs it, and changed back by the last that leaves.
+that is.
 """
 
 from __future__ import annotations
@@ -11,22 +10,17 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
 from typing import Any
 
 import torch
 
+from headwise.capture.changes import Undo, changed, replaced
 from headwise.capture.follower import FOLLOWERS, Follower
 from headwise.capture.functions import functions_here
 from headwise.scope import alone, carried
-
-Undo = Callable[[], None]
-
-_lock = threading.RLock()
-_changes: dict[Hashable, tuple[list[object], Undo]] = {}  # what is changed -> who needs it, and what changes it back
-_MISSING = object()
 
 
 @contextlib.contextmanager
@@ -47,49 +41,6 @@ def following(follower: Follower, *, functions: bool = True) -> Iterator[None]:
 def running_eagerly() -> contextlib.AbstractContextManager[None]:
     """Inside, what torch.compile made runs eagerly, in the whole process; no effect if nothing was compiled yet."""
     return changed("stance", _set_stance) if "torch._dynamo" in sys.modules else contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def changed(what: Hashable, change: Callable[[], Undo]) -> Iterator[None]:
-    """Inside, `change` has changed something; what it returned changes that back when nobody is inside any more."""
-    me = object()
-    with _lock:
-        if what not in _changes:
-            _changes[what] = [], change()
-        _changes[what][0].append(me)
-    try:
-        yield
-    finally:
-        with _lock:
-            users, undo = _changes[what]
-            users.remove(me)
-            if not users:
-                del _changes[what]
-                undo()
-
-
-def is_changed(what: Hashable) -> bool:
-    """Whether somebody is inside."""
-    return what in _changes
-
-
-def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Undo:
-    """Replace a function of a class, a module or an object by what `make` makes of it. Returns what puts it back.
-
-    One that somebody else has replaced since stays.
-    """
-    before, new = vars(owner).get(name, _MISSING), make(getattr(owner, name))
-    setattr(owner, name, new)
-
-    def undo() -> None:
-        if vars(owner).get(name) is not new:
-            return
-        if before is _MISSING:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
-
-    return undo
 
 
 def _set_stance() -> Undo:

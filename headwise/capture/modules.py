@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from headwise.capture.follower import FOLLOWERS
-from headwise.capture.functions import functions_here, recogniser_here
+from headwise.capture.functions import functions_here, passes_here
 from headwise.capture.ledger import Line, closed
 from headwise.capture.sites import Place, calls_of, find_place, module_names, threads
 
@@ -110,7 +110,6 @@ class Modules(Runs):
         self._model, self._missed = model, missed
         self.names = module_names(model)
         self._threads: set[int] = set()  # in which the model has run, where it is followed
-        self._brought = False  # whether it has run in a thread whose functions were not listened to
         self._counted: set[int] = set()  # the modules whose runs are counted: those that compute attention
         self._hooks = contextlib.ExitStack()
 
@@ -118,7 +117,8 @@ class Modules(Runs):
         """Begin to follow the modules."""
         for module in threads(self._model):
             self._hooks.callback(module.register_forward_pre_hook(self._check).remove)
-        self._hooks.callback(self._model.register_forward_pre_hook(self._begin).remove)
+        self._hooks.callback(self._model.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
+        self._hooks.callback(self._model.register_forward_hook(self._end, always_call=True).remove)
 
     def close(self) -> None:
         """Take everything out of the model again."""
@@ -173,24 +173,26 @@ class Modules(Runs):
         else:
             self.began(id(module))
 
-    def _begin(self, *_: Any) -> None:
+    def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._is_here():
             return
         self.ran = True
         self._threads.add(threading.get_ident())
         if not in_backward() and calls_of(self._model) == 1:
             self._here.before = dict(self._runs)
-        if recogniser_here() is None:  # a framework has brought the follower to this thread
-            if not self._brought:
-                self._brought = True
-                self._hooks.callback(self._model.register_forward_hook(self._end, always_call=True).remove)
+        passes = passes_here()
+        if passes is not None:
+            passes.begin(model, args, kwargs)
+        else:  # a framework has brought the follower to this thread
             stack = contextlib.ExitStack()
             stack.enter_context(functions_here())
             self._here.brought.append(stack)
 
-    def _end(self, *_: Any) -> None:
+    def _end(self, model: nn.Module, *_: Any) -> None:
         if self._here.brought:
             self._here.brought.pop().close()
+        elif (passes := passes_here()) is not None:
+            passes.end(model)
 
     def _check(self, module: nn.Module, *_: Any) -> None:
         """A module that runs for the model in a thread that is not followed, or in place of one of its own."""

@@ -56,6 +56,8 @@ class Recogniser:
         self.trails, self.tape, self.outputs = Trails(), Tape(), projection.Outputs()
         self.rewriting = Rewriting(self.trails)
         self.heard = 0  # how many computations were told of
+        self.fused = self.others = 0  # how many were of one query and torch's own, and how much else was met
+        self.understood = False  # whether a pass runs of which is known what it computes (asleep.py)
         self.sinks: Tensor | None = None  # learned sinks that the caller applies to the output of FlexAttention
         self.asked: torch.Size | None = None  # the shape of the queries that the registry's function was given
         self.heads: int | None = None  # inside nn.MultiheadAttention: its number of heads
@@ -65,8 +67,8 @@ class Recogniser:
 
     @property
     def in_steps(self) -> bool:
-        """Whether all that runs here are the steps of one token of a generation."""
-        return all(follower.generating.in_steps for follower in FOLLOWERS.here())
+        """Whether all that runs here are steps of one token."""
+        return self.understood or all(follower.generating.in_steps for follower in FOLLOWERS.here())
 
     # Whom it tells.
 
@@ -105,19 +107,27 @@ class Recogniser:
             follower.outside(where())
             return
         self.heard += 1
+        self.count(usual=call.shape[2] == 1)
         how = "headwise.attention"
         with self.reading(how, None, [(follower, place)]):
             if used is not None:
                 self._check_used("an edit changed its weights", follower.needs_values)
             follower.attention(place, self._event(call, out, lambda x: x, how, used=used))
 
+    def count(self, *, usual: bool) -> None:
+        """Count an attention: a usual one is of one query, by torch's own or headwise's function."""
+        self.fused += usual
+        self.others += not usual
+
     def note(self, note: str) -> None:
         """Something is changed in how models run."""
+        self.others += 1
         for follower in FOLLOWERS.here():
             follower.note(note)
 
     def refuse(self, reason: str, status: Status = "refused", softmax: Softmax | None = None) -> None:
         """What may be attention cannot be told of as such."""
+        self.others += 1
         for follower in FOLLOWERS.here():
             place = follower.parts.place()
             if place is None:
@@ -197,6 +207,7 @@ class Recogniser:
 
     def meet(self, name: str, out: Tensor, met: Met) -> Tensor:
         """Weights met another tensor in a product: an attention, or what else it is. Returns what takes its place."""
+        self.others += 1
         trail, of = met.trail, met.trail.of or Softmax()
         if met.kind == "no softmax":
             changed = trail.loose or trail.problem
@@ -451,6 +462,7 @@ class Recogniser:
 
     def opaque(self, name: str, out: Any, *args: Any, **kwargs: Any) -> Any:
         """A function of Hugging Face's registry was called, and computed nothing that is seen as a torch function."""
+        self.others += 1
 
         def read(place: Place, values: bool) -> list[Event]:
             call = registered.read(*args, **kwargs)

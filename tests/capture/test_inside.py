@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 import headwise
 from headwise import edits
-from headwise.capture import inside
+from headwise.capture import changes
 from headwise.errors import EditRefused
 from headwise.records import Seen
 
@@ -323,7 +323,7 @@ def test_records_are_gone_when_nobody_has_them(make: Callable[[], nn.Module]) ->
 def nothing_is_left() -> None:
     assert _get_current_function_mode_stack() == []
     assert eval_frame._stance.stance == "default"
-    assert inside._changes == {}
+    assert changes._changes == {}
     assert threading.Thread.start.__module__ == "threading"
     assert ThreadPoolExecutor.submit.__module__ == "concurrent.futures.thread"
     assert "apply_async" not in vars(ThreadPool)

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from headwise.capture.inside import Undo, changed, is_changed
+from headwise.capture.changes import Undo, changed, is_changed
 
 _COMPILED = ("train_function", "test_function", "predict_function")
 NOTE = "predict, evaluate and fit ran eagerly, not as a compiled function: outputs may differ in the last digits"

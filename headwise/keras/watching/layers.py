@@ -17,7 +17,7 @@ import torch
 
 from headwise import masks
 from headwise.call import AttentionCall, make_call
-from headwise.capture.inside import changed, replaced
+from headwise.capture.changes import changed, replaced
 from headwise.capture.masks import Recognised
 from headwise.capture.verify import wrong_output, wrong_weights
 from headwise.errors import RecordError

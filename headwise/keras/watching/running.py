@@ -15,7 +15,7 @@ from typing import Any
 import keras
 from keras import tree
 
-from headwise.capture.inside import changed, replaced
+from headwise.capture.changes import changed, replaced
 from headwise.scope import Scope
 
 Before = Callable[["Running"], contextlib.AbstractContextManager[None]]
