@@ -73,10 +73,10 @@ class Passes:
         """Whether the mode is taken out."""
         return self._depth >= 0
 
-    def begin(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """A followed model begins a pass."""
+    def begin(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """A followed model begins a pass. Returns whether `end` must be told of its end."""
         if self._now is not None or not _CAN or torch.is_grad_enabled() or calls_of(model) != 1:
-            return
+            return False
         given: list[tuple[object, Any]] = [*enumerate(args), *kwargs.items()]
         shapes: dict[object, tuple[int, ...]] = {
             name: tuple(x.shape) for name, x in given if isinstance(x, Tensor)
@@ -88,6 +88,7 @@ class Passes:
             self._sleep()
         else:
             self.begun = set()
+        return True
 
     def end(self, model: nn.Module) -> None:
         """It has ended."""

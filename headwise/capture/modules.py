@@ -110,6 +110,7 @@ class Modules(Runs):
         self._model, self._missed = model, missed
         self.names = module_names(model)
         self._threads: set[int] = set()  # in which the model has run, where it is followed
+        self._ends = False  # whether the end of a pass is heard of
         self._counted: set[int] = set()  # the modules whose runs are counted: those that compute attention
         self._hooks = contextlib.ExitStack()
 
@@ -118,7 +119,6 @@ class Modules(Runs):
         for module in threads(self._model):
             self._hooks.callback(module.register_forward_pre_hook(self._check).remove)
         self._hooks.callback(self._model.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
-        self._hooks.callback(self._model.register_forward_hook(self._end, always_call=True).remove)
 
     def close(self) -> None:
         """Take everything out of the model again."""
@@ -173,7 +173,7 @@ class Modules(Runs):
         else:
             self.began(id(module))
 
-    def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
         if not self._is_here():
             return
         self.ran = True
@@ -181,12 +181,16 @@ class Modules(Runs):
         if not in_backward() and calls_of(self._model) == 1:
             self._here.before = dict(self._runs)
         passes = passes_here()
-        if passes is not None:
-            passes.begin(model, args, kwargs)
-        else:  # a framework has brought the follower to this thread
+        if passes is None:  # a framework has brought the follower to this thread
             stack = contextlib.ExitStack()
             stack.enter_context(functions_here())
             self._here.brought.append(stack)
+        # (torch passes no keywords while another thread removes a hook.)
+        elif kwargs is None or not passes.begin(model, args, kwargs):
+            return
+        if not self._ends:
+            self._ends = True
+            self._hooks.callback(self._model.register_forward_hook(self._end, always_call=True).remove)
 
     def _end(self, model: nn.Module, *_: Any) -> None:
         if self._here.brought:
