@@ -36,6 +36,7 @@ from headwise.records.coverage import Status
 Placed = list[tuple[Follower, Place]]
 Read = Callable[[Place, bool], list[Event]]  # what was computed at a place; True = with its values
 
+_CAUSAL = masks.causal(offset=0)  # as PyTorch aligns it; layers share what is remembered of it
 _FACTORS = "its weights are multiplied with other weights: a product of softmaxes (as in Nyström attention)"
 _POWERS = "its weights are multiplied with themselves: a power of a matrix (as in a transitive closure)"
 _LOST = "a product of queries and keys meets values without a softmax that could be followed"
@@ -436,7 +437,7 @@ class Recogniser:
         shape = (*q.shape[:3], k.shape[2])
         mask, bias = None, None
         if is_causal:
-            mask = masks.causal(offset=0)
+            mask = _CAUSAL
         elif attn_mask is not None:
             read = self._recognised.mask if attn_mask.dtype == torch.bool else self._recognised.additive
             mask, bias = read(layout.fold_mask(attn_mask), shape)

@@ -12,11 +12,15 @@ from headwise.call import AttentionCall
 from headwise.edits.edit import Chosen, Edit
 from headwise.edits.positions import Positions, check_positions, keys_of, queries_of
 from headwise.edits.where import Where
-from headwise.masks import knockout
+from headwise.masks import knockout, window
+from headwise.masks.memo import contents_of
 from headwise.records.names import Choice
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+_ALL = window(None, None).owned()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,8 +47,13 @@ class Block(Edit):
         cells = self.cells(at)
         if not bool(((queries.any(1) & keys.any(1))[:, None] & cells).any()):
             return call
-        blocked = knockout(_shared(queries), _shared(keys), _shared(cells, (0, 1))).aligned(*call.shape[2:])
-        return dataclasses.replace(call, mask=blocked if call.mask is None else call.mask & blocked)
+        tables = _shared(queries), _shared(keys), _shared(cells, (0, 1))
+        # All layers with one mask share what is planned for the edited one.
+        key = ("blocked", *call.shape[2:], *map(contents_of, tables))
+        mask = (_ALL if call.mask is None else call.mask).remember(
+            key, lambda mask: knockout(*tables) if mask is _ALL else mask & knockout(*tables)
+        )
+        return dataclasses.replace(call, mask=mask.aligned(*call.shape[2:]))
 
 
 def block(
