@@ -65,25 +65,20 @@ class Passes:
         self._mode, self._depth = mode, -1  # how many modes are below its place while it is taken out
         self._now: Understood | None = None  # the pass that runs
         self._known: Understood | None = None  # the last one that was understood
+        self._is_like = False  # whether it is like the last one
         self._before = (0, 0)
-        self._stack, self._hears = contextlib.ExitStack(), False
-
-    @property
-    def asleep(self) -> bool:
-        """Whether the mode is taken out."""
-        return self._depth >= 0
+        self._hearing, self._hears = contextlib.ExitStack(), False
 
     def begin(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """A followed model begins a pass. Returns whether `end` must be told of its end."""
         if self._now is not None or not _CAN or torch.is_grad_enabled() or calls_of(model) != 1:
             return False
         given: list[tuple[object, Any]] = [*enumerate(args), *kwargs.items()]
-        shapes: dict[object, tuple[int, ...]] = {
-            name: tuple(x.shape) for name, x in given if isinstance(x, Tensor)
-        }
+        shapes = {name: tuple(x.shape) for name, x in given if isinstance(x, Tensor)}
         self._now = Understood(model, FOLLOWERS.here(), shapes, frozenset())
         self._before, known, recogniser = self._counts(), self._known, self._mode.recogniser
-        if known is not None and known.is_like(self._now) and not recogniser.trails:
+        self._is_like = known is not None and known.is_like(self._now)
+        if known is not None and self._is_like:
             self._now, recogniser.understood = self._now._replace(begun=known.begun), True
             self._sleep()
         else:
@@ -99,15 +94,22 @@ class Passes:
         fused, others = (after - before for before, after in zip(self._before, self._counts(), strict=True))
         is_usual = fused > 0 and others == 0 and all(each.changes or not each.needs_values for each in now.followers)
         begun = now.begun if self.begun is None else frozenset(self.begun)
-        self._known = now._replace(begun=begun) if is_usual else None
+        if is_usual:
+            self._known = now._replace(begun=begun)
+        elif self._is_like:
+            self._known = None
         self._now, self.begun, self._mode.recogniser.understood = None, None, False
+
+    def change(self) -> None:
+        """Others follow from here on: nothing is understood."""
+        self.wake()
+        self._now = self._known = self.begun = None
+        self._mode.recogniser.understood = False
 
     def close(self) -> None:
         """Nobody listens in this thread any more."""
-        self.wake()
-        self._now = self._known = None
-        self._stack.close()
-        self._hears = False
+        self.change()
+        self._hearing.close()
 
     def wake(self) -> None:
         """Put the mode back into its place, if it is taken out."""
@@ -124,7 +126,7 @@ class Passes:
         above = take_out(self._mode)
         self._depth = _len_torch_function_stack() - above
         if not self._hears:
-            self._stack.enter_context(changed("operators", _hear_operators))
+            self._hearing.enter_context(changed("operators", _hear_operators))
             self._hears = True
         _thread.asleep = self
         _set_heard(True)
@@ -176,16 +178,24 @@ def _hear_operators() -> Undo:
     stack.callback(others._destroy)
     stack.callback(operators._destroy)
     others.fallback(torch.library.fallthrough_kernel, _KEY)
+    for name, operator in _operators():
+        operators.impl(name, _hearing(name.partition(".")[0], operator), _KEY)
+    for kind in (torch._ops.OpOverload, torch._ops.OpOverloadPacket):
+        stack.callback(replaced(kind, "__call__", _waking))
+    return stack.close
+
+
+@functools.cache
+def _operators() -> list[tuple[str, Any]]:
+    """By which attention is computed, or begins."""
+    found = []
     for full in torch._C._dispatch_get_all_op_names():
         namespace, _, name = full.partition("::")
         base, _, overload = name.partition(".")
         wanted = base in _FUSED or base.strip("_") in _BEGINS or ("attention" in base and "backward" not in base)
         if namespace == "aten" and wanted:
-            operator = getattr(getattr(torch.ops.aten, base), overload or "default")
-            operators.impl(name, _hearing(base, operator), _KEY)
-    for kind in (torch._ops.OpOverload, torch._ops.OpOverloadPacket):
-        stack.callback(replaced(kind, "__call__", _waking))
-    return stack.close
+            found.append((name, getattr(getattr(torch.ops.aten, base), overload or "default")))
+    return found
 
 
 def _hearing(name: str, operator: Callable[..., Any]) -> Callable[..., Any]:

@@ -276,7 +276,8 @@ class Functions(TorchFunctionMode):
             return func(*args, **kwargs)
         recogniser, edits = self.recogniser, None
         query = args[0] if args else kwargs["query"]
-        recogniser.count(usual=name != "flex_attention" and query.shape[-2] == 1)
+        rows = (query.shape if recogniser.asked is None else recogniser.asked)[-2]
+        recogniser.count(usual=name != "flex_attention" and rows == 1)
         listed = recogniser.flex if name == "flex_attention" else recogniser.attended
 
         def read(out: Any) -> Read:
@@ -361,14 +362,15 @@ def functions_here() -> Iterator[None]:
     if mode is None:
         mode = _thread.mode = Functions()
         _push_mode(mode)
-    mode.passes.wake()
+    mode.passes.change()
     _thread.users += 1
     try:
         yield
     finally:
+        mode.passes.change()
         _thread.users -= 1
-        if not _thread.users and _thread.mode is not None:
-            _thread.mode.close()
+        if not _thread.users:
+            mode.close()
             _thread.mode = None
 
 

@@ -42,6 +42,9 @@ _POWERS = "its weights are multiplied with themselves: a power of a matrix (as i
 _LOST = "a product of queries and keys meets values without a softmax that could be followed"
 _LINEAR = "a product of products without a softmax, as in linear attention"
 _MIXED = "it is of some heads or examples of a tensor in which both are one dimension: which is not known"
+_UNHEARD = (
+    "it took the place of a fused attention in a pass of one token, and its scores were not followed from the start"
+)
 _UNNORMALISED = "its weights are exp(scores), which are not normalised before they meet other tensors"
 _ASSIGNED = (
     "its softmax is over the queries, so that the weights on each key sum to 1: an assignment, as of slots to tokens"
@@ -229,6 +232,9 @@ class Recogniser:
                 # Else it is of what was made of weights that have a record.
                 if each is not None and each.of is not None and not (each.of.seen and each.intact is not None):
                     self.settle(each.of, "refused", reason)
+            return out
+        if self.understood and trail.q is None and not is_parameter(met.other):
+            self.settle(of, "missed", _UNHEARD)
             return out
         if trail.problem in (_FACTORS, _POWERS):  # and what it meets may be the last factor times the values
             made = self._made.get(id(met.other))
