@@ -86,6 +86,7 @@ class Decoder(nn.Module):
         torch.manual_seed(0)
         self.layers = nn.ModuleList(Layer() for _ in range(2))
         self.modes: list[int] = []
+        self.seen: Any = None
 
     def forward(self, x: Tensor, *, way: Way = fused, inside: Any = None) -> Tensor:
         turned = x @ torch.eye(8).expand(len(x), -1, -1)  # a product that is no attention, as of angles
@@ -110,7 +111,7 @@ class Decoder(nn.Module):
 def model() -> Iterator[Decoder]:
     yield Decoder()
     assert not [each for each in _get_current_function_mode_stack() if isinstance(each, Functions)]
-    key = torch._C.DispatchKey.AutocastIPU
+    key = getattr(torch._C.DispatchKey, "AutocastIPU")  # noqa: B009 - its stub has no such name
     assert not torch._C._dispatch_tls_is_dispatch_key_included(key)
     assert not torch._C._dispatch_has_kernel_for_dispatch_key("aten::matmul", "AutocastIPU")
     assert asleep._thread.asleep is None
