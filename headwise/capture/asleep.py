@@ -49,8 +49,8 @@ class Understood(NamedTuple):
         """Whether another pass, so far as it is known before it runs, is of the same kind: of one token again."""
         if self.model is not other.model or self.followers != other.followers or [*self.shapes] != [*other.shapes]:
             return False
-        pairs = zip(self.shapes.values(), other.shapes.values(), strict=True)
-        return all(len(a) == len(b) and all(x != 1 or y == 1 for x, y in zip(a, b, strict=True)) for a, b in pairs)
+        pairs = zip(self.shapes.values(), other.shapes.values(), strict=True)  # (only the length of a mask may change)
+        return all(a == b or (a[:-1] == b[:-1] and len(a) == len(b) and a[-1] != 1) for a, b in pairs)
 
 
 class Passes:

@@ -431,7 +431,8 @@ class Recogniser:
         # Where memory does not tell, it is as torch's documentation has it: examples first.
         layout = _by_memory(layout, heads, lambda: self._numbers(query)) or read_layout(tuple(lead), None)
         q = layout.fold(query)
-        k, v = (x if x.ndim == 4 and x.shape[0] == len(q) else layout.fold(x) for x in (key, value))
+        as_is = layout.at is None  # and there may be fewer heads of keys
+        k, v = (x if as_is and x.ndim == 4 and x.shape[0] == len(q) else layout.fold(x) for x in (key, value))
         arrange: Arrange = layout.fold
         asked = self.asked
         if asked is not None and q.shape != asked and tuple(asked) == (len(q), q.shape[1] * q.shape[2], 1, q.shape[3]):
@@ -458,6 +459,7 @@ class Recogniser:
 
     def _numbers(self, x: Tensor) -> Tensor | None:
         """The place of each vector of a tensor in the memory that it comes from."""
+        self.others += 1  # passes without a tape would not know
         node = None if self.in_steps else self.tape.node(x)
         places = None if node is None else Places(products=False).of(node)
         return None if places is None else number_of(places)

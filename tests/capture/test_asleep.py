@@ -96,7 +96,7 @@ class Decoder(nn.Module):
                 turned = each(turned, way)
         return turned
 
-    def read(self, ways: list[Way], batch: int = 2) -> Tensor:
+    def read(self, ways: list[Way], batch: int = 3) -> Tensor:
         """The outputs of a prompt of three tokens, and of one more token for each way."""
         for each in self.layers:
             each.past = None  # type: ignore[assignment]
@@ -126,7 +126,7 @@ def check_records(model: Decoder, ways: list[Way]) -> headwise.Seen:
     assert len(seen) == 2, seen.coverage()
     for record, layer in zip(seen, model.layers, strict=True):
         k, v = layer.past  # type: ignore[misc]
-        assert record.shape == (2, 2, 3 + len(ways), 3 + len(ways))
+        assert record.shape == (3, 2, 3 + len(ways), 3 + len(ways))
         assert torch.equal(record.call.k, k)
         torch.testing.assert_close(record.weights()[:, :, -1:] @ v, fused(record.call.q[:, :, -1:], k, v))
     return seen
@@ -137,7 +137,7 @@ def test_steps_run_without_the_mode(model: Decoder) -> None:
         model.read([fused] * 4)
     # The prompt, a step by which it is understood, and the others.
     assert model.modes == [1, 1, 0, 0, 0]
-    assert [record.shape for record in seen] == [(2, 2, 7, 7)] * 2
+    assert [record.shape for record in seen] == [(3, 2, 7, 7)] * 2
     check_records(model, [fused] * 4)
 
 
@@ -177,12 +177,26 @@ def test_edits_are_those_of_passes_with_the_mode(model: Decoder, edit: Any, way:
     assert model.modes[3] == 1
 
 
+def heads_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return fused(*(each.transpose(0, 1) for each in (q, k, v))).transpose(0, 1)
+
+
+def test_as_many_examples_as_heads(model: Decoder) -> None:
+    """Which are which is known by where queries come from, in each step."""
+    with headwise.watch(model) as seen:
+        model.read([heads_first] * 4, batch=2)
+    for record, layer in zip(seen, model.layers, strict=True):
+        assert torch.equal(record.call.k, layer.past[0])  # type: ignore[index]
+
+
 def test_other_numbers_of_tokens_and_examples(model: Decoder) -> None:
     with headwise.watch(model) as seen:
         model.read([fused] * 3)
         model.read([fused] * 3, batch=1)
+        assert model.modes == [1, 1, 0, 0]
+        model.read([fused] * 3, batch=1)
     assert model.modes == [1, 0, 0, 0]
-    assert [record.shape for record in seen] == [(2, 2, 6, 6)] * 2 + [(1, 2, 6, 6)] * 2
+    assert [record.shape for record in seen] == [(3, 2, 6, 6)] * 2 + [(1, 2, 6, 6)] * 4
 
 
 def test_values_and_gradients_need_the_mode(model: Decoder) -> None:
@@ -210,11 +224,11 @@ def test_an_exception_leaves_nothing(model: Decoder) -> None:
 def test_a_context_that_opens_in_a_step(model: Decoder) -> None:
     with headwise.watch(model) as around, torch.no_grad():
         model.read([fused] * 3)
-        model(torch.ones(2, 1, 8), inside=headwise.watch(model, values=True))
+        model(torch.ones(3, 1, 8), inside=headwise.watch(model, values=True))
         seen = model.seen
-        model(torch.ones(2, 1, 8))
+        model(torch.ones(3, 1, 8))
     assert [record.extras.output_weight is not None for record in seen] == [True, True]
-    assert [record.shape for record in around] == [(2, 2, 8, 8)] * 2
+    assert [record.shape for record in around] == [(3, 2, 8, 8)] * 2
 
 
 def test_each_thread_has_passes_of_its_own(model: Decoder) -> None:
