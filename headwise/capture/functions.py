@@ -16,15 +16,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode, _push_mode
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _len_torch_function_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from headwise.capture import operation, operations, products
-from headwise.capture.asleep import Passes, is_foreign, take_out
 from headwise.capture.follower import FOLLOWERS
-from headwise.capture.ledger import Softmax, where
+from headwise.capture.ledger import Softmax
 from headwise.capture.pieces import Cells
 from headwise.capture.recogniser import UNREADABLE, Read, Recogniser
-from headwise.capture.trail import COPIES, Trail, Trails, copied, is_learned, is_parameter
+from headwise.capture.trail import COPIES, Trails, copied, is_learned, is_parameter
 from headwise.functional import running
 
 Handler = Callable[[Callable[..., Any], str, Sequence[Any], Mapping[str, Any]], Any]
@@ -61,7 +66,7 @@ class Functions(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.recogniser, self.passes = Recogniser(), Passes(self)
+        self.recogniser = Recogniser()
         self._trails, self._tape, self._outputs = self.recogniser.trails, self.recogniser.tape, self.recogniser.outputs
         self._known, self._unprojected = self._trails.known, self._outputs.known
         self._rewriting = self.recogniser.rewriting
@@ -80,8 +85,7 @@ class Functions(TorchFunctionMode):
 
     def close(self) -> None:
         """Nobody listens any more: what was followed is let go."""
-        self.passes.close()
-        take_out(self)
+        _take_out(self)
         self._handlers.clear()  # which hold this object
 
     def __torch_function__(
@@ -91,9 +95,9 @@ class Functions(TorchFunctionMode):
             return func(*args, **kwargs) if kwargs else func(*args)
         if self._rewriting and not running() and self._rewriting.touches(args):
             return self._of_edited(func, args, kwargs)
-        return self.handle(func, args, kwargs)
+        return self._handle(func, args, kwargs)
 
-    def handle(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
+    def _handle(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
         # Most calls have nothing to do with attention: they must be quick.
         name = getattr(func, "__name__", "")  # that of x.shape, x.device, x.mT is "__get__"
         try:
@@ -118,12 +122,12 @@ class Functions(TorchFunctionMode):
         """A function of weights whose output was edited: they may meet other values, else it gets the edited ones."""
         if getattr(func, "__name__", "") in _MEETS:
             self.recogniser.has_changed = False
-            out = self.handle(func, args, kwargs)
+            out = self._handle(func, args, kwargs)
             if self.recogniser.has_changed:
                 return out
         with torch._C.DisableTorchFunction():
             args = tuple(self._rewriting.rewritten(x) for x in args)
-        return self.handle(func, args, kwargs)
+        return self._handle(func, args, kwargs)
 
     def _handler_of(self, func: Any, name: str) -> Handler | None:
         """What handles a function that is called for the first time."""
@@ -135,7 +139,9 @@ class Functions(TorchFunctionMode):
             return self._softmax
         if "attention" in name or "attn" in name:
             return self._hidden
-        return self._opaque_operation if is_foreign(func) else None
+        packet = getattr(func, "_qualified_op_name", "aten::").partition("::")[0]
+        own = getattr(func, "namespace", packet) not in ("aten", "prims", "prim", "higher_order")
+        return self._opaque_operation if own else None
 
     # Each handler calls the function, and then reads what it did.
 
@@ -191,12 +197,6 @@ class Functions(TorchFunctionMode):
                 follower.joined(out, *args, **kwargs)
         return out
 
-    def _begins(self, out: Tensor, trail: Trail | None) -> None:
-        """What may become attention begins."""
-        self._trails.put(out, trail)
-        if self.passes.begun is not None and trail is not None:
-            self.passes.begun.add(where())
-
     def _lose(self, name: str, args: Sequence[Any], out: Any, error: Exception) -> None:
         """The result of an operation that could not be read keeps the trail of its operand, with a problem."""
         followed = [trail for trail in map(self._trails.get, args) if trail]
@@ -210,7 +210,7 @@ class Functions(TorchFunctionMode):
             self._follow(name, args, kwargs, out)
             if id(out) not in self._known:
                 with self.recogniser.reading(name):
-                    self._begins(out, operations.bare(name.partition(".")[0], args, kwargs, out))
+                    self._trails.put(out, operations.bare(name.partition(".")[0], args, kwargs, out))
         return out
 
     def _exponential(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -221,7 +221,7 @@ class Functions(TorchFunctionMode):
             self._follow(name, args, kwargs, out)
             if id(out) not in self._known:
                 with self.recogniser.reading(name):
-                    self._begins(out, operations.bare_exponential(out))
+                    self._trails.put(out, operations.bare_exponential(out))
         return out
 
     def _grouped(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -268,7 +268,7 @@ class Functions(TorchFunctionMode):
         if found is not None:
             if not (found.problem or self.recogniser.in_steps or is_learned(found)):
                 found = found.but(born=self._tape.begin(out, found, name, args, kwargs))
-            self._begins(out, found)
+            self._trails.put(out, found)
         return out
 
     def _fused(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -276,8 +276,6 @@ class Functions(TorchFunctionMode):
             return func(*args, **kwargs)
         recogniser, edits = self.recogniser, None
         query = args[0] if args else kwargs["query"]
-        rows = (query.shape if recogniser.asked is None else recogniser.asked)[-2]
-        recogniser.count(usual=name != "flex_attention" and rows == 1)
         listed = recogniser.flex if name == "flex_attention" else recogniser.attended
 
         def read(out: Any) -> Read:
@@ -362,12 +360,10 @@ def functions_here() -> Iterator[None]:
     if mode is None:
         mode = _thread.mode = Functions()
         _push_mode(mode)
-    mode.passes.change()
     _thread.users += 1
     try:
         yield
     finally:
-        mode.passes.change()
         _thread.users -= 1
         if not _thread.users:
             mode.close()
@@ -379,6 +375,20 @@ def recogniser_here() -> Recogniser | None:
     return None if _thread.mode is None else _thread.mode.recogniser
 
 
-def passes_here() -> Passes | None:
-    """Those of this thread, if it is listened to."""
-    return None if _thread.mode is None else _thread.mode.passes
+def listened_to() -> contextlib.AbstractContextManager[object] | None:
+    """What has the torch functions of this thread listened to again; None if they are.
+
+    A framework may have brought a follower to a thread of its own, and inside of an operator torch takes modes away.
+    """
+    if _thread.mode is None:
+        return functions_here()
+    return None if _thread.mode in _get_current_function_mode_stack() else _thread.mode
+
+
+def _take_out(mode: Functions) -> None:
+    """Take a mode from its place among the modes of this thread."""
+    above = []
+    while _len_torch_function_stack() and (top := _pop_mode()) is not mode:
+        above.append(top)
+    for each in reversed(above):
+        _push_mode(each)

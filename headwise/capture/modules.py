@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from headwise.capture.follower import FOLLOWERS
-from headwise.capture.functions import functions_here, passes_here
+from headwise.capture.functions import listened_to
 from headwise.capture.ledger import Line, closed
 from headwise.capture.sites import Place, calls_of, find_place, module_names, threads
 
@@ -61,7 +61,8 @@ class _Here(threading.local):
         self.run: dict[int, int] = {}  # id of a part -> the number of its run
         self.count: Counter[int] = Counter()  # id of a part -> the computations of this run so far
         self.before: dict[int, int] = {}  # id of a part -> how often it had run when the model began
-        self.brought: list[contextlib.ExitStack] = []  # passes of the model for which its functions are listened to
+        # Passes for which functions are listened to again: how many were inside one another, and what ends that.
+        self.brought: list[tuple[int, contextlib.ExitStack]] = []
 
 
 class Runs:
@@ -109,8 +110,8 @@ class Modules(Runs):
         super().__init__()
         self._model, self._missed = model, missed
         self.names = module_names(model)
-        self._threads: set[int] = set()  # in which the model has run, where it is followed
-        self._ends = False  # whether the end of a pass is heard of
+        self._threads: set[int] = set()  # in which the last pass of the model began where it is followed
+        self._brought = False  # whether it has run where its functions were not listened to
         self._counted: set[int] = set()  # the modules whose runs are counted: those that compute attention
         self._hooks = contextlib.ExitStack()
 
@@ -118,7 +119,7 @@ class Modules(Runs):
         """Begin to follow the modules."""
         for module in threads(self._model):
             self._hooks.callback(module.register_forward_pre_hook(self._check).remove)
-        self._hooks.callback(self._model.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
+        self._hooks.callback(self._model.register_forward_pre_hook(self._begin).remove)
 
     def close(self) -> None:
         """Take everything out of the model again."""
@@ -173,30 +174,26 @@ class Modules(Runs):
         else:
             self.began(id(module))
 
-    def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+    def _begin(self, *_: Any) -> None:
         if not self._is_here():
+            self._threads.discard(threading.get_ident())
             return
         self.ran = True
         self._threads.add(threading.get_ident())
         if not in_backward() and calls_of(self._model) == 1:
             self._here.before = dict(self._runs)
-        passes = passes_here()
-        if passes is None:  # a framework has brought the follower to this thread
+        again = listened_to()
+        if again is not None:
+            if not self._brought:
+                self._brought = True
+                self._hooks.callback(self._model.register_forward_hook(self._end, always_call=True).remove)
             stack = contextlib.ExitStack()
-            stack.enter_context(functions_here())
-            self._here.brought.append(stack)
-        # (torch passes no keywords while another thread removes a hook.)
-        elif kwargs is None or not passes.begin(model, args, kwargs):
-            return
-        if not self._ends:
-            self._ends = True
-            self._hooks.callback(self._model.register_forward_hook(self._end, always_call=True).remove)
+            stack.enter_context(again)
+            self._here.brought.append((calls_of(self._model), stack))
 
-    def _end(self, model: nn.Module, *_: Any) -> None:
-        if self._here.brought:
-            self._here.brought.pop().close()
-        elif (passes := passes_here()) is not None:
-            passes.end(model)
+    def _end(self, *_: Any) -> None:
+        if self._here.brought and self._here.brought[-1][0] == calls_of(self._model):
+            self._here.brought.pop()[1].close()
 
     def _check(self, module: nn.Module, *_: Any) -> None:
         """A module that runs for the model in a thread that is not followed, or in place of one of its own."""

@@ -42,9 +42,6 @@ _POWERS = "its weights are multiplied with themselves: a power of a matrix (as i
 _LOST = "a product of queries and keys meets values without a softmax that could be followed"
 _LINEAR = "a product of products without a softmax, as in linear attention"
 _MIXED = "it is of some heads or examples of a tensor in which both are one dimension: which is not known"
-_UNHEARD = (
-    "it took the place of a fused attention in a pass of one token, and its scores were not followed from the start"
-)
 _UNNORMALISED = "its weights are exp(scores), which are not normalised before they meet other tensors"
 _ASSIGNED = (
     "its softmax is over the queries, so that the weights on each key sum to 1: an assignment, as of slots to tokens"
@@ -60,8 +57,6 @@ class Recogniser:
         self.trails, self.tape, self.outputs = Trails(), Tape(), projection.Outputs()
         self.rewriting = Rewriting(self.trails)
         self.heard = 0  # how many computations were told of
-        self.fused = self.others = 0  # how many were of one query and torch's own, and how much else was met
-        self.understood = False  # whether a pass runs of which is known what it computes (asleep.py)
         self.sinks: Tensor | None = None  # learned sinks that the caller applies to the output of FlexAttention
         self.asked: torch.Size | None = None  # the shape of the queries that the registry's function was given
         self.heads: int | None = None  # inside nn.MultiheadAttention: its number of heads
@@ -71,8 +66,8 @@ class Recogniser:
 
     @property
     def in_steps(self) -> bool:
-        """Whether all that runs here are steps of one token."""
-        return self.understood or all(follower.generating.in_steps for follower in FOLLOWERS.here())
+        """Whether all that runs here are the steps of one token of a generation."""
+        return all(follower.generating.in_steps for follower in FOLLOWERS.here())
 
     # Whom it tells.
 
@@ -111,27 +106,19 @@ class Recogniser:
             follower.outside(where())
             return
         self.heard += 1
-        self.count(usual=call.shape[2] == 1)
         how = "headwise.attention"
         with self.reading(how, None, [(follower, place)]):
             if used is not None:
                 self._check_used("an edit changed its weights", follower.needs_values)
             follower.attention(place, self._event(call, out, lambda x: x, how, used=used))
 
-    def count(self, *, usual: bool) -> None:
-        """Count an attention: a usual one is of one query, by torch's own or headwise's function."""
-        self.fused += usual
-        self.others += not usual
-
     def note(self, note: str) -> None:
         """Something is changed in how models run."""
-        self.others += 1
         for follower in FOLLOWERS.here():
             follower.note(note)
 
     def refuse(self, reason: str, status: Status = "refused", softmax: Softmax | None = None) -> None:
         """What may be attention cannot be told of as such."""
-        self.others += 1
         for follower in FOLLOWERS.here():
             place = follower.parts.place()
             if place is None:
@@ -211,7 +198,6 @@ class Recogniser:
 
     def meet(self, name: str, out: Tensor, met: Met) -> Tensor:
         """Weights met another tensor in a product: an attention, or what else it is. Returns what takes its place."""
-        self.others += 1
         trail, of = met.trail, met.trail.of or Softmax()
         if met.kind == "no softmax":
             changed = trail.loose or trail.problem
@@ -232,9 +218,6 @@ class Recogniser:
                 # Else it is of what was made of weights that have a record.
                 if each is not None and each.of is not None and not (each.of.seen and each.intact is not None):
                     self.settle(each.of, "refused", reason)
-            return out
-        if self.understood and trail.q is None and not is_parameter(met.other):
-            self.settle(of, "missed", _UNHEARD)
             return out
         if trail.problem in (_FACTORS, _POWERS):  # and what it meets may be the last factor times the values
             made = self._made.get(id(met.other))
@@ -459,7 +442,6 @@ class Recogniser:
 
     def _numbers(self, x: Tensor) -> Tensor | None:
         """The place of each vector of a tensor in the memory that it comes from."""
-        self.others += 1  # passes without a tape would not know
         node = None if self.in_steps else self.tape.node(x)
         places = None if node is None else Places(products=False).of(node)
         return None if places is None else number_of(places)
@@ -471,7 +453,6 @@ class Recogniser:
 
     def opaque(self, name: str, out: Any, *args: Any, **kwargs: Any) -> Any:
         """A function of Hugging Face's registry was called, and computed nothing that is seen as a torch function."""
-        self.others += 1
 
         def read(place: Place, values: bool) -> list[Event]:
             call = registered.read(*args, **kwargs)
