@@ -92,7 +92,7 @@ class _Same(torch.autograd.Function):
 
 
 def _is_copied(x: Tensor) -> bool:
-    return x.numel() <= COPIED and not x.requires_grad
+    return x.numel() <= COPIED
 
 
 def _packs() -> bool:
