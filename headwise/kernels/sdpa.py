@@ -104,7 +104,7 @@ def run(call: AttentionCall) -> Tensor:
     if call.trains and _is_fused(call):  # backward needs a log-sum-exp that is exact
         is_bias = call.bias is not None and mask is not None and mask.data_ptr() == call.bias.data_ptr()
         if mask is not None and mask.dtype == torch.bool:
-            mask = torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(~mask, EMPTY)
+            mask = q.new_zeros(mask.shape).masked_fill_(~mask, EMPTY)
         out, lse = fused.attend(q, k, v, scale, owned(mask) if is_bias else mask, causal=is_causal)
         name_changed(out, {"bias": call.bias} if is_bias and call.bias is not None else {})
         return exact.rounded_rows(call, cut_to_values(call, out), lse)
