@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from headwise.cli.files import check_writable
 from headwise.cli.masks import parse_mask
 from headwise.cli.output import STDOUT, json_option, progress_bar, write_json
 from headwise.cli.shared import shared
@@ -67,8 +66,6 @@ def bench(
             f"Received: {', '.join(of_call)}"
         )
     parse_mask(asked["mask"], MASKS)
-    if json_path is not None and json_path != STDOUT:
-        check_writable(json_path, "--json")
     content, tables = _speeds(calibrate, forget) if kept else _contests(lengths or (2048,), **asked)
     if json_path is not None:
         write_json(json_path, "--json", content)

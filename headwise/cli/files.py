@@ -128,7 +128,7 @@ def check_writable(path: Path, option: str) -> None:
     """
     try:
         if path.exists() and not path.is_file():
-            raise FileError(f"{option} {path}: expected a file. Received: a {_kind(path)}")
+            raise FileError(f"{option} {path}: expected a file. Received: a {'folder' if path.is_dir() else 'device'}")
         if not path.parent.is_dir():
             raise FileError(f"{option} {path}: the folder {path.parent} does not exist. Create it first")
         # Only an attempt to write also notices read-only disks and access control lists.
@@ -139,10 +139,6 @@ def check_writable(path: Path, option: str) -> None:
         raise
     except OSError as error:
         raise FileError(f"{option} {path}: cannot be written: {reason(error)}. Choose another path") from error
-
-
-def _kind(path: Path) -> str:
-    return "folder" if path.is_dir() else "device"
 
 
 def reason(error: OSError) -> str:

@@ -9,11 +9,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from headwise.cli.files import reason
+from headwise.cli.files import check_writable, reason
 from headwise.errors import FileError
 from headwise.language import said
 
@@ -25,14 +25,22 @@ STDOUT = Path("-")
 
 Say = Callable[[str], None]
 _WIDTH = 110  # of a report that goes into a log
+_F = TypeVar("_F", bound=Callable[..., Any])
 
-json_option = click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path, allow_dash=True),
-    metavar="PATH",
-    help="Write JSON; - is standard output.",
-)
+
+def file_option(flag: str, says: str) -> Callable[[_F], _F]:
+    """An option for a file to write, or - for standard output. The file can be written, or the command ends at once."""
+
+    def check(_context: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
+        if path is not None and path != STDOUT:
+            check_writable(path, flag)
+        return path
+
+    kind = click.Path(path_type=Path, allow_dash=True)
+    return click.option(flag, f"{flag[2:]}_path", type=kind, metavar="PATH", callback=check, help=says)
+
+
+json_option = file_option("--json", "Write JSON; - is standard output.")
 
 
 def print_report(report: Any) -> None:

@@ -23,7 +23,6 @@ from headwise.tasks.training.folder import check_new
 
 if TYPE_CHECKING:
     from headwise.tasks.options.train import TrainOptions
-    from headwise.tasks.rows.tables import Data
     from headwise.tasks.task import Task
 
 
@@ -188,12 +187,8 @@ def _fit(word: str, data: str, folder: Path, resume: bool, given: dict[str, Any]
 
     before = read_config(folder, kind)["options"] if resume else {}
     read = kind.read(data, make(kind.options_type, {**before, **given}))
-    _say(f"{read.name}: {_rows(read)}")
+    _say(f"{read.name}: {len(read):,} row{'' if len(read) == 1 else 's'}")
     return kind.fit(read, out=folder, resume=resume, **given)
-
-
-def _rows(data: Data) -> str:
-    return f"{len(data):,} row" + ("" if len(data) == 1 else "s")
 
 
 def _say(sentence: str) -> None:
