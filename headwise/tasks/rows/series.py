@@ -121,10 +121,10 @@ class _Reader:
         if not gaps.any():
             return series
         if not self.options.interpolate:
-            row = int(gaps.any(1).argmax())
+            row, count = int(gaps.any(1).argmax()), int(gaps.sum())
             raise ArgumentError(
-                f"{self.where}: {_cells(int(gaps.sum()))} no number, the first in {self._place(series, row)}; "
-                "pass --interpolate to fill them linearly"
+                f"{self.where}: {count} {'cell has' if count == 1 else 'cells have'} no number, the first in "
+                f"{self._place(series, row)}; pass --interpolate to fill them linearly"
             )
         steps = np.arange(len(gaps))
         values = series.values.copy()
@@ -220,7 +220,7 @@ def _targets(
     if wanted:
         return [find_column(table, name) for name in wanted]
     names = [name for name in table.columns if name not in others]
-    found = [name for name in names if any(map(_is_number, table.columns[name])) and _is_numeric(table.columns[name])]
+    found = [name for name in names if _is_numeric(table.columns[name])]
     if not found:
         raise ArgumentError(
             f"{table.name}: no column holds only numbers; there are {_some(names)}; name those to forecast with "
@@ -258,7 +258,7 @@ def _is_number(cell: Any) -> bool:
 
 
 def _is_numeric(cells: Sequence[Any]) -> bool:
-    return all(_number(cell) is not None for cell in cells)
+    return any(map(_is_number, cells)) and all(_number(cell) is not None for cell in cells)
 
 
 def _grouped(names: Iterable[str]) -> dict[str, list[int]]:
@@ -267,10 +267,6 @@ def _grouped(names: Iterable[str]) -> dict[str, list[int]]:
     for row, name in enumerate(names):
         found.setdefault(name, []).append(row)
     return found
-
-
-def _cells(count: int) -> str:
-    return "1 cell has" if count == 1 else f"{count} cells have"
 
 
 def _unusable(series: Series, names: Sequence[str], least: int) -> str | None:
