@@ -164,12 +164,9 @@ def _check(options: type[TrainOptions], given: dict[str, Any], config: Path | No
         name, colon, rest = str(error).partition(": ")
         if not colon or not name.isidentifier():
             raise
-        where = f"--config {config}: {name}" if config and name in given.keys() - on_line else _flag(name)
+        is_of_file = config and name in given.keys() - on_line
+        where = f"--config {config}: {name}" if is_of_file else f"--{name.replace('_', '-')}"
         raise type(error)(f"{where}: {rest}") from error
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _data_of(folder: Path) -> str:

@@ -154,7 +154,10 @@ def _speed(timings: Sequence[Timing]) -> str:
         return "## Speed\n\nNot measured."
     runtimes = list(dict.fromkeys(name for timing in timings for name in timing.seconds))
     rows = [
-        (each.graph, str(each.batch), str([*each.shape]), *(_milliseconds(each.seconds.get(name)) for name in runtimes))
+        (
+            *(each.graph, str(each.batch), str([*each.shape])),
+            *(f"{1000 * each.seconds[name]:.2f}" if name in each.seconds else "" for name in runtimes),
+        )
         for each in timings
     ]
     threads = timings[0].threads
@@ -188,10 +191,6 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{1000 * seconds:.2f}"
 
 
 def _size(count: int) -> str:
