@@ -6,34 +6,17 @@ each subcommand imports heavy packages inside its function.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import sysconfig
 import traceback
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import chain, takewhile
 
 import click
 
 import headwise
-from headwise.cli import (
-    bench,
-    compare,
-    doctor,
-    embed,
-    evaluate,
-    export,
-    gradcheck,
-    plot,
-    predict,
-    profile,
-    serve,
-    stats,
-    train,
-    view,
-    watch,
-    worksheet,
-)
-from headwise.cli.groups import TRY, WIDEST, Grouped
+from headwise.cli.groups import GROUPS, TRY, WIDEST, Grouped
 from headwise.cli.shared import shared
 from headwise.cli.speaking import hint, speaking, take_language
 from headwise.errors import HeadwiseError, TrainingInterrupted
@@ -128,19 +111,5 @@ def command(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-command.add_command(view.view)
-command.add_command(watch.watch)
-command.add_command(profile.profile)
-command.add_command(stats.stats)
-command.add_command(plot.plot)
-command.add_command(doctor.doctor)
-command.add_command(compare.compare)
-command.add_command(gradcheck.gradcheck)
-command.add_command(worksheet.worksheet)
-command.add_command(bench.bench)
-command.add_command(train.train)
-command.add_command(evaluate.evaluate)
-command.add_command(predict.predict)
-command.add_command(embed.embed)
-command.add_command(export.export)
-command.add_command(serve.serve)
+for _name in chain.from_iterable(GROUPS.values()):  # a command is called as its module
+    command.add_command(getattr(importlib.import_module(f"headwise.cli.{_name}"), _name))

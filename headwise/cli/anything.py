@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwise.cli.files import NamedText, tell_cut
+from headwise.cli.files import NamedText, encoded
 from headwise.cli.layers import LayerRange, choose_layers
 from headwise.cli.loading import tell_missing
 from headwise.cli.output import Say
-from headwise.cli.unknown import tell_unknown
 from headwise.errors import ArgumentError, FileError
 
 if TYPE_CHECKING:
@@ -57,10 +56,7 @@ def _look(pretrained: Pretrained, named: NamedText) -> Seen:
 
     from headwise.capture.context import watch
 
-    tokens = pretrained.encode(named.text, pretrained.max_length)
-    if tokens.cut:
-        tell_cut(named, tokens)
-    tell_unknown(named.name, tokens)
+    tokens = encoded(named, pretrained.encode, pretrained.max_length)
     with torch.no_grad(), watch(pretrained.model) as seen:
         if pretrained.writes_apart:
             names: Any = pretrained.generate([tokens], WRITTEN, lambda: None)

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from headwise.cli.files import check_writable
 from headwise.cli.masks import parse_mask
 from headwise.cli.output import STDOUT, json_option, progress_bar, write_json
-from headwise.cli.shared import shared
+from headwise.cli.shared import COUNT, shared
 from headwise.errors import ArgumentError, FileError
 from headwise.language import said
 
@@ -27,19 +26,18 @@ if TYPE_CHECKING:
 
 MASKS = ("none", "causal", "window:LEFT,RIGHT", "prefix:N", "documents:LENGTH", "big_bird")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-_MANY: Any = {"type": click.IntRange(min=1), "metavar": "N"}
 
 
 @click.command(short_help="Time one attention call on every kernel that can run it.")
-@click.option("--length", "lengths", multiple=True, help="Keys; may be repeated.  [default: 2048]", **_MANY)
-@click.option("--queries", help="Queries. Default: as many as keys.", **_MANY)
-@click.option("--heads", default=12, help="Query heads.", **_MANY)
-@click.option("--kv-heads", help="Key and value heads. Default: as --heads.", **_MANY)
-@click.option("--head-dim", default=64, help="The width of a head.", **_MANY)
+@click.option("--length", "lengths", multiple=True, help="Keys; may be repeated.  [default: 2048]", **COUNT)
+@click.option("--queries", help="Queries. Default: as many as keys.", **COUNT)
+@click.option("--heads", default=12, help="Query heads.", **COUNT)
+@click.option("--kv-heads", help="Key and value heads. Default: as --heads.", **COUNT)
+@click.option("--head-dim", default=64, help="The width of a head.", **COUNT)
 @click.option("--dtype", type=click.Choice(DTYPES), default="float32", help="Of queries, keys and values.")
 @click.option("--mask", default="causal", metavar="MASK", help=f"{', '.join(MASKS[:-1])} or {MASKS[-1]}.")
 @click.option("--training", is_flag=True, help="Forward and backward.")
-@click.option("--rounds", default=7, help="How often each kernel runs.", **_MANY)
+@click.option("--rounds", default=7, help="How often each kernel runs.", **COUNT)
 @click.option("--calibrate", is_flag=True, help="Measure this machine for plan(...), and keep the figures; a minute.")
 @click.option("--show", is_flag=True, help="Print the figures that are kept.")
 @click.option("--forget", is_flag=True, help="Remove the figures of this machine.")
@@ -67,8 +65,6 @@ def bench(
             f"Received: {', '.join(of_call)}"
         )
     parse_mask(asked["mask"], MASKS)
-    if json_path is not None and json_path != STDOUT:
-        check_writable(json_path, "--json")
     content, tables = _speeds(calibrate, forget) if kept else _contests(lengths or (2048,), **asked)
     if json_path is not None:
         write_json(json_path, "--json", content)

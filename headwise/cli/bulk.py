@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from headwise.cli.output import progress_bar
+from headwise.cli.shared import COUNT
 from headwise.errors import ArgumentError
 from headwise.language import said
 
@@ -26,10 +27,7 @@ _OPTIONS = (
         help="Where to compute: in this process, or on Ray workers.",
     ),
     click.option(
-        "--workers",
-        type=click.IntRange(1),
-        metavar="N",
-        help="With --engine ray: worker processes, each of which loads the model.  [default: 2]",
+        "--workers", help="With --engine ray: worker processes, each of which loads the model.  [default: 2]", **COUNT
     ),
     click.option(
         "--ray-address", metavar="ADDRESS", help="The Ray cluster. Default: RAY_ADDRESS, or a new local cluster."

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwise.cli.files import check_writable
 from headwise.cli.output import STDOUT, json_option, print_report, progress_bar, write_json
 from headwise.cli.shared import shared
 from headwise.doctor.targets.places import place_of
@@ -46,8 +45,6 @@ def compare(
     operation whose results differ. The files are imported, so their code is executed. Exit code 1 means that the two
     modules compute different results.
     """
-    if json_path is not None and json_path != STDOUT:
-        check_writable(json_path, "--json")
     for each in (first, second):
         if ".py" in each:  # before torch is imported
             place_of(each)

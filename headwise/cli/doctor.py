@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwise.cli.files import check_writable
-from headwise.cli.output import STDOUT, Say, json_option, standard_output_kept, working, write_json
+from headwise.cli.output import STDOUT, Say, file_option, json_option, standard_output_kept, working, write_json
 from headwise.cli.shared import shared
 from headwise.doctor.targets.places import place_of
 from headwise.errors import ArgumentError
@@ -69,13 +68,7 @@ _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
     help="With --isolate: memory limit of the process.  [default: 8]",
 )
 @json_option
-@click.option(
-    "--sarif",
-    "sarif_path",
-    type=click.Path(path_type=Path, allow_dash=True),
-    metavar="PATH",
-    help="Write SARIF, for code review tools; - is standard output.",
-)
+@file_option("--sarif", "Write SARIF, for code review tools; - is standard output.")
 @shared
 def doctor(
     targets: tuple[str, ...],
@@ -101,9 +94,6 @@ def doctor(
     if base is not None and base.endswith(".py"):  # `--changed a.py`: a file, and not the name of a commit
         base, targets = "", (base, *targets)
     _check(targets, settings, model, texts, base, stated, isolate, memory)
-    for option, path in (("--json", json_path), ("--sarif", sarif_path)):
-        if path is not None and path != STDOUT:
-            check_writable(path, option)
     if json_path == sarif_path and json_path is not None:
         raise ArgumentError(
             f"--json and --sarif must be different files. Received: --json={json_path}, --sarif={sarif_path}"

@@ -10,7 +10,7 @@ import click
 from headwise.cli.bulk import bulk_options, check_ray, note, resumable
 from headwise.cli.files import STDIN, check_writable
 from headwise.cli.output import working
-from headwise.cli.shared import shared
+from headwise.cli.shared import COUNT, PATH, shared
 from headwise.errors import ArgumentError
 from headwise.language import said
 
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="A vector for each text of a file.")
-@click.option("--file", type=click.Path(path_type=Path), metavar="PATH", required=True, help="A file of texts.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="PATH", required=True, help="The file to write: .parquet or .npy."
-)
+@click.option("--file", required=True, help="A file of texts.", **PATH)
+@click.option("--out", required=True, help="The file to write: .parquet or .npy.", **PATH)
 @click.option("--column", default="text", metavar="NAME", help="The column with the texts.")
 @click.option(
     "--model", metavar="ID_OR_FOLDER", help="Hugging Face id or folder. Default: MiniLM, a BERT, from the extra demo."
@@ -35,9 +33,7 @@ if TYPE_CHECKING:
     default="float32",
     help="What the model computes in; vectors are written in float32.",
 )
-@click.option(
-    "--batch-tokens", type=click.IntRange(1), metavar="N", help="Tokens in one pass at most.  [default: 8192]"
-)
+@click.option("--batch-tokens", help="Tokens in one pass at most.  [default: 8192]", **COUNT)
 @click.option("--chunk", type=click.IntRange(1), default=2000, metavar="ROWS", help="Rows in memory at a time.")
 @bulk_options
 @shared
@@ -130,8 +126,6 @@ def _check(file: Path, out: Path, prompt: str | None, prompt_name: str | None) -
         file.open("rb").close()
     check_suffix(file)
     check_vectors(out)
-    check_writable(out, "--out")
-    if out.resolve() == file.resolve():
-        raise ArgumentError(f"--out {out}: this is the input file. Choose another file")
+    check_writable(out, "--out", [file])
     if prompt is not None and prompt_name is not None:
         raise ArgumentError("expected --prompt or --prompt-name. Received: both. Leave one out")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from headwise.cli.files import check_writable
 from headwise.cli.output import STDOUT, json_option, working, write_json
 from headwise.cli.shared import shared
 from headwise.errors import ArgumentError
@@ -24,10 +23,8 @@ def evaluate(run: Path, data: str, json_path: Path | None) -> None:
     RUN is the folder that headwise train wrote. DATA has the columns that the task was trained on. Prints the scores
     beside those of trivial baselines and, for a classifier, its confusion table.
     """
-    if json_path is not None and json_path != STDOUT:
-        check_writable(json_path, "--json")
-        if json_path.resolve() == Path(data).resolve():
-            raise ArgumentError(f"--json {json_path}: this is the input file DATA. Choose another file")
+    if json_path is not None and json_path.resolve() == Path(data).resolve():
+        raise ArgumentError(f"--json {json_path}: this is the input file DATA. Choose another file")
     check_there(run)
 
     import headwise

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from headwise.errors import ArgumentError, FileError, shortened
+from headwise.files import replacing
 from headwise.language import said
 
 if TYPE_CHECKING:
@@ -64,11 +66,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         with path.open("rb") as lines:
             yield from lines
     except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError) -> FileError:
-    return FileError(f"--file {path}: {reason(error)}. Expected a readable UTF-8 text file")
+        raise FileError(f"--file {path}: {reason(error)}. Expected a readable UTF-8 text file") from error
 
 
 def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
@@ -83,7 +81,10 @@ def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
                 click.echo(f"headwise: {name}: " + said(f"read as a text. To read the file: --file {text}"), err=True)
             yield NamedText(name, _beginning(text), text)
     for path in files:
-        yield _read_stdin() if str(path) == STDIN else _read_file(path)
+        if str(path) == STDIN:
+            yield _read_stdin()
+        else:
+            yield NamedText(str(path), path.name, _decode(b"".join(_lines(path)), f"--file {path}"))
 
 
 def _is_file(text: str) -> bool:
@@ -101,14 +102,6 @@ def _read_stdin() -> NamedText:
     return NamedText("standard input", "standard input", _decode(sys.stdin.buffer.read(), "standard input"))
 
 
-def _read_file(path: Path) -> NamedText:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    return NamedText(str(path), path.name, _decode(data, f"--file {path}"))
-
-
 def _decode(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8").removeprefix("\ufeff")  # some editors begin a file with a byte-order mark
@@ -120,15 +113,16 @@ def _decode(data: bytes, name: str) -> str:
         ) from error
 
 
-def check_writable(path: Path, option: str) -> None:
+def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str = "the input file") -> None:
     """Check that `path` can be written before the work for it begins. Leaves no file behind.
 
     Raises:
         FileError: it cannot be written. The message names `option`.
+        ArgumentError: it is one of the files that are `read`, which are `what`.
     """
     try:
         if path.exists() and not path.is_file():
-            raise FileError(f"{option} {path}: expected a file. Received: a {_kind(path)}")
+            raise FileError(f"{option} {path}: expected a file. Received: a {'folder' if path.is_dir() else 'device'}")
         if not path.parent.is_dir():
             raise FileError(f"{option} {path}: the folder {path.parent} does not exist. Create it first")
         # Only an attempt to write also notices read-only disks and access control lists.
@@ -139,15 +133,32 @@ def check_writable(path: Path, option: str) -> None:
         raise
     except OSError as error:
         raise FileError(f"{option} {path}: cannot be written: {reason(error)}. Choose another path") from error
+    if path.resolve() in {each.resolve() for each in read}:
+        raise ArgumentError(f"{option} {path}: this is {what}. Choose another file")
 
 
-def _kind(path: Path) -> str:
-    return "folder" if path.is_dir() else "device"
+@contextlib.contextmanager
+def replaced(path: Path, option: str) -> Iterator[TextIO]:
+    """A text file to write, which takes the place of an older one when it is complete. FileError names `option`."""
+    try:
+        with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as out:
+            yield out
+    except OSError as error:
+        raise FileError(f"{option} {path}: cannot be written: {reason(error)}. Choose another path") from error
 
 
 def reason(error: OSError) -> str:
     """The text of a system error, without its number and the file name."""
     return (error.strerror or str(error)).lower()
+
+
+def encoded(named: NamedText, encode: Callable[[str, int | None], Tokens], limit: int | None) -> Tokens:
+    """The tokens of a text; prints what was cut, and how many the model does not know."""
+    tokens = encode(named.text, limit)
+    if tokens.cut:
+        tell_cut(named, tokens)
+    tell_unknown(named.name, tokens)
+    return tokens
 
 
 def tell_cut(named: NamedText, tokens: Tokens) -> None:
@@ -162,6 +173,14 @@ def tell_cut(named: NamedText, tokens: Tokens) -> None:
         ),
         err=True,
     )
+
+
+def tell_unknown(name: str, tokens: Tokens) -> None:
+    """Print how many tokens of a text the model does not know, if any."""
+    from headwise.records.summary import unknown_said
+
+    if told := unknown_said(tokens.unknown_count, len(tokens.labels)):
+        click.echo(f"headwise: {name}: {told}" + said(", which reads [UNK] instead"), err=True)
 
 
 def size(count: int) -> str:

@@ -9,12 +9,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from headwise.cli.files import reason
-from headwise.errors import FileError
+from headwise.cli.files import check_writable, replaced
+from headwise.errors import ArgumentError
 from headwise.language import said
 
 if TYPE_CHECKING:
@@ -25,14 +25,30 @@ STDOUT = Path("-")
 
 Say = Callable[[str], None]
 _WIDTH = 110  # of a report that goes into a log
+_F = TypeVar("_F", bound=Callable[..., Any])
 
-json_option = click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path, allow_dash=True),
-    metavar="PATH",
-    help="Write JSON; - is standard output.",
-)
+
+def file_option(flag: str, says: str) -> Callable[[_F], _F]:
+    """An option for a file to write, or - for standard output. The file can be written, or the command ends at once."""
+
+    def check(_context: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
+        if path is not None and path != STDOUT:
+            check_writable(path, flag)
+        return path
+
+    kind = click.Path(path_type=Path, allow_dash=True)
+    return click.option(flag, f"{flag[2:]}_path", type=kind, metavar="PATH", callback=check, help=says)
+
+
+json_option = file_option("--json", "Write JSON; - is standard output.")
+
+
+def check_served(out: Path | None, port: int | None, *, serve: bool) -> None:
+    """ArgumentError for --out with --serve, or --port without it."""
+    if serve and out is not None:
+        raise ArgumentError(f"--out {out}: --serve writes no page. Leave --out or --serve out")
+    if port is not None and not serve:
+        raise ArgumentError(f"--port {port}: only --serve listens on a port. Add --serve, or leave --port out")
 
 
 def print_report(report: Any) -> None:
@@ -66,17 +82,12 @@ def titled(title: str, table: Table) -> Group:
 
 def write_json(path: Path, option: str, content: Mapping[str, Any]) -> None:
     """Write an object to a file or to standard output. JSON has no NaN and no infinity: they become null and "inf"."""
-    from headwise.files import replacing
-
     text = json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if path == STDOUT:
         click.echo(text, nl=False)
         return
-    try:
-        with replacing(path) as part:
-            part.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"{option} {path}: cannot be written: {reason(error)}. Choose another path") from error
+    with replaced(path, option) as out:
+        out.write(text)
     click.echo(said(f"headwise: wrote {path}"), err=True)
 
 
@@ -105,7 +116,8 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
         task = progress.add_task("", total=None)
 
         def tell(done: int, total: int, what: str) -> None:
-            progress.update(task, completed=done, total=total or None, description=escape(what))
+            text = escape(what)
+            progress.update(task, completed=done, total=total or None, description=text, refresh=not done)
 
         yield tell
 

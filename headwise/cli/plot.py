@@ -12,7 +12,7 @@ import click
 from headwise.cli.files import check_writable, size
 from headwise.cli.layers import choose_layers, parse_layers
 from headwise.cli.places import parse_place, parse_places
-from headwise.cli.shared import shared
+from headwise.cli.shared import PATH, shared
 from headwise.errors import ArgumentError
 from headwise.files import check_there
 from headwise.language import said
@@ -57,13 +57,7 @@ _ONLY = {
 @click.option("--cmap", metavar="NAME", help="Colours: ember, or any colour map of matplotlib.")
 @click.option("--title", metavar="TEXT", help='The title above the figure; "" = no title.')
 @click.option("--width", type=float, metavar="INCHES", help="The width of the figure, such as 3.3 for a column.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("attention.pdf"),
-    metavar="PATH",
-    help="The figure to write: .pdf, .svg or .png.",
-)
+@click.option("--out", default=Path("attention.pdf"), help="The figure to write: .pdf, .svg or .png.", **PATH)
 @shared
 def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path, **options: Any) -> None:
     """Draw the attention in RECORDS, a file that seen.save(...) wrote.
@@ -90,9 +84,7 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
     ranges = parse_layers(given.pop("layers", None))
     if out.suffix.lower() not in SUFFIXES:
         raise ArgumentError(f"--out {out}: expected a file name that ends in {', '.join(SUFFIXES)}")
-    check_writable(out, "--out")
-    if path.resolve() == out.resolve():
-        raise ArgumentError(f"--out {out}: this is the input file RECORDS. Choose another file")
+    check_writable(out, "--out", [path], "the input file RECORDS")
     check_there(path)
 
     import headwise.plot

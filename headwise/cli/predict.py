@@ -13,7 +13,7 @@ from headwise.cli.bulk import bulk_options, check_ray, note, resumable
 from headwise.cli.files import STDIN, check_writable, size
 from headwise.cli.output import plain_table, print_report, working
 from headwise.cli.scores import number
-from headwise.cli.shared import shared
+from headwise.cli.shared import PATH, shared
 from headwise.errors import ArgumentError, brief, shortened
 from headwise.language import said
 from headwise.tasks.training.folder import check_there
@@ -40,13 +40,8 @@ _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "ad
     metavar="TEXT",
     help="The second text, or the path of a file with it. For answer: the text with the answer.",
 )
-@click.option("--file", "file", type=click.Path(path_type=Path), metavar="PATH", help="A file with one input per row.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="The file to write: .csv, .tsv, .jsonl, .json or .parquet.",
-)
+@click.option("--file", "file", help="A file with one input per row.", **PATH)
+@click.option("--out", help="The file to write: .csv, .tsv, .jsonl, .json or .parquet.", **PATH)
 @click.option(
     "--chunk",
     type=click.IntRange(1),
@@ -144,9 +139,7 @@ def _check(inputs: Sequence[str], context: str | None, file: Path | None, out: P
         from headwise.tasks.rows.written import writer_of
 
         writer_of(out)
-        check_writable(out, "--out")
-        if file is not None and out.resolve() == file.resolve():
-            raise ArgumentError(f"--out {out}: this is the input file. Choose another file")
+        check_writable(out, "--out", [file] if file else [])
 
 
 def _check_bulk(bulk: dict[str, Any], engine: Engine, file: Path | None, out: Path | None) -> None:

@@ -16,7 +16,7 @@ from headwise.cli.bulk import check_ray, ray_options
 from headwise.cli.files import check_writable, size
 from headwise.cli.layers import parse_layers
 from headwise.cli.loading import load_model, only_of, plural, tell_missing
-from headwise.cli.shared import shared
+from headwise.cli.shared import COUNT, PATH, shared
 from headwise.errors import ArgumentError
 from headwise.language import said
 from headwise.tasks.rows.sources import readable
@@ -31,28 +31,18 @@ SHOWN = 16  # heads of the table
 
 @click.command(short_help="Read a corpus, and write what each head does over all of it.")
 @click.option("--model", metavar="ID_OR_FOLDER", help="Hugging Face id or folder. Default: MiniLM from the extra demo.")
-@click.option(
-    "--file",
-    "path",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="The corpus: a UTF-8 text file, .csv, .tsv, .jsonl or .parquet.",
-)
+@click.option("--file", "path", help="The corpus: a UTF-8 text file, .csv, .tsv, .jsonl or .parquet.", **PATH)
 @click.option("--dataset", metavar="NAME", help="The corpus: a Hugging Face data set, NAME, NAME:SPLIT or a folder.")
 @click.option("--column", default="text", metavar="NAME", help="The column with the texts.")
 @click.option("--lines", is_flag=True, help="Each line of a text file is a text. Default: each paragraph.")
 @click.option(
     "--length", type=click.IntRange(min=4), default=128, metavar="N", help="Cut texts into windows of N tokens at most."
 )
-@click.option(
-    "--batch", type=click.IntRange(min=1), default=2048, metavar="N", help="Tokens that the model reads at once."
-)
-@click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Stop after about N tokens. Default: all.")
-@click.option("--examples", type=click.IntRange(min=1), default=8, metavar="N", help="Texts to keep for each head.")
+@click.option("--batch", default=2048, help="Tokens that the model reads at once.", **COUNT)
+@click.option("--max-tokens", help="Stop after about N tokens. Default: all.", **COUNT)
+@click.option("--examples", default=8, help="Texts to keep for each head.", **COUNT)
 @click.option("--layers", metavar="LIST", help="The layers to profile, such as 0,2-4. Default: all.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("profile.hw"), metavar="PATH", help="The file to write."
-)
+@click.option("--out", default=Path("profile.hw"), help="The file to write.", **PATH)
 @ray_options
 @shared
 def profile(
@@ -82,9 +72,7 @@ def profile(
         with readable(path):  # before torch is imported
             path.stat()
     corpus = _corpus(path, dataset, column, lines)
-    check_writable(out, "--out")
-    if path is not None and path.resolve() == out.resolve():
-        raise ArgumentError(f"--out {out}: this is the input file. Choose another file")
+    check_writable(out, "--out", [path] if path else [])
     next(iter(corpus), None)  # a wrong name is told before the model is loaded
 
     from headwise.profiles import profile as collect

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headwise.cli.files import check_writable, size
+from headwise.cli.output import check_served
 from headwise.errors import ArgumentError, brief
 from headwise.files import check_there
 from headwise.language import said
@@ -59,17 +60,12 @@ def view_profile(
         raise ArgumentError(
             f"{path} is a profile: only --serve reads its texts again. Add --serve, or leave --model out"
         )
-    if serve and out is not None:
-        raise ArgumentError(f"--out {out}: --serve writes no page. Leave --out or --serve out")
-    if port is not None and not serve:
-        raise ArgumentError(f"--port {port}: only --serve listens on a port. Add --serve, or leave --port out")
+    check_served(out, port, serve=serve)
     from headwise.profiles import load
 
     target = out or PAGE
     if not serve:
-        if target.resolve() == path.resolve():
-            raise ArgumentError(f"--out {target}: this is the profile. Choose another file")
-        check_writable(target, "--out")
+        check_writable(target, "--out", [path], "the profile")
     profile = load(path)
     if serve:
         from headwise.viewer.server import serve_site

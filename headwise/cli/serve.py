@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from headwise.cli.later import Later, later
-from headwise.cli.shared import language
+from headwise.cli.shared import PATH, language
 from headwise.errors import ArgumentError, FileError
 from headwise.server.protocols import grpc_protocols
 
@@ -93,12 +93,11 @@ def _ports() -> Iterator[click.Option]:
 @later(_ports)
 @click.option(
     "--token-file",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
     help="A file with the token that clients must send. Default: the value of HEADWISE_TOKEN, if it is set.",
+    **PATH,
 )
-@click.option("--tls-cert", type=click.Path(path_type=Path), metavar="PATH", help="A certificate, in PEM.")
-@click.option("--tls-key", type=click.Path(path_type=Path), metavar="PATH", help="Its key, in PEM, without a password.")
+@click.option("--tls-cert", help="A certificate, in PEM.", **PATH)
+@click.option("--tls-key", help="Its key, in PEM, without a password.", **PATH)
 @click.option(
     "--drain",
     type=float,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -10,6 +11,10 @@ import click
 from headwise.cli.speaking import OPTION
 
 F = TypeVar("F", bound=Callable[..., object])
+
+# What an option takes: the path of a file, and how many of something.
+PATH: Any = {"type": click.Path(path_type=Path), "metavar": "PATH"}
+COUNT: Any = {"type": click.IntRange(min=1), "metavar": "N"}
 
 # `main` reads both before click does, wherever they stand: here they are for the help.
 _LANGUAGE: dict[str, Any] = {"metavar": "LANGUAGE", "help": "Speak en or zh; by default what the system speaks."}

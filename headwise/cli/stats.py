@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import csv
-import functools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from headwise.cli.files import check_writable, reason
+from headwise.cli.files import check_writable, replaced
 from headwise.cli.layers import choose_layers, parse_layers
 from headwise.cli.output import progress_bar
 from headwise.cli.places import parse_place
-from headwise.cli.shared import shared
-from headwise.errors import ArgumentError, FileError
-from headwise.files import check_there, replacing
+from headwise.cli.shared import PATH, shared
+from headwise.files import check_there
 from headwise.language import said
 
 if TYPE_CHECKING:
@@ -29,8 +27,8 @@ if TYPE_CHECKING:
 @click.argument("path", type=click.Path(path_type=Path), metavar="RECORDS")
 @click.option("--layers", metavar="LIST", help="The layers to show, such as 0,2-4. Default: all.")
 @click.option("--row", metavar="TOKEN", help="Only what heads look at from this query: 9, it, or it:2.")
-@click.option("--csv", "csv_path", type=click.Path(path_type=Path), metavar="PATH", help="Write the rows as CSV.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="PATH", help="Write the rows as JSON.")
+@click.option("--csv", "csv_path", help="Write the rows as CSV.", **PATH)
+@click.option("--json", "json_path", help="Write the rows as JSON.", **PATH)
 @click.option("--verify", is_flag=True, help="First check the whole file against its checksums.")
 @shared
 def stats(
@@ -44,7 +42,11 @@ def stats(
     ranges, place = parse_layers(layers), None if row is None else parse_place(row)
     check_there(path)
     files = {"--csv": csv_path, "--json": json_path}
-    _check_files(path, files)
+    if csv_path is not None:
+        check_writable(csv_path, "--csv", [path], "the file of the records")
+    if json_path is not None:
+        check_writable(json_path, "--json", [path], "the file of the records")
+        check_writable(json_path, "--json", [csv_path] if csv_path else [], "the file of --csv")
 
     from rich.console import Console
 
@@ -65,19 +67,9 @@ def stats(
     print_unseen(console, seen.coverage())
     for option, write in (("--csv", _write_csv), ("--json", _write_json)):
         if (target := files[option]) is not None:
-            _replace(target, option, functools.partial(write, rows))
+            with replaced(target, option) as out:
+                write(rows, out)
             click.echo(said(f"Wrote {target} ({len(rows)} rows)."))
-
-
-def _check_files(path: Path, files: Mapping[str, Path | None]) -> None:
-    """Check that the output files can be written, and that all files are different."""
-    taken = {path.resolve(): "the records"}
-    for option, target in files.items():
-        if target is None:
-            continue
-        check_writable(target, option)
-        if (used := taken.setdefault(target.resolve(), option)) != option:
-            raise ArgumentError(f"{option} {target}: this is the file of {used}. Choose another file")
 
 
 def _write_csv(rows: Sequence[HeadSummary], out: TextIO) -> None:
@@ -97,11 +89,3 @@ def _write_json(rows: Sequence[HeadSummary], out: TextIO) -> None:
 
 def _values(row: HeadSummary) -> dict[str, Any]:
     return {name: None if isinstance(x, float) and math.isnan(x) else x for name, x in row.values().items()}
-
-
-def _replace(path: Path, option: str, write: Callable[[TextIO], None]) -> None:
-    try:
-        with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as out:
-            write(out)
-    except OSError as error:
-        raise FileError(f"{option} {path}: cannot be written: {reason(error)}. Choose another path") from error

@@ -23,7 +23,6 @@ from headwise.tasks.training.folder import check_new
 
 if TYPE_CHECKING:
     from headwise.tasks.options.train import TrainOptions
-    from headwise.tasks.rows.tables import Data
     from headwise.tasks.task import Task
 
 
@@ -165,12 +164,9 @@ def _check(options: type[TrainOptions], given: dict[str, Any], config: Path | No
         name, colon, rest = str(error).partition(": ")
         if not colon or not name.isidentifier():
             raise
-        where = f"--config {config}: {name}" if config and name in given.keys() - on_line else _flag(name)
+        is_of_file = config and name in given.keys() - on_line
+        where = f"--config {config}: {name}" if is_of_file else f"--{name.replace('_', '-')}"
         raise type(error)(f"{where}: {rest}") from error
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _data_of(folder: Path) -> str:
@@ -188,12 +184,8 @@ def _fit(word: str, data: str, folder: Path, resume: bool, given: dict[str, Any]
 
     before = read_config(folder, kind)["options"] if resume else {}
     read = kind.read(data, make(kind.options_type, {**before, **given}))
-    _say(f"{read.name}: {_rows(read)}")
+    _say(f"{read.name}: {len(read):,} row{'' if len(read) == 1 else 's'}")
     return kind.fit(read, out=folder, resume=resume, **given)
-
-
-def _rows(data: Data) -> str:
-    return f"{len(data):,} row" + ("" if len(data) == 1 else "s")
 
 
 def _say(sentence: str) -> None:

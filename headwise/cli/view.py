@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 import click
 
 from headwise.cli.anything import view_images, view_texts
-from headwise.cli.files import NamedText, check_writable, read_texts, size, tell_cut
+from headwise.cli.files import NamedText, check_writable, encoded, read_texts, size
 from headwise.cli.layers import LayerRange, choose_layers, parse_layers
 from headwise.cli.live import is_bert, live_bert, live_causal, predicts, read_prompt, title_of
 from headwise.cli.loading import plural
 from headwise.cli.looking import look, run_among
-from headwise.cli.output import Say, working
+from headwise.cli.output import Say, check_served, working
 from headwise.cli.profiled import profile_among, view_profile
-from headwise.cli.shared import shared
-from headwise.cli.unknown import tell_unknown
+from headwise.cli.shared import PATH, shared
 from headwise.errors import ArgumentError, brief
 from headwise.language import said
 
@@ -51,25 +50,16 @@ class _Found:
 
 @click.command(short_help="Show all heads of a model on a text, in an interactive page.")
 @click.argument("texts", nargs=-1, metavar="[RUN] [TEXT | RECORDS.hw]...")
-@click.option(
-    "--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="A UTF-8 text file to read."
-)
+@click.option("--file", "files", multiple=True, help="A UTF-8 text file to read.", **PATH)
 @click.option(
     "--model",
     metavar="ID_OR_FOLDER",
     help="Any model that reads texts or images: Hugging Face id or folder. An encoder-decoder writes 20 tokens. "
     "Default: MiniLM from the extra demo.",
 )
-@click.option(
-    "--image",
-    "images",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="An image that --model reads, in place of texts.",
-)
+@click.option("--image", "images", multiple=True, help="An image that --model reads, in place of texts.", **PATH)
 @click.option("--layers", metavar="LIST", help="The layers to show, such as 0,2-4. Default: all.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="PATH", help=f"The page to write.  [default: {PAGE}]")
+@click.option("--out", help=f"The page to write.  [default: {PAGE}]", **PATH)
 @click.option(
     "--serve",
     is_flag=True,
@@ -107,10 +97,10 @@ def view(
     records = [] if run else _records(texts, files, model)
     if images:
         _check_images(texts, files, model)
-    _check_options(records, out, serve=serve, port=port)
+    check_served(out, port, serve=serve)
     target = out or PAGE
     if not serve:
-        check_writable(target, "--out")
+        check_writable(target, "--out", records, "the input file of records")
     if serve and model and not records and not images and predicts(model):
         prompt = read_prompt(texts, files)
         with working("loading the model"):
@@ -121,7 +111,9 @@ def view(
 
     with working("loading the records" if records else "loading the model") as say:
         if run:
-            found = _look_at_run(run, named, ranges)
+            titles = [each.title for each in named]
+            inputs, made = look(run, [each.text for each in named], titles, ranges)
+            found = _Found(inputs, " · ".join(titles), made)
         else:
             found = _load(records, ranges) if records else _read(named, model, images, ranges, say, live=serve)
         if not serve:
@@ -190,15 +182,6 @@ def _check_images(texts: Sequence[str], files: Sequence[Path], model: str | None
         raise ArgumentError(f"--image: expected images alone. Received: {brief(others[0])}")
 
 
-def _check_options(records: Sequence[Path], out: Path | None, *, serve: bool, port: int | None) -> None:
-    if serve and out is not None:
-        raise ArgumentError(f"--out {out}: --serve writes no page. Leave --out or --serve out")
-    if port is not None and not serve:
-        raise ArgumentError(f"--port {port}: only --serve listens on a port. Add --serve, or leave --port out")
-    if out is not None and out.resolve() in {path.resolve() for path in records}:
-        raise ArgumentError(f"--out {out}: this is the input file of records. Choose another file")
-
-
 def _load(paths: Sequence[Path], ranges: Sequence[LayerRange] | None) -> _Found:
     """The content of files of records."""
     from headwise.records.storage import load
@@ -213,13 +196,6 @@ def _load(paths: Sequence[Path], ranges: Sequence[LayerRange] | None) -> _Found:
     made = ", ".join(f"{_python(name)}: {call}" for name, call in calls.items())
     title = " · ".join(path.name for path in paths)
     return _Found(inputs_of(loaded, layers=chosen), title, f"{{{made}}}")
-
-
-def _look_at_run(run: Path, named: Sequence[NamedText], ranges: Sequence[LayerRange] | None) -> _Found:
-    """The attention of a trained task on each text."""
-    titles = [each.title for each in named]
-    inputs, made = look(run, [each.text for each in named], titles, ranges)
-    return _Found(inputs, " · ".join(titles), made)
 
 
 def _python(text: str) -> str:
@@ -285,10 +261,7 @@ def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText) -> Seen:
 
     from headwise.capture.context import watch
 
-    tokens = tokenizer.encode(named.text, max_length=bert.config.max_positions)
-    if tokens.cut:
-        tell_cut(named, tokens)
-    tell_unknown(named.name, tokens)
+    tokens = encoded(named, tokenizer.encode, bert.config.max_positions)
     with torch.no_grad(), watch(bert, tokens=[tokens]) as seen:
         bert(torch.tensor([tokens.ids]))
     return seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from headwise.cli.files import NamedText, check_writable, read_lines, read_texts, size, tell_cut
+from headwise.cli.files import NamedText, check_writable, read_lines, read_texts, size, tell_cut, tell_unknown
 from headwise.cli.layers import LayerRange, parse_layers
 from headwise.cli.loading import DTYPES, load_model, only_of, plural, tell_missing
-from headwise.cli.shared import shared
-from headwise.cli.unknown import tell_unknown
+from headwise.cli.output import progress_bar
+from headwise.cli.shared import COUNT, PATH, shared
 from headwise.errors import ArgumentError, RecordError
 from headwise.language import said
 
@@ -27,25 +28,17 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Record the attention of any model on a text, in a file.")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
-@click.option(
-    "--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="A UTF-8 text file to read."
-)
+@click.option("--file", "files", multiple=True, help="A UTF-8 text file to read.", **PATH)
 @click.option(
     "--model", metavar="ID_OR_FOLDER", help="Hugging Face id or folder. Default: MiniLM, a BERT, from the extra demo."
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("run.hw"), metavar="PATH", help="The file to write."
-)
+@click.option("--out", default=Path("run.hw"), help="The file to write.", **PATH)
 @click.option("--layers", metavar="LIST", help="The layers to keep, such as 0,2-4. Default: all.")
 @click.option(
     "--only", "patterns", multiple=True, metavar="PATTERN", help='Module paths to keep, such as "decoder.*.self_attn".'
 )
-@click.option(
-    "--max-length", type=click.IntRange(min=1), metavar="N", help="Cut texts to N tokens. Default: the model's maximum."
-)
-@click.option(
-    "--generate", type=click.IntRange(min=1), metavar="N", help="Also generate N tokens after the text, greedily."
-)
+@click.option("--max-length", help="Cut texts to N tokens. Default: the model's maximum.", **COUNT)
+@click.option("--generate", help="Also generate N tokens after the text, greedily.", **COUNT)
 @click.option("--values", is_flag=True, help="Also save the values, which norm-based weights need.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="auto", help="The dtype of the model.")
 @click.option(
@@ -55,10 +48,7 @@ if TYPE_CHECKING:
 )
 @click.option("--lines", is_flag=True, help="With --statistics-only: each line of a --file is a text.")
 @click.option(
-    "--chunk",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="With --statistics-only: decoders read N tokens at a time, with their cache. Default: 512.",
+    "--chunk", help="With --statistics-only: decoders read N tokens at a time, with their cache. Default: 512.", **COUNT
 )
 @shared
 def watch(
@@ -97,21 +87,19 @@ def watch(
         return
     if lines or chunk:
         raise ArgumentError(f"{'--lines' if lines else '--chunk'}: only with --statistics-only")
-    check_writable(out, "--out")
-    if out.resolve() in {path.resolve() for path in files}:
-        raise ArgumentError(f"--out {out}: this is an input file. Choose another file")
+    check_writable(out, "--out", files, "an input file")
     named = read_texts(texts, files)
 
-    with _Progress() as progress:
-        progress.say(f"loading {model or 'the model'}")
+    with progress_bar() as tell:
+        tell(0, 0, f"loading {model or 'the model'}")
         pretrained = load_model(model, generates=generate is not None, dtype=dtype)
         tell_missing(pretrained)
         tokens = _encode(pretrained, named, max_length, generate or 0)
         for each, read in zip(named, tokens, strict=True):
             tell_unknown(each.name, read)
-        seen = _run(pretrained, tokens, only_of(pretrained.model, ranges, patterns), values, generate, progress)
+        seen = _run(pretrained, tokens, only_of(pretrained.model, ranges, patterns), values, generate, tell)
         _check(seen)
-        progress.say(f"writing {out}")
+        tell(0, 0, f"writing {out}")
         seen.save(out)
 
     from rich.console import Console
@@ -147,14 +135,14 @@ def _print_statistics(
     from headwise.records.summary import RunningSummary
 
     found, tokens, coverage = RunningSummary(), 0, None
-    with _Progress() as progress:
-        progress.say(f"loading {model or 'the model'}")
+    with progress_bar() as tell:
+        tell(0, 0, f"loading {model or 'the model'}")
         pretrained = load_model(model, generates=False, dtype=dtype)
         tell_missing(pretrained)
         only = only_of(pretrained.model, ranges, patterns)
         for document in documents:
             (read,) = _encode(pretrained, [document], max_length, 0)
-            advance = progress.count(f"reading text {found.runs + 1}", -(-len(read.ids) // chunk))
+            advance = _steps(tell, f"reading text {found.runs + 1}", -(-len(read.ids) // chunk))
             with watch(pretrained.model, only=only, statistics=found.statistics(), keep=False) as seen:
                 pretrained.read_on(read, chunk, advance)
             _check(seen)
@@ -205,7 +193,7 @@ def _run(
     only: list[int | str] | None,
     values: bool,
     generate: int | None,
-    progress: _Progress,
+    tell: Callable[[int, int, str], None],
 ) -> Seen:
     from headwise.capture.context import watch
     from headwise.capture.sites import attention_modules
@@ -214,12 +202,12 @@ def _run(
     with watch(model, only=only, values=values) as seen, contextlib.ExitStack() as hooks:
         if generate is None:
             places = [module for _, module in attention_modules(model)]
-            advance = progress.count("reading, layer by layer", len(places))
+            advance = _steps(tell, "reading, layer by layer", len(places))
             for module in places:
                 hooks.callback(module.register_forward_hook(lambda *_: advance()).remove)
             labelled: Any = {"target": pretrained.read(tokens)}
         else:
-            labelled = pretrained.generate(tokens, generate, progress.count("generating, token by token", generate))
+            labelled = pretrained.generate(tokens, generate, _steps(tell, "generating, token by token", generate))
     try:
         seen.tokens = labelled
     except RecordError as error:
@@ -239,33 +227,8 @@ def _check(seen: Seen) -> None:
         raise RecordError(f"no attention was recorded, so no file was written: {'. '.join(said)}")
 
 
-class _Progress:
-    """On a terminal, shows what is being done and its progress."""
-
-    def __enter__(self) -> _Progress:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        console = Console(stderr=True)
-        self._progress = Progress(console=console, transient=True, disable=not console.is_terminal)
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def say(self, what: str) -> None:
-        """Begin a step of unknown length."""
-        self._begin(what, None)
-
-    def count(self, what: str, total: int) -> Callable[[], None]:
-        """Begin a step with `total` parts. Returns a function that advances it by one."""
-        task = self._begin(what, total)
-        return lambda: self._progress.advance(task)
-
-    def _begin(self, what: str, total: int | None) -> Any:
-        from rich.markup import escape
-
-        for task in self._progress.task_ids:
-            self._progress.remove_task(task)
-        return self._progress.add_task(escape(what), total=total)
+def _steps(tell: Callable[[int, int, str], None], what: str, total: int) -> Callable[[], None]:
+    """Begin something with `total` parts. Returns a function that says that one more is done."""
+    tell(0, total, what)
+    done = itertools.count(1)
+    return lambda: tell(next(done), total, what)

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from headwise.cli.files import check_writable, size
 from headwise.cli.masks import parse_mask
-from headwise.cli.shared import shared
+from headwise.cli.shared import PATH, shared
 from headwise.errors import ArgumentError
 from headwise.language import said
 
@@ -67,7 +67,7 @@ _OF_RECORDS = ("layer", "head", "row", "col", "call", "example")
 )
 @click.option("--model", metavar="PATH", help="With --kind bert: the checkpoint of a small BERT. Default: made up.")
 @click.option("--seed", type=int, metavar="N", help="Seed of the made-up numbers. Default: 0.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="PATH", help="The file to write: .xlsx, .html or .md.")
+@click.option("--out", help="The file to write: .xlsx, .html or .md.", **PATH)
 @click.option("--show", is_flag=True, help="Print the steps even with --out.")
 @shared
 @click.pass_context

@@ -8,6 +8,7 @@ layer on; attention then concentrates on those tokens.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 
@@ -125,10 +126,9 @@ def _states(model: nn.Module, inputs: Inputs, lists: Sequence[nn.Module]) -> dic
 
         return keep
 
-    handles = [m.register_forward_hook(hook(name)) for name, m in model.named_modules() if id(m) in members]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if id(module) in members:
+                hooks.enter_context(module.register_forward_hook(hook(name)))
         run(model, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
     return states

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -85,13 +86,11 @@ def observe(model: nn.Module, inputs: Inputs, where: Choice = "*") -> Observed:
         given, gave = [*tensors_in(args), *tensors_in(kwargs)], tensors_in(out)
         events.append(Event(names[id(module)], module, given, gave))
 
-    handles: list[Any] = [m.register_forward_hook(hook, with_kwargs=True) for m in model.modules()]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for module in model.modules():
+            hooks.enter_context(module.register_forward_hook(hook, with_kwargs=True))
         with torch.no_grad(), edit(model, keep), sums:
             result = run(model, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
     called = {event.name for event in events}  # the parameters of others are used by the modules around them
     events += [Event(name, m, (), ()) for name, m in model.named_modules() if name not in called and m._parameters]
     return Observed(model, result, keep.found(), events, sums)

@@ -56,14 +56,12 @@ def _array(value: Value, numbers: str | None, array: str) -> str:
     """Python code for an input: an array of these numbers, or without them a filled one. `array` is, say, np.array."""
     module = array.partition(".")[0]
     dtype = f"dtype={module}.{str(value.dtype).removeprefix('torch.')}"
-    return f"{module}.{_filled(value)}({_shape(value)}, {dtype})" if numbers is None else f"{array}({numbers}, {dtype})"
+    if numbers is not None:
+        return f"{array}({numbers}, {dtype})"
+    filled = "ones" if value.dtype == torch.bool or value.name == "attention_mask" else "zeros"  # nothing is masked
+    return f"{module}.{filled}({_shape(value)}, {dtype})"
 
 
 def _shape(value: Value) -> str:
     sizes = [_SIZES.get(axis, _SIZE) if isinstance(axis, str) else axis for axis in value.axes]
     return f"({', '.join(map(str, sizes))},)" if len(sizes) == 1 else f"({', '.join(map(str, sizes))})"
-
-
-def _filled(value: Value) -> str:
-    """The fill value of an input: a mask is filled with ones, so nothing is masked."""
-    return "ones" if value.dtype == torch.bool or value.name == "attention_mask" else "zeros"

@@ -10,12 +10,10 @@ from typing import Any
 import yaml
 from torch import nn
 
-from headwise.errors import FileError
 from headwise.export import FORMATS, calling
 from headwise.export.exported import Exported
-from headwise.export.manifest import Manifest
 from headwise.export.speed import Timing, machine
-from headwise.files import replacing
+from headwise.files import writing
 from headwise.graphs.graph import Value
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Task
@@ -54,11 +52,8 @@ def write(
         _versions(exported),
         _notes(exported.manifest.notes),
     ]
-    try:
-        with replacing(path) as part:
-            part.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
-    except OSError as cause:
-        raise FileError(f"cannot write {path}: {cause.strerror or cause}") from cause
+    with writing(path) as part:
+        part.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
     return path
 
 
@@ -68,14 +63,11 @@ def _head(exported: Exported, subject: Task[Any] | nn.Module, source: str) -> st
     said, about = "", "A function of tensors without a task."
     if isinstance(subject, Task):
         said, about = f"{subject.name}: ", subject.options.about
-    options = ", ".join(f"{name} {value}" if isinstance(value, str) else name for name, value in _chosen(manifest))
+    # Those that were chosen: texts, and switches that are on.
+    chosen = {name: value for name, value in manifest.options.items() if value is True or isinstance(value, str)}
+    options = ", ".join(f"{name} {value}" if isinstance(value, str) else name for name, value in chosen.items())
     made = f"Made by `headwise export` of `{source}`, as {kind}, precision {manifest.precision}"
     return f"# {said}{Path(source).name}\n\n{about}\n\n{made}{f' ({options})' if options else ''}."
-
-
-def _chosen(manifest: Manifest) -> list[tuple[str, Any]]:
-    """The options that were chosen: texts, and switches that are on."""
-    return [(name, value) for name, value in manifest.options.items() if value is True or isinstance(value, str)]
 
 
 def _origin(folder: Path, scores: Scores | None) -> str:
@@ -162,7 +154,10 @@ def _speed(timings: Sequence[Timing]) -> str:
         return "## Speed\n\nNot measured."
     runtimes = list(dict.fromkeys(name for timing in timings for name in timing.seconds))
     rows = [
-        (each.graph, str(each.batch), str([*each.shape]), *(_milliseconds(each.seconds.get(name)) for name in runtimes))
+        (
+            *(each.graph, str(each.batch), str([*each.shape])),
+            *(f"{1000 * each.seconds[name]:.2f}" if name in each.seconds else "" for name in runtimes),
+        )
         for each in timings
     ]
     threads = timings[0].threads
@@ -196,10 +191,6 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{1000 * seconds:.2f}"
 
 
 def _size(count: int) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from headwise.errors import CheckpointError, FileError
+from headwise.errors import CheckpointError
 from headwise.export.comparing import Difference
-from headwise.files import parsed, replacing, restore_folder
+from headwise.files import parsed, restore_folder, writing
 from headwise.graphs.graph import Value
 
 NAME = "export.json"
@@ -90,11 +90,8 @@ def read(folder: Path) -> Manifest:
 def write(folder: Path, manifest: Manifest) -> None:
     """Write export.json. Raises FileError if it cannot be written."""
     text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False, default=_plain) + "\n"
-    try:
-        with replacing(folder / NAME) as part:
-            part.write_text(text, encoding="utf-8")
-    except OSError as cause:
-        raise FileError(f"cannot write {folder / NAME}: {cause.strerror or cause}") from cause
+    with writing(folder / NAME) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def _plain(value: Any) -> Any:

@@ -78,11 +78,8 @@ def read_examples(path: Path) -> list[tuple[Tensor, ...]]:
         raise FileError(f"{path}: {(cause.strerror or str(cause)).lower()}; {expected}") from cause
     except Exception as cause:  # pickle's errors have no common class
         raise FileError(f"{path} cannot be read: {expected}") from cause
-    rows = [tuple(row) if isinstance(row, list | tuple) else row for row in found] if _is_list(found) else []
+    listed = found if isinstance(found, Sequence) and not isinstance(found, str) else []
+    rows = [tuple(row) if isinstance(row, list | tuple) else row for row in listed]
     if not rows or not all(isinstance(row, tuple) and row and all(isinstance(x, Tensor) for x in row) for row in rows):
         raise FileError(f"{path}: {expected}")
     return rows
-
-
-def _is_list(found: Any) -> bool:
-    return isinstance(found, Sequence) and not isinstance(found, str)

@@ -73,7 +73,8 @@ def mask(
     b = check_place("b", b, mask.batch) if mask.batch else 0
     h = check_place("h", h, mask.heads) if mask.heads else 0
     if title is None:
-        title = _title(name, mask, b, h)
+        parts = (name, f"head {h}" if mask.heads else "", f"example {b}" if mask.batch else "")
+        title = ", ".join(filter(None, parts))
     named = [(None, None)] * 2 if tokens is None else names_of(tokens, mask.batch or 1, b, (q_len, k_len))
     rows = make_axis("rows", "query", q_len, None, row_labels, *named[0])
     cols = make_axis("cols", "key", k_len, None, col_labels, *named[1])
@@ -112,11 +113,6 @@ def _lengths(mask: Mask, q_len: int | None, k_len: int | None) -> tuple[int, int
         if isinstance(length, bool) or not isinstance(length, int) or length < 1:
             raise ArgumentError(f"{name}: expected an integer of at least 1. Received: {name}={length!r}")
     return q_len, k_len
-
-
-def _title(name: str, mask: Mask, b: int, h: int) -> str:
-    parts = [name, f"head {h}" if mask.heads else "", f"example {b}" if mask.batch else ""]
-    return ", ".join(part for part in parts if part)
 
 
 def _extents(mask: Mask, q_len: int, k_len: int, block: int, b: int, h: int) -> Array:

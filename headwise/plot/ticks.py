@@ -69,7 +69,10 @@ def _names(axis: Axis, letters: Letters, step: int, size: float, side: Literal["
         return Names(side, places, texts, [False] * len(texts), size, step, max(widths))
     if axis.labels is None or max(widths) + 3 / 72 <= room:
         return Names(side, places, texts, [False] * len(texts), size, step, size * STACK / 72, max(widths))
-    stacks = [_stacked(text) if is_upright(text) else [text] for text in texts]
+    stacks = [
+        [text[start:stop] for start, stop in dict.fromkeys(characters(text))] if is_upright(text) else [text]
+        for text in texts
+    ]
     across = [max(letters.width(part, size) for part in stack) for stack in stacks]
     turned = [not is_upright(text) or wide > WIDE * size / 72 for text, wide in zip(texts, across, strict=True)]
     depth = max(
@@ -79,10 +82,6 @@ def _names(axis: Axis, letters: Letters, step: int, size: float, side: Literal["
     texts = [text if turn else "\n".join(stack) for text, turn, stack in zip(texts, turned, stacks, strict=True)]
     upright = max([wide for wide, turn in zip(across, turned, strict=True) if not turn], default=0.0)
     return Names(side, places, texts, turned, size, step, depth, upright)
-
-
-def _stacked(text: str) -> list[str]:
-    return [text[start:stop] for start, stop in dict.fromkeys(characters(text))]
 
 
 def _pitch(names: Names, named: bool) -> float:

@@ -19,7 +19,8 @@ BLOCK, BLOCKS = 25, 8  # the length of the repeated random block, and how many a
 def block_scores(model: Pretrained, only: Sequence[int | str] | None) -> dict[str, Any]:
     """`pattern_scores` of a random block that is repeated; nothing for a model that cannot read one."""
     known = vocabulary_size(model.model)
-    special = {each for each, named in zip(*_some_ids(model), strict=True) if named}
+    tokens = model.encode("a", None)
+    special = {each for each, named in zip(tokens.ids, tokens.special, strict=True) if named}
     most = model.max_length or 2 * BLOCK
     if known is None or known < BLOCK + len(special) or most < 2 * BLOCK:
         return {}
@@ -35,8 +36,3 @@ def block_scores(model: Pretrained, only: Sequence[int | str] | None) -> dict[st
         "block_induction": scores.induction,
     }
     return {each: x.double().tolist() for each, x in named.items()}
-
-
-def _some_ids(model: Pretrained) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    tokens = model.encode("a", None)
-    return tokens.ids, tokens.special

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from headwise.errors import ArgumentError
 from headwise.profiles.windows import LONGEST
-from headwise.tasks.rows.chunks import SUFFIXES, Reader, look_through
-from headwise.tasks.rows.sources import decode, is_packed, readable, suffix_of
+from headwise.tasks.rows.chunks import SUFFIXES, Reader, look_through, opened
+from headwise.tasks.rows.sources import decode, readable, suffix_of
 from headwise.tasks.rows.streamed import stream_column
 from headwise.tasks.rows.tables import as_texts, find_column
 
@@ -73,7 +71,7 @@ def _rows(path: Path, column: str) -> Iterator[str]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    with readable(path), _open(path) as file:
+    with readable(path), opened(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(4 * LONGEST), b""), start=1):
             yield decode(line, str(path), number).strip()
 
@@ -89,7 +87,3 @@ def _paragraphs(path: Path) -> Iterator[str]:
             held.append(line)
             size += len(line)
     yield "\n".join(held)
-
-
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path) if is_packed(path) else path.open("rb")  # type: ignore[return-value]

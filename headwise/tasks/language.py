@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,6 @@ from torch.nn.functional import cross_entropy
 from headwise.errors import ArgumentError, HeadwiseError
 from headwise.graphs.graph import Graph
 from headwise.graphs.session import Sessions
-from headwise.models.language_model import CausalLanguageModel
 from headwise.records import Seen
 from headwise.tasks.columns import Column, Columns, Row, text_of
 from headwise.tasks.options.language import LanguageOptions
@@ -27,36 +26,7 @@ from headwise.tasks.text.running.batch import RunningBatch
 from headwise.tasks.training.sharding import sequence_mesh
 from headwise.text.tokenizer import Encoded
 
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
 OBJECTIVES: dict[str, type[Masked] | type[Causal]] = {"masked": Masked, "causal": Causal}
-
-
-class Objective(Protocol):
-    """A training objective of a language model: `Masked` or `Causal`."""
-
-    writes: ClassVar[str]
-    reads: ClassVar[str]  # what the text of a request is
-    example: ClassVar[str]  # of it
-    outputs: ClassVar[tuple[Column, ...]]
-
-    def save_files(self, model: Any, folder: Path) -> None: ...
-    def state(self, model: Any) -> dict[str, Any]: ...
-    def encode(self, texts: Sequence[str]) -> list[list[int]]: ...
-    def collate(self, examples: Sequence[list[int]]) -> Batch: ...
-    # The sum of -log p of tokens, and their number. mesh: the processes that share the sequences, or None.
-    def loss(self, model: Any, batch: Batch, mesh: DeviceMesh | None, *, training: bool) -> tuple[Tensor, int]: ...
-    def predictions(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]: ...
-    def predict(self, model: Any, texts: Sequence[str]) -> list[dict[str, Any]]: ...
-    @property
-    def limit(self) -> str: ...
-    def cut(self, texts: Sequence[str]) -> dict[int, str]: ...
-    def read(self, text: str) -> Encoded: ...
-    def answer(self, model: Any, asked: Encoded) -> dict[str, Any]: ...
-    def look(self, model: Any, asked: Encoded) -> Seen: ...
-    def graphs(self, model: Any, examples: Sequence[list[int]]) -> tuple[Graph, ...]: ...
-    def run_on(self, model: Any, sessions: Sessions) -> None: ...
 
 
 class Language(Task[LanguageOptions]):
@@ -78,7 +48,9 @@ class Language(Task[LanguageOptions]):
     reads_documents = True
     compared_by = (("perplexity", "min"),)
 
-    def __init__(self, options: LanguageOptions, model: nn.Module, objective: Objective) -> None:
+    model: Any  # of the objective: MaskedLanguageModel or CausalLanguageModel
+
+    def __init__(self, options: LanguageOptions, model: nn.Module, objective: Masked | Causal) -> None:
         super().__init__(options, model)
         self.objective = objective
 
@@ -176,13 +148,13 @@ class Language(Task[LanguageOptions]):
         if not isinstance(self.objective, Causal):
             return None
         self.eval()
-        return self.objective.running(cast(CausalLanguageModel, self.model), most)
+        return self.objective.running(self.model, most)
 
     def stream_row(self, asked: Encoded) -> Iterator[str]:
         if not isinstance(self.objective, Causal):
             return super().stream_row(asked)
         self.eval()
-        return self.objective.stream(cast(CausalLanguageModel, self.model), asked)
+        return self.objective.stream(self.model, asked)
 
     def look_at(self, asked: Encoded) -> tuple[Seen, None]:
         self.eval()

@@ -67,9 +67,6 @@ def _summary_columns(source: Any, target: str) -> dict[str, str]:
     if target not in table.columns:
         numbered = [name for name in table.columns if re.fullmatch(re.escape(target) + "[0-9]+", name)]
         if numbered:
-            return {f"summary {i}": name for i, name in enumerate(sorted(numbered, key=_number), start=1)}
+            numbered.sort(key=lambda name: int(name.removeprefix(target)))
+            return {f"summary {i}": name for i, name in enumerate(numbered, start=1)}
     return {"summary": find_column(table, target)}
-
-
-def _number(name: str) -> int:
-    return int(re.findall("[0-9]+$", name)[0])

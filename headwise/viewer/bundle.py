@@ -65,7 +65,8 @@ def _add(path: str, root: Traversable, modules: dict[str, str], within: tuple[st
             if found["names"] is None:
                 raise ValueError(f"{path}: default exports are not supported. Received: {found[0]}")
             _add(wanted, root, modules, (*within, path))
-            names = ", ".join(": ".join(name.split(" as ")) for name in _names(found["names"]))
+            listed = (" ".join(name.split()) for name in found["names"].split(",") if name.strip())
+            names = ", ".join(": ".join(name.split(" as ")) for name in listed)
             return f"const {{ {names} }} = {_variable(wanted)};"
         if found["text"] is None or not _AS_TEXT.fullmatch(found["as_text"]):
             raise ValueError(f'{path}: a file is imported as a whole, with {{ type: "text" }}. Received: {found[0]}')
@@ -88,10 +89,6 @@ def _resolve(path: str, importer: str) -> str:
     if found.startswith(".."):
         raise ValueError(f"{importer}: a path must stay in the folder. Received: {path}")
     return found
-
-
-def _names(listed: str) -> list[str]:
-    return [" ".join(name.split()) for name in listed.split(",") if name.strip()]
 
 
 def _variable(path: str) -> str:

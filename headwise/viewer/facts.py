@@ -152,12 +152,15 @@ def _relevance(records: tuple[AttentionRecord, ...]) -> list[dict[str, Any]] | N
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
-    tokens = axis.tokens
-    count = len(tokens.labels)
-    if is_long(tokens):
-        return _long_axis(axis)
+    tokens, count, is_text = axis.tokens, len(axis.tokens.labels), axis.tokens.text != ""
+    known = {"cut": tokens.cut, "text": is_text, "seconds": tokens.seconds, "generated": axis.generated}
+    if is_long(tokens):  # how many, and their labels unless these are numbers one after the other
+        first = int(tokens.labels[0]) if tokens.labels[0].isascii() and tokens.labels[0].isdecimal() else None
+        numbers = first is not None and all(label == str(i) for i, label in enumerate(tokens.labels, first))
+        labels = {"first": first} if numbers else {"labels": tokens.labels}
+        return {"count": count, **labels, **known, "patches": None, "image": None, "imageNote": None}
     gaps, pieces = _cut_at_tokens(tokens)
-    is_text, words = tokens.text != "", tokens.words()
+    words = tokens.words()
     patches = tokens.patches
     return {
         "labels": tokens.labels,
@@ -165,33 +168,12 @@ def _axis(axis: Axis) -> dict[str, Any]:
         "pieces": pieces,
         "special": tokens.special,
         "unknown": tokens.unknown or [False] * count,
-        "cut": tokens.cut,
-        "text": is_text,
         "words": _groups(words),
         "sentences": _groups(tokens.sentences() if is_text else words),  # names form no sentences
         "patches": patches and {"rows": patches.rows, "cols": patches.cols, "prefix": patches.prefix},
         "image": axis.image and axis.image.uri,
         "imageNote": axis.image and axis.image.note,
-        "seconds": tokens.seconds,
-        "generated": axis.generated,
-    }
-
-
-def _long_axis(axis: Axis) -> dict[str, Any]:
-    """The facts of very many tokens: how many, and their labels unless these are numbers one after the other."""
-    tokens, count = axis.tokens, len(axis.tokens.labels)
-    first = int(tokens.labels[0]) if tokens.labels[0].isascii() and tokens.labels[0].isdecimal() else None
-    numbers = first is not None and all(label == str(i) for i, label in enumerate(tokens.labels, first))
-    return {
-        "count": count,
-        **({"first": first} if numbers else {"labels": tokens.labels}),
-        "cut": tokens.cut,
-        "text": tokens.text != "",
-        "patches": None,
-        "image": None,
-        "imageNote": None,
-        "seconds": tokens.seconds,
-        "generated": axis.generated,
+        **known,
     }
 
 

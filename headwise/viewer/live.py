@@ -115,8 +115,9 @@ class Live:
         run = self._new(asked, plain)
         with self._keeping:
             self._runs[key] = run
-            while len(self._runs) > 2 and (len(self._runs) > KEPT_RUNS or self._size() > KEPT_BYTES):
-                self._runs.popitem(last=False)
+            size = sum(each.bytes for each in self._runs.values())
+            while len(self._runs) > 2 and (len(self._runs) > KEPT_RUNS or size > KEPT_BYTES):
+                size -= self._runs.popitem(last=False)[1].bytes
         return run
 
     def _new(self, asked: Asked, plain: Run | None) -> Run:
@@ -148,6 +149,3 @@ class Live:
         if not tokens.ids:
             raise ArgumentError("The tokenizer gives no tokens for this prompt. Write a word.")
         return tokens
-
-    def _size(self) -> int:
-        return sum(run.bytes for run in self._runs.values())

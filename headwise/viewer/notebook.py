@@ -71,7 +71,10 @@ class Inline:
         self.language = language
 
     def __repr__(self) -> str:
-        what = "page" if self.small is None else f"{self.small.kind} of {_counted(self.small.heads)}"
+        what = "page"
+        if self.small is not None:
+            heads = self.small.heads
+            what = f"{self.small.kind} of head{'s' * (len(heads) > 1)} {', '.join(map(str, heads))}"
         return f"<{what} of {self.title!r}, displayed in a notebook; {self.write} writes a file>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[Bundle, Bundle]:
@@ -215,10 +218,6 @@ def _still(page: Inline, more: str) -> Bundle:
     size = f'width="{picture.width}" height="{picture.height}"'
     image = f'<img src="{picture.uri}" {size} alt="{_escaped(about)}">'
     return {"text/html": f"<p>{image}</p>\n<p>{_escaped(about)} {more}</p>"}
-
-
-def _counted(heads: Sequence[int]) -> str:
-    return f"head {heads[0]}" if len(heads) == 1 else f"heads {', '.join(map(str, heads))}"
 
 
 def _escaped(text: str) -> str:

@@ -13,7 +13,8 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -47,7 +48,7 @@ def serve(
         ArgumentError: an invalid port, or the packages of the extra `view` are not installed.
         FileError: the port is in use or not allowed.
     """
-    serve_site(_maker(title, inputs, made=made), title=title, port=port, open_page=open_page)
+    serve_site(_maker(inputs, title=title, made=made), title=title, port=port, open_page=open_page)
 
 
 def serve_live(live: Live, prompt: str, *, port: int = 0, open_page: bool = False) -> None:
@@ -55,7 +56,7 @@ def serve_live(live: Live, prompt: str, *, port: int = 0, open_page: bool = Fals
 
     `live`: the model. `prompt`: the first one. The rest, and errors: see `serve`; also those of `Live.facts`.
     """
-    make = _maker(live.title, live=live, prompt=prompt)
+    make = _maker((), title=live.title, live=live, prompt=prompt)
     serve_site(make, title=live.title, port=port, open_page=open_page)
 
 
@@ -69,11 +70,11 @@ def serve_site(make: Make, *, title: str, port: int = 0, open_page: bool = False
             _server(site).run([listener])
 
 
-@contextlib.contextmanager
-def serving(inputs: Sequence[Input], *, title: str, made: str | None = None, port: int = 0) -> Iterator[str]:
+def serving(
+    inputs: Sequence[Input], *, title: str, made: str | None = None, port: int = 0
+) -> AbstractContextManager[str]:
     """The same server in a thread, as a context manager that returns the address. Arguments and errors: see `serve`."""
-    with serving_site(_maker(title, inputs, made=made), port=port) as url:
-        yield url
+    return serving_site(_maker(inputs, title=title, made=made), port=port)
 
 
 @contextlib.contextmanager
@@ -90,25 +91,18 @@ def serving_site(make: Make, *, port: int = 0) -> Iterator[str]:
             thread.join()
 
 
-@contextlib.contextmanager
-def serving_live(live: Live, prompt: str, *, port: int = 0) -> Iterator[str]:
+def serving_live(live: Live, prompt: str, *, port: int = 0) -> AbstractContextManager[str]:
     """`serve_live` in a thread, as a context manager that returns the address."""
-    with serving_site(_maker(live.title, live=live, prompt=prompt), port=port) as url:
-        yield url
+    return serving_site(_maker((), title=live.title, live=live, prompt=prompt), port=port)
 
 
-def _maker(
-    title: str,
-    inputs: Sequence[Input] = (),
-    *,
-    made: str | None = None,
-    live: Live | None = None,
-    prompt: str = "",
-) -> Make:
+def _maker(inputs: Sequence[Input], **given: Any) -> Make:
+    """Makes a `Site`, which has the other arguments."""
+
     def make(port: int) -> Guarded:
         from headwise.viewer.site import Site
 
-        return Site(inputs, title=title, made=made, port=port, live=live, prompt=prompt)
+        return Site(inputs, port=port, **given)
 
     return make
 

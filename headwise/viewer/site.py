@@ -138,8 +138,8 @@ class Site(Guarded):
         inputs: Sequence[Input],
         *,
         title: str,
-        made: str | None,
         port: int,
+        made: str | None = None,
         live: Live | None = None,
         prompt: str = "",
     ) -> None:
@@ -151,10 +151,8 @@ class Site(Guarded):
         self.kept = Kept(KEPT_BYTES)
         self.runs = ThreadPoolExecutor(1, "headwise model")  # one run at a time; it starts with the first question
         self.tiles = Turns("headwise tiles", torch.get_num_threads())
-        self.statistics = Turns(
-            "headwise statistics", 1
-        )  # separate, because the statistics of a layer cannot be interrupted
-        self.routes: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
+        self.statistics = Turns("headwise statistics", 1)  # separate: those of a layer cannot be interrupted
+        self.routes = {
             "": ("GET", self.give_page),
             "tile": ("GET", self.give_tile),
             "mix": ("POST", self.give_mix),

@@ -68,12 +68,11 @@ class Axis:
 
 def printable(text: str, longest: int = LONGEST_LABEL) -> str:
     """A text shortened to fit, without characters that cells and terminals do not accept."""
-    text = "".join("\N{REPLACEMENT CHARACTER}" if _is_control(letter) else letter for letter in text)
+    text = "".join(
+        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(each) in ("Cc", "Cs") or each in "\ufffe\uffff" else each
+        for each in text
+    )
     return shortened(text, longest)
-
-
-def _is_control(letter: str) -> bool:
-    return unicodedata.category(letter) in ("Cc", "Cs") or letter in "\ufffe\uffff"
 
 
 ONE = Axis("", ("",))

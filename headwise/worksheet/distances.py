@@ -85,16 +85,13 @@ def t5(b: Builder, scheme: T5Buckets, distance: Matrix) -> list[Matrix]:
     return made
 
 
-def _clipped(scheme: ShawRelative, distance: Matrix) -> str:
-    return f"MAX({-scheme.left},MIN({scheme.right},{distance.name}[i,j]))+{scheme.left + 1}"
-
-
 def shaw(
     b: Builder, scheme: ShawRelative, distance: Matrix, q: Sequence[Matrix], scale: float | str
 ) -> tuple[list[Matrix], Matrix]:
     """(scale · q · a^K of the distance, [Q × K] for each head; the table row of each pair)."""
     kinds = Axis("W", tuple(f"{i:+d}" if i else "0" for i in range(-scheme.left, scheme.right + 1)))
-    at = b.cells("Distance_row", distance.rows, distance.cols, _clipped(scheme, distance), digits=0)
+    clipped = f"MAX({-scheme.left},MIN({scheme.right},{distance.name}[i,j]))+{scheme.left + 1}"
+    at = b.cells("Distance_row", distance.rows, distance.cols, clipped, digits=0)
     table = b.given("parameter", "Distance_keys", scheme.distance_embedding.weight, kinds, q[0].cols)
     factor = b.option("Scale_of_distances", scale)
     made = []

@@ -149,23 +149,14 @@ class _Cells:
         return self.values[row, col]
 
 
-def _numbers(parts: tuple[Any, ...]) -> Array:
-    """All numbers in some cells; text is ignored."""
-    flat = np.concatenate([np.ravel(np.asarray(part, dtype=np.float64)) for part in parts])
-    return flat[flat != -np.inf]
-
-
 def _of_numbers(fn: Callable[[Array], Any]) -> Callable[..., Any]:
-    return lambda *parts: fn(_numbers(parts))
+    """A function of all numbers in some cells; text is ignored."""
 
+    def call(*parts: Any) -> Any:
+        flat = np.concatenate([np.ravel(np.asarray(part, dtype=np.float64)) for part in parts])
+        return fn(flat[flat != -np.inf])
 
-def _exp(x: Any) -> Any:
-    return np.exp(np.asarray(x, dtype=np.float64))
-
-
-def _normal(x: float) -> float:
-    """Φ(x)"""
-    return 0.5 * math.erfc(-x / math.sqrt(2.0))
+    return call
 
 
 def _row(matrix: Array, row: float, col: int) -> Any:
@@ -181,7 +172,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "AVERAGE": _of_numbers(np.mean),
     "COS": np.cos,
     "DEVSQ": _of_numbers(lambda x: np.sum((x - x.mean()) ** 2)),
-    "EXP": _exp,
+    "EXP": lambda x: np.exp(np.asarray(x, dtype=np.float64)),
     "IF": lambda condition, yes, no: _text(yes) if condition else _text(no),
     "INDEX": _row,
     "INT": np.floor,
@@ -190,7 +181,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "MAX": _of_numbers(lambda x: x.max() if x.size else 0.0),
     "MIN": _of_numbers(lambda x: x.min() if x.size else 0.0),
     "MMULT": lambda a, b: np.atleast_2d(a) @ np.atleast_2d(b),
-    "NORMSDIST": _normal,
+    "NORMSDIST": lambda x: 0.5 * math.erfc(-x / math.sqrt(2.0)),  # Φ(x)
     "PI": lambda: math.pi,
     "SIN": np.sin,
     "SQRT": np.sqrt,

@@ -19,13 +19,7 @@ from headwise.graphs.graph import Graph
 TOLERANCES = {"fp32": 1e-4, "fp16": 5e-2, "int8": 2.0}
 
 
-def compared(
-    folder: Path,
-    file: GraphFile,
-    graph: Graph,
-    tolerance: float,
-    providers: tuple[str, ...] = ("CPUExecutionProvider",),
-) -> tuple[Difference, ...]:
+def compared(folder: Path, file: GraphFile, graph: Graph, tolerance: float) -> tuple[Difference, ...]:
     """The differences of a file's outputs from the module's.
 
     Args:
@@ -33,7 +27,6 @@ def compared(
         file: its entry in the manifest.
         graph: the graph that was exported.
         tolerance: the largest allowed difference, in standard deviations of an output's values.
-        providers: execution providers of ONNX Runtime.
 
     Raises:
         ExportError: the file is not a valid ONNX model, ONNX Runtime cannot load or run it, or an output differs more.
@@ -45,7 +38,7 @@ def compared(
         onnx.checker.check_model(str(path), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as cause:
         raise ExportError(f"{path.name} is not a valid ONNX model: {cause}") from cause
-    return comparing.compared(graph, outputs(folder, file, graph, providers), tolerance)
+    return comparing.compared(graph, outputs(folder, file, graph), tolerance)
 
 
 def outputs(

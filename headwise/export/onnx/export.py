@@ -39,7 +39,12 @@ def write(order: Order, *, attention: forms.Asked = "auto") -> Written:
     need()
     form, said = forms.choose(attention)
     limit = TOLERANCES[order.precision] if order.tolerance is None else order.tolerance
-    metadata = _metadata(order)
+    metadata = {  # the origin of each model
+        "headwise.version": __version__,
+        "headwise.task": order.task,
+        "headwise.precision": order.precision,
+        "headwise.source": fingerprint(order.subject),
+    }
     files = []
     for graph in order.graphs:
         path = order.folder / f"{graph.name}.onnx"
@@ -68,16 +73,6 @@ def _write(graph: Graph, path: Path, form: forms.Form, precision: str, metadata:
 def _runs(folder: Path, files: Sequence[GraphFile], graph: Graph) -> Runs:
     (file,) = (each for each in files if each.name == graph.name)
     return {"ONNX Runtime": Session(folder, file).giving(*(value.name for value in file.outputs))}
-
-
-def _metadata(order: Order) -> dict[str, str]:
-    """The metadata properties of each ONNX model: its origin."""
-    return {
-        "headwise.version": __version__,
-        "headwise.task": order.task,
-        "headwise.precision": order.precision,
-        "headwise.source": fingerprint(order.subject),
-    }
 
 
 def fingerprint(module: nn.Module) -> str:

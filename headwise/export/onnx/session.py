@@ -81,23 +81,9 @@ class Session:
     def __init__(self, folder: Path, graph: GraphFile, runtime: Runtime | None = None) -> None:
         self.path = folder / graph.file
         self.graph = graph
+        self.name, self.inputs, self.outputs = graph.name, graph.inputs, graph.outputs
         self.runtime = runtime or Runtime()
         self._session: onnxruntime.InferenceSession | None = self._open()
-
-    @property
-    def name(self) -> str:
-        """The name of the graph."""
-        return self.graph.name
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        """The inputs of the graph."""
-        return self.graph.inputs
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        """The outputs of the graph."""
-        return self.graph.outputs
 
     def giving(self, *names: str) -> Callable[..., tuple[Tensor, ...]]:
         """The graph as a function of tensors: inputs by position, cast to their dtypes; returns the outputs `names`.

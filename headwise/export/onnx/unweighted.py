@@ -21,11 +21,8 @@ def unweighted() -> Iterator[None]:
         return None if parameter is None else nn.Parameter(parameter.to("meta"), requires_grad=False)
 
     hook = register_module_parameter_registration_hook(without_memory)  # type: ignore[arg-type]
-    try:
-        with _NoInitialisation():
-            yield
-    finally:
-        hook.remove()
+    with hook, _NoInitialisation():
+        yield
 
 
 def stand_in(model: nn.Module) -> None:

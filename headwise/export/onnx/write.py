@@ -16,7 +16,7 @@ import torch
 from headwise.errors import ArgumentError, ExportError
 from headwise.export.onnx.attention import OPSETS, Form, translations
 from headwise.export.tracing import DEPRECATED, first_line, trace
-from headwise.graphs.graph import Graph, Value
+from headwise.graphs.graph import Graph
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -71,7 +71,12 @@ def to_onnx(
     model.producer_name, model.graph.name = "headwise", graph.name
     model.metadata_props.update(metadata or {})
     for side, values in (("inputs", graph.inputs), ("outputs", graph.outputs)):
-        model.metadata_props[f"headwise.{side}"] = json.dumps([_told(value) for value in values])
+        model.metadata_props[f"headwise.{side}"] = json.dumps(
+            [
+                {"name": each.name, "dtype": str(each.dtype).removeprefix("torch."), "axes": list(each.axes)}
+                for each in values
+            ]
+        )
     return model
 
 
@@ -102,7 +107,7 @@ def _name_axes(model: onnx_ir.Model, graph: Graph) -> None:
         for axis, size in zip(value.axes, written.shape or (), strict=True):
             if isinstance(axis, str):
                 names.setdefault(str(size), axis)
-    for each in _shaped(model):
+    for each in (*model.graph.inputs, *(output for node in model.graph for output in node.outputs)):
         if each.shape is None:
             continue
         for place, size in enumerate(each.shape):
@@ -120,16 +125,6 @@ def _forget(model: onnx_ir.Model) -> None:
             value.metadata_props.clear()
     for value in (*model.graph.inputs, *model.graph.initializers.values()):
         value.metadata_props.clear()
-
-
-def _shaped(model: onnx_ir.Model) -> Iterator[onnx_ir.Value]:
-    yield from model.graph.inputs
-    for node in model.graph:
-        yield from node.outputs
-
-
-def _told(value: Value) -> dict[str, object]:
-    return {"name": value.name, "dtype": str(value.dtype).removeprefix("torch."), "axes": list(value.axes)}
 
 
 @contextmanager

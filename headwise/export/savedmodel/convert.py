@@ -52,8 +52,8 @@ def write(asked: Request) -> dict[str, Any]:
 
     serve(*(tf.constant(x.numpy()) for x in asked.example))  # creates all variables
     signature = [
-        tf.TensorSpec([None if isinstance(axis, str) else axis for axis in value.axes], _dtype(value.dtype), value.name)
-        for value in asked.inputs
+        tf.TensorSpec([None if isinstance(axis, str) else axis for axis in value.axes], x.numpy().dtype, value.name)
+        for value, x in zip(asked.inputs, asked.example, strict=True)
     ]
     archive = keras.export.ExportArchive()
     # No archive.track(twin): the endpoints already bring the variables, which it would write a second time.
@@ -65,10 +65,6 @@ def write(asked: Request) -> dict[str, Any]:
         "versions": {"tensorflow": tf.__version__, "keras": keras.__version__},
         "speed": [timing.to_json() for timing in _speed(asked, names)],
     }
-
-
-def _dtype(dtype: torch.dtype) -> Any:
-    return getattr(tf, str(dtype).removeprefix("torch."))
 
 
 def _classified(logits_BC: Any, labels: Sequence[str]) -> dict[str, Any]:

@@ -61,6 +61,9 @@ class BertTensors(Answering[Ids]):
             self.tokenizer = None
         config = self.bert.config
         self.sentences = None if self.tokenizer is None else self.bert.sentences
+        embeds = None
+        if self.sentences is not None:
+            embeds = Embeds(self.sentences.dim, self.sentences.max_tokens, tuple(self.sentences.prompts))
         words = "a warm, funny film"
         example = self.tokenizer.encode(words).ids if self.tokenizer else tuple(range(min(8, config.vocab_size)))
         self.description = Description(
@@ -72,15 +75,10 @@ class BertTensors(Answering[Ids]):
                 Column("embedding", "FP32", (config.dim,), "the mean over real tokens"),
             ),
             explains=True,
-            embeds=self._embeds(),
+            embeds=embeds,
             packs=True,
             example={"input_ids": np.array(example, dtype=np.int64)},
         )
-
-    def _embeds(self) -> Embeds | None:
-        if self.sentences is None:
-            return None
-        return Embeds(self.sentences.dim, self.sentences.max_tokens, tuple(self.sentences.prompts))
 
     def read(self, row: Row) -> Ids:
         if self.sentences is None or not row.keys() & {"text", "ids"}:
@@ -143,15 +141,13 @@ class BertTensors(Answering[Ids]):
             yield from self.sentences.vectors(*zip(*pairs, strict=True)).numpy()
 
     def names(self, asked: Ids) -> list[str]:
-        return [self._name(id_) for id_ in asked.ids]
+        name = str if self.tokenizer is None else self.tokenizer.backend.id_to_token
+        return [str(name(id_)) for id_ in asked.ids]
 
     def look(self, asked: Ids) -> list[Input]:
         with torch.no_grad(), watch(self.bert, tokens=as_tokens([self.names(asked)])) as seen:
             self.bert(torch.tensor([asked.ids]), token_type_ids=torch.tensor([asked.types]))
         return inputs_of(seen)
-
-    def _name(self, id_: int) -> str:
-        return str(id_) if self.tokenizer is None else str(self.tokenizer.backend.id_to_token(id_))
 
 
 def _check_numbers(name: str, numbers: np.ndarray, size: int) -> None:

@@ -67,7 +67,7 @@ class OnnxTensors(Answering[Arrays]):
     def parse(self, row: Row) -> Arrays:
         found = {}
         for column, value in zip(self.inputs, self.session.inputs, strict=True):
-            array = array_of(row, column).astype(_numpy(value.dtype), copy=False)
+            array = array_of(row, column).astype(str(value.dtype).removeprefix("torch."), copy=False)
             found[column.name] = array[None] if self.batched else array
         self.session.check(found)
         return found
@@ -103,10 +103,6 @@ class OnnxTensors(Answering[Arrays]):
         axes = value.axes[1:] if self.batched else value.axes
         shape = tuple(-1 if isinstance(axis, str) else axis for axis in axes)
         return Column(value.name, DATATYPES[value.dtype], shape, f"[{', '.join(map(str, axes))}]" if axes else "")
-
-
-def _numpy(dtype: torch.dtype) -> np.dtype:
-    return np.dtype(str(dtype).removeprefix("torch."))
 
 
 def _ones(column: Column) -> np.ndarray:

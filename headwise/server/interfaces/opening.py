@@ -53,21 +53,19 @@ def _open(path: str | Path, backend: str, precision: str, threads: int) -> Answe
             f"headwise export {path} --to onnx --out DIR and serve DIR, or choose backend torch"
         )
     if (folder / CONFIG).is_file():
-        return _of_run(folder, precision)
+        from headwise import tasks
+        from headwise.server.interfaces.task_interface import TaskInterface
+
+        task = tasks.load(folder)
+        return TaskInterface(task, precisions.check(precision, task.device))
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise CheckpointError(
             f"{folder} cannot be served: expected a run folder of headwise train (with {CONFIG}), "
             f"an ONNX export (with {manifest.NAME}), or a BERT (with config.json and model.safetensors)"
         )
-    return _of_bert(path, precision)
+    from headwise.server.interfaces.bert_tensors import BertTensors
 
-
-def _of_run(folder: Path, precision: str) -> Answering[Any]:
-    from headwise import tasks
-    from headwise.server.interfaces.task_interface import TaskInterface
-
-    task = tasks.load(folder)
-    return TaskInterface(task, precisions.check(precision, task.device))
+    return BertTensors(path, precisions.check(precision, torch.device("cpu")))
 
 
 def _of_export(folder: Path, backend: str, precision: str, threads: int) -> Answering[Any]:
@@ -95,12 +93,6 @@ def _of_export(folder: Path, backend: str, precision: str, threads: int) -> Answ
     from headwise.server.interfaces.task_interface import TaskInterface
 
     return TaskInterface(load(folder, Runtime(threads=threads or None)), "fp32")
-
-
-def _of_bert(path: str | Path, precision: str) -> Answering[Any]:
-    from headwise.server.interfaces.bert_tensors import BertTensors
-
-    return BertTensors(path, precisions.check(precision, torch.device("cpu")))
 
 
 def _checked(opened: Answering[Any]) -> Answering[Any]:

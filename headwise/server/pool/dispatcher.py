@@ -44,7 +44,7 @@ class Dispatcher:
         self, settings: Settings, opener: str, statistics: Statistics, settled: Callable[[Model], None]
     ) -> None:
         self._settings, self._settled = settings, settled
-        self.crew = Crew(settings, opener, statistics, self._receive, self.wake, self._lose)
+        self.crew = Crew(settings, opener, statistics, self._receive, self.wake, self._fail)
         self._woken = False
         self._timer: asyncio.TimerHandle | None = None
         self._number = 0
@@ -79,9 +79,9 @@ class Dispatcher:
         now, soonest = self._loop.time(), math.inf
         # The model whose oldest row has waited longest comes first, so that no model starves.
         models = [model for model in self.crew.models.values() if model.queue]
-        for model in sorted(models, key=_since) if len(models) > 1 else models:
+        for model in sorted(models, key=lambda model: model.oldest.since) if len(models) > 1 else models:
             while model.queue:
-                if self._joins(model):
+                if model.description.joins and model.oldest.request.kind == "batch":
                     if not self._give_joining(model, now):
                         break
                     continue
@@ -97,18 +97,13 @@ class Dispatcher:
         if soonest < math.inf:
             self._timer = self._loop.call_at(soonest, self.wake)
 
-    @staticmethod
-    def _joins(model: Model) -> bool:
-        """Whether the oldest row of the model joins those that a worker has."""
-        return model.description.joins and next(iter(model.queue)).request.kind == "batch"
-
     def _give_joining(self, model: Model, now: float) -> bool:
         """Give the oldest row to the worker with the fewest; whether there is one with room."""
         settings = self._settings
         worker = min(self.crew.of(model), key=lambda worker: len(worker.joined), default=None)
         if worker is None or len(worker.joined) >= settings.max_batch:
             return False
-        oldest = next(iter(model.queue))
+        oldest = model.oldest
         model.remove([oldest])
         batch = Batch(self.number(), model, [oldest], settings.worker_threads)
         if self._send(worker, batch, "join", oldest.row, now):
@@ -120,9 +115,9 @@ class Dispatcher:
         waiting = len(model.queue)
         model.level = max(model.level, waiting + model.in_batches)
         expected = min(model.level - model.in_batches, self._settings.max_batch * free)
-        if waiting > expected - 0.5 or next(iter(model.queue)).request.kind != "batch":
+        if waiting > expected - 0.5 or model.oldest.request.kind != "batch":
             return 0.0
-        return _since(model) + self._settings.max_delay_ms / 1000
+        return model.oldest.since + self._settings.max_delay_ms / 1000
 
     def _give_batch(self, worker: Worker, model: Model, share: int, now: float) -> None:
         settings = self._settings
@@ -267,11 +262,9 @@ class Dispatcher:
             model.remove(rows)
             self._refuse(model, rows, RequestRefused("unavailable", why))
 
-    def _lose(self, worker: Worker) -> None:
-        self._fail(worker, RequestRefused("unavailable", _DIED, retry_after=_REPLACED_AFTER))
-
-    def _fail(self, worker: Worker, refusal: RequestRefused) -> None:
+    def _fail(self, worker: Worker, refusal: RequestRefused | None = None) -> None:
         """Refuse the work of a dead worker. It is not given to another worker, which it might kill too."""
+        refusal = refusal or RequestRefused("unavailable", _DIED, retry_after=_REPLACED_AFTER)
         batch, worker.batch = worker.batch, None
         if batch is not None:
             batch.model.give(-len(batch.rows))
@@ -288,7 +281,3 @@ class Dispatcher:
     def _check_settled(self, model: Model) -> None:
         if not model.busy:
             self._settled(model)
-
-
-def _since(model: Model) -> float:
-    return next(iter(model.queue)).since

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headwise.errors import HeadwiseError, RequestRefused
+from headwise.errors import RequestRefused
 from headwise.server.interface import Interface, Running
-from headwise.server.pool.answering import Log, refusal, refusal_of, value_of
+from headwise.server.pool.answering import Log, refusal_of, value_of
 from headwise.tasks.columns import Row
 
 Give = Callable[[int, float, "Row | RequestRefused"], None]
@@ -62,13 +62,10 @@ class Joined:
         """Go on with all rows."""
         for key, (_, running) in list(self._models.items()):
             for ticket, found in running.step():
-                answer = found if not isinstance(found, Exception) else self._refused(found)
+                answer = refusal_of(found, self._log) if isinstance(found, Exception) else found
                 self._end(self._numbers[key, ticket], answer)
             if not len(running):
                 del self._models[key]  # the model may be unloaded
-
-    def _refused(self, error: Exception) -> RequestRefused:
-        return refusal(error) if isinstance(error, HeadwiseError) else refusal_of(error, self._log)
 
     def _end(self, number: int, answer: Row | RequestRefused) -> None:
         key, ticket, begun = self._rows.pop(number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -134,6 +134,10 @@ class Model:
     def busy(self) -> bool:
         return bool(self.queue or self.streams or self.in_workers)
 
+    @property
+    def oldest(self) -> Waiting:
+        return next(iter(self.queue))
+
     def put(self, rows: Iterable[Waiting]) -> None:
         """Add rows to the queue."""
         self.queue.update(dict.fromkeys(rows))
@@ -143,7 +147,7 @@ class Model:
         """Take the next batch out of the non-empty queue: the oldest row, and others up to a budget of characters: the
         next oldest ones, or if a batch is padded those of similar length.
         """
-        oldest = next(iter(self.queue))
+        oldest = self.oldest
         if oldest.request.kind != "batch":
             rows = [oldest]
         else:
@@ -216,12 +220,4 @@ def alike(rows: list[Waiting], most: int) -> list[Waiting]:
 
 def size_of(row: Row) -> int:
     """The number of characters and array elements of a row. Bytes do not count: every image is scaled to one size."""
-    return sum(_sizes(row))
-
-
-def _sizes(row: Row) -> Iterator[int]:
-    for value in row.values():
-        if isinstance(value, str):
-            yield len(value)
-        else:
-            yield getattr(value, "size", 1)
+    return sum(len(value) if isinstance(value, str) else getattr(value, "size", 1) for value in row.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,6 @@ from google.protobuf.message import DecodeError
 
 from headwise.server.protocols.errors import abort, bad_input
 
-# The arguments of a method: the message and the call.
-Unary = Callable[[Any, Any], Awaitable[Any]]
-Streaming = Callable[[AsyncIterator[Any], Any], AsyncIterator[Any]]
-
 
 @dataclass(frozen=True)
 class Method:
@@ -22,7 +18,8 @@ class Method:
 
     Args:
         request: the class of its messages.
-        function: returns the answer, a message; if `streams`, takes and returns an iterator of messages.
+        function: takes a message and the call, and returns the answer, a message; if `streams`, takes and returns an
+            iterator of messages.
     """
 
     request: Any

@@ -20,9 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from headwise.errors import RefusalKind
 from headwise.server.engine import Engine
 from headwise.server.protocols import errors
-from headwise.server.protocols.errors import bad_input
 from headwise.server.protocols.routes import Route, checked, json_body, json_of, parsed
-from headwise.server.protocols.vectors import TEXTS, check_texts, embedder, of_length_1, vectors
+from headwise.server.protocols.vectors import TEXTS, check_texts, check_width, embedder, of_length_1, vectors
 
 Id = Annotated[int, Field(ge=0, lt=2**31)]
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
@@ -77,8 +76,7 @@ def router(engine: Engine) -> APIRouter:
         inputs: Any = [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
         check_texts("input", inputs)
         served, known = embedder(engine, asked.model)
-        if asked.dimensions is not None and not 1 <= asked.dimensions <= known.dim:
-            raise bad_input(f"dimensions: expected 1 to {known.dim}. Received: {asked.dimensions}")
+        check_width(asked.dimensions, known.dim)
         found_NM, tokens = await vectors(engine, served, inputs)
         found_NM = np.ascontiguousarray(of_length_1(found_NM[:, : asked.dimensions]))
         in_base64 = asked.encoding_format == "base64"

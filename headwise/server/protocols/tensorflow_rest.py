@@ -58,7 +58,14 @@ def router(engine: Engine) -> APIRouter:
 
     async def v1_status(_: Request, name: str, version: str | None) -> Response:
         found = tf.statuses(engine, name, version)
-        status = [_status(served) for served in found]
+        status = [
+            {
+                "version": served.version,
+                "state": "AVAILABLE" if served.ready else "LOADING",
+                "status": {"error_code": "OK", "error_message": ""},
+            }
+            for served in found
+        ]
         return json_of({"model_version_status": status, "name": name, "ready": found[0].ready})  # KServe's, TF's: both
 
     async def v1_metadata(_: Request, name: str, version: str | None) -> Response:
@@ -105,14 +112,6 @@ def router(engine: Engine) -> APIRouter:
     add_of_model(routes, "", v1_status, "The state of a model")
     add_of_model(routes, "/metadata", v1_metadata, "The inputs and outputs of a model")
     return routes
-
-
-def _status(served: Served) -> dict[str, Any]:
-    return {
-        "version": served.version,
-        "state": "AVAILABLE" if served.ready else "LOADING",
-        "status": {"error_code": "OK", "error_message": ""},
-    }
 
 
 def _of_rows(served: Served, instances: Sequence[Any]) -> list[Row]:

@@ -40,8 +40,8 @@ def statuses(engine: Engine, name: str, version: str | None) -> list[Served]:
     return [served for served in engine.models() if served.name == name][::-1]
 
 
-def classifier(description: Description) -> tuple[Column, Column]:
-    """The input column to classify, and the output column with the probabilities of the labels.
+def classifier(description: Description) -> Column:
+    """The output column with the probabilities of the labels.
 
     Raises:
         RequestRefused: the model is not a classifier.
@@ -49,12 +49,12 @@ def classifier(description: Description) -> tuple[Column, Column]:
     scores = next((c for c in description.outputs if c.name == "probabilities"), None)
     if not description.labels or scores is None:
         raise bad_input(f"this model cannot classify: its task is {description.task}. Use predict")
-    return description.inputs[0], scores
+    return scores
 
 
 def classes(served: Served, rows: Sequence[Row]) -> list[list[tuple[str, float]]]:
     """For each row, the labels and their probabilities."""
-    _, scores = classifier(served.description)
+    scores = classifier(served.description)
     return [
         [(label, float(score)) for label, score in zip(served.description.labels, cell_of(scores, row), strict=True)]
         for row in rows

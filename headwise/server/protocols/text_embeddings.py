@@ -18,7 +18,7 @@ from headwise.server.engine import Engine
 from headwise.server.protocols import errors
 from headwise.server.protocols.errors import bad_input, piece
 from headwise.server.protocols.routes import Route, checked, json_body, json_of, parsed
-from headwise.server.protocols.vectors import TEXTS, check_texts, embedder, of_length_1, vectors
+from headwise.server.protocols.vectors import TEXTS, check_texts, check_width, embedder, of_length_1, vectors
 
 _TYPES: dict[RefusalKind, tuple[str, int]] = {  # and statuses; others are 401 and 404, as everywhere
     "bad_input": ("Validation", 413),
@@ -91,16 +91,10 @@ def router(engine: Engine) -> APIRouter:
         if asked.prompt_name is not None and asked.prompt_name not in known.prompts:
             names = ", ".join(known.prompts) or "none: this model has no prompts"
             raise bad_input(f"prompt_name: expected one of {names}. Received: {piece(asked.prompt_name)}")
+        check_width(asked.dimensions, known.dim)
         how: dict[str, Any] = {"truncate": bool(asked.truncate), "prompt_name": asked.prompt_name}
         found_NM, _ = await vectors(engine, served, texts, **how)
-        if asked.dimensions is not None:
-            found_NM = found_NM[:, : _width(asked.dimensions, known.dim)]
+        found_NM = found_NM[:, : asked.dimensions]
         return json_of(of_length_1(found_NM) if asked.normalize else found_NM)
 
     return routes
-
-
-def _width(dimensions: int, dim: int) -> int:
-    if dimensions > dim:
-        raise bad_input(f"dimensions: expected 1 to {dim}. Received: {dimensions}")
-    return dimensions

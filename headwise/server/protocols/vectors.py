@@ -52,6 +52,12 @@ async def vectors(
     return np.stack([each["embedding"] for each in found]), sum(each["tokens"] for each in found)
 
 
+def check_width(dimensions: int | None, dim: int) -> None:
+    """Raise RequestRefused unless vectors of `dim` elements have so many first ones; None = all."""
+    if dimensions is not None and not 1 <= dimensions <= dim:
+        raise bad_input(f"dimensions: expected 1 to {dim}. Received: {dimensions}")
+
+
 def of_length_1(vectors_NM: np.ndarray) -> np.ndarray:
     """Vectors of length 1; one of length 0 stays."""
     norms = np.linalg.norm(vectors_NM, axis=-1, keepdims=True)

@@ -112,7 +112,7 @@ def _post(
     if not _needed(served):  # ?model= always works, but OpenAPI cannot say that it or the body must have it
         given.insert(0, _parameter("model", "The only model.", {each.name for each in served}))
     examples = {
-        each.name: {"value": {**_example(each), **dict.fromkeys(_needed(served), each.name)}}
+        each.name: {"value": {**plain(each.description.example), **dict.fromkeys(_needed(served), each.name)}}
         for each in served
         if each.description.example is not None
     }
@@ -213,11 +213,6 @@ def _reference(name: str) -> Schema:
 def _name(served: Served) -> str:
     name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{served.name}.{served.version}")
     return f"{name}.Answer"
-
-
-def _example(served: Served) -> dict[str, Any]:
-    """The example row of a model as JSON."""
-    return {name: plain(cell) for name, cell in (served.description.example or {}).items()}
 
 
 def _columns_said(served: Sequence[Served]) -> str:

@@ -63,7 +63,7 @@ def index(engine: Engine, address: str, protocols: Mapping[str, str], *, token: 
 
 def _model(served: Served, address: str, bearer: str, several: bool) -> dict[str, Any]:
     description = served.description
-    row = {name: plain(cell) for name, cell in (description.example or {}).items()}
+    row = plain(description.example or {})
     if several:
         row["model"] = served.name
     curl = f"curl{bearer} {address}/{description.task} -d {shlex.quote(json.dumps(row, ensure_ascii=False))}"

@@ -213,7 +213,7 @@ def alone(out: Path, *, restart: bool = False) -> Iterator[None]:
         try:
             yield
         finally:
-            if not any(_is_part(path, out) for path in folder.glob("*")):
+            if not any(path.stem.isdecimal() for path in folder.glob(f"*{glob.escape(out.suffix.lower())}")):
                 delete(out)
 
 
@@ -221,10 +221,6 @@ def _empty(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name != _LOCK:
             path.unlink()
-
-
-def _is_part(path: Path, out: Path) -> bool:
-    return path.suffix == out.suffix.lower() and path.stem.isdecimal()
 
 
 def _lock(lock: Any, out: Path) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
-from headwise.tasks.bulk.answered import Answered, answer
+from headwise.tasks.bulk.answered import answer
 from headwise.tasks.bulk.parts import Answers, digest
 from headwise.tasks.bulk.running import How, Tell, Written, compute
 from headwise.tasks.rows.chunks import SUFFIXES, Found, look_through
-from headwise.tasks.rows.sources import Table, is_packed, suffix_of
+from headwise.tasks.rows.sources import is_packed, suffix_of
 from headwise.tasks.rows.written import STREAMED
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import CONFIG, WEIGHTS, load
@@ -37,17 +36,13 @@ class Predictions:
         return self.of(load(self.folder))
 
     def of(self, task: Task[Any]) -> Answers:
-        return partial(_answer, task, self.wanted)
+        return lambda table: answer(task, table, table, self.wanted)
 
     def state(self) -> Mapping[str, Any]:
         return {"run": digest(self.folder / name for name in (CONFIG, WEIGHTS))}
 
     def told(self, name: str, was: Any) -> str:
         return f"other weights or options than {self.folder} has now"
-
-
-def _answer(task: Task[Any], wanted: tuple[str, ...], table: Table) -> Answered:
-    return answer(task, table, table, wanted)
 
 
 def why_whole(task: Task[Any], path: Path, out: Path) -> str | None:

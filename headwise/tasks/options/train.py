@@ -135,15 +135,11 @@ def _check_limits(name: str, value: Any, options: type) -> None:
         raise ArgumentError(f"{name}: expected a finite number. Received: {name}={value!r}")
     if not isinstance(value, int | float):
         return
-    declared = [known[name] for kind in options.__mro__ if name in (known := _fields_of(kind))]
+    declared = [known[name] for kind in options.__mro__ if name in (known := getattr(kind, "__dataclass_fields__", {}))]
     for words, is_within in _WITHIN.items():
         limits = [limit for each in declared if (limit := each.metadata["limits"][words]) is not None]
         if limits and not is_within(value, limits[0]):
             raise ArgumentError(f"{name}: expected {words} {limits[0]:g}. Received: {name}={value!r}")
-
-
-def _fields_of(kind: type) -> dict[str, Any]:
-    return getattr(kind, "__dataclass_fields__", {})
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:

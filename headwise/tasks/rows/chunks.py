@@ -129,21 +129,21 @@ def layout_of(path: Path, wanted: Sequence[str]) -> Layout:
     with readable(path), contextlib.ExitStack() as files:
 
         def lines() -> Iterable[str]:
-            return _Lines(files.enter_context(_open(path)), str(path))
+            return _Lines(files.enter_context(opened(path)), str(path))
 
         return separated.survey(lines, str(path), wanted, tabs=suffix_of(path) == ".tsv")
 
 
 def _separated(path: Path, wanted: Sequence[str], most: int, tell: Tell) -> Found:
     layout = layout_of(path, wanted)
-    with _open(path) as file:
+    with opened(path) as file:
         lines = _Lines(file, str(path))
         chunks = _cut(separated.rows(lines, layout, str(path)), lines, most, path, tell)
     return Found(path, layout.names, chunks, layout)
 
 
 def _text(path: Path, most: int, tell: Tell) -> Found:
-    with _open(path) as file:
+    with opened(path) as file:
         lines = _Lines(file, str(path))
         return Found(path, ("text",), _cut(lines, lines, most, path, tell))
 
@@ -155,7 +155,7 @@ def _json(path: Path, most: int, tell: Tell) -> Found:
         for _, row in _objects(lines):
             yield columns.update(dict.fromkeys(row))
 
-    with _open(path) as file:
+    with opened(path) as file:
         lines = _Lines(file, str(path), returns=False)
         chunks = _cut(rows(), lines, most, path, tell)
     return Found(path, tuple(columns), chunks)
@@ -233,7 +233,7 @@ class Reader:
             return self._of_parquet(number, chunk)
         with readable(found.path):
             if self._file is None:
-                self._file = _open(found.path)
+                self._file = opened(found.path)
             self._file.seek(chunk.offset)
             is_text = suffix_of(found.path) == LINES
             lines = _Lines(self._file, name, chunk, returns=is_text or found.layout is not None)
@@ -273,7 +273,8 @@ class Reader:
         return table
 
 
-def _open(path: Path) -> IO[bytes]:
+def opened(path: Path) -> IO[bytes]:
+    """The bytes of a file, which may be gzipped."""
     return gzip.open(path) if is_packed(path) else path.open("rb")  # type: ignore[return-value]
 
 

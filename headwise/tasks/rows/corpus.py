@@ -24,7 +24,7 @@ def read_corpus(source: Any, column: str) -> Data:
         return source
     if isinstance(source, list | tuple) and source and isinstance(source[0], str):
         return read_table({"text": list(source)}, {"text": "text"}, texts=("text",))
-    if not _is_text_file(source):
+    if not (isinstance(source, str | Path) and str(source).lower().removesuffix(".gz").endswith(".txt")):
         return read_table(source, {"text": column}, texts=("text",))
     lines = read_table(source, {"text": "text"})
     documents = list(_documents(lines.columns["text"]))
@@ -36,10 +36,6 @@ def read_corpus(source: Any, column: str) -> Data:
         unit=lines.unit,
     )
     return whole.without({row: "no text" for row, text in enumerate(whole.columns["text"]) if not text})
-
-
-def _is_text_file(source: Any) -> bool:
-    return isinstance(source, str | Path) and str(source).lower().removesuffix(".gz").endswith(".txt")
 
 
 def _documents(lines: Sequence[str]) -> Iterator[tuple[int, int]]:

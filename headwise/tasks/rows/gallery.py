@@ -155,14 +155,10 @@ def asked_in(table: Table, options: MatchOptions) -> Data:
 def _of_table(source: Any, options: MatchOptions, folder: Path | None) -> list[Question]:
     table = open_table(source)
     images, texts = _columns_of(table, options)
-    found = []
-    for row, number in enumerate(table.numbers):
-        text = None if texts is None else texts[row]
-        if images is not None:
-            found.append(_with_image(images[row], text, number, options, folder))
-        else:
-            found.append(Question(text=text))
-    return found
+    if images is None:
+        return [Question(text=text) for text in texts or ()]
+    rows = zip(images, [None] * len(images) if texts is None else texts, table.numbers, strict=True)
+    return [_with_image(image, text, number, options, folder) for image, text, number in rows]
 
 
 def _columns_of(table: Table, options: MatchOptions) -> tuple[list[Any] | None, list[str] | None]:

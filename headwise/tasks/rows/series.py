@@ -5,7 +5,7 @@ What comes out is regular: every series has a row at each of its time steps, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import pandas as pd
 from headwise.errors import ArgumentError
 from headwise.tasks.options.forecast import ForecastOptions
 from headwise.tasks.rows.sources import Table, open_table
-from headwise.tasks.rows.tables import Data, as_text, find_column
+from headwise.tasks.rows.tables import Data, as_text, find_column, grouped
 from headwise.tasks.rows.time_steps import Step, Times, find_step, places, read_times
 
 TIME, SERIES, VALUE = "time", "series", "value of "  #: columns of the Data; VALUE and a column's own name
@@ -58,7 +58,7 @@ def read_series(source: Any, options: ForecastOptions, *, least: int, columns: S
     series = None if options.series is None else find_column(table, options.series)
     names = _targets(table, options, [time, series], columns)
     values = np.stack([_numbers(table, name) for name in names], axis=1)
-    groups = _grouped([""] * len(table.numbers) if series is None else map(as_text, table.columns[series]))
+    groups = grouped([""] * len(table.numbers) if series is None else map(as_text, table.columns[series]))
     found, dropped = list[Series](), dict[str, list[str]]()
     for name, rows in groups.items():
         index = None if times is None else times[rows]
@@ -98,7 +98,7 @@ def step_of(data: Data) -> Step | None:
 
 def rows_of(data: Data) -> dict[str, list[int]]:
     """Each series -> its rows, in order."""
-    return _grouped(data.columns.get(SERIES, [""] * len(data)))
+    return grouped(data.columns.get(SERIES, [""] * len(data)))
 
 
 def channels_of(data: Data) -> list[str]:
@@ -121,10 +121,10 @@ class _Reader:
         if not gaps.any():
             return series
         if not self.options.interpolate:
-            row = int(gaps.any(1).argmax())
+            row, count = int(gaps.any(1).argmax()), int(gaps.sum())
             raise ArgumentError(
-                f"{self.where}: {_cells(int(gaps.sum()))} no number, the first in {self._place(series, row)}; "
-                "pass --interpolate to fill them linearly"
+                f"{self.where}: {count} {'cell has' if count == 1 else 'cells have'} no number, the first in "
+                f"{self._place(series, row)}; pass --interpolate to fill them linearly"
             )
         steps = np.arange(len(gaps))
         values = series.values.copy()
@@ -220,7 +220,7 @@ def _targets(
     if wanted:
         return [find_column(table, name) for name in wanted]
     names = [name for name in table.columns if name not in others]
-    found = [name for name in names if any(map(_is_number, table.columns[name])) and _is_numeric(table.columns[name])]
+    found = [name for name in names if _is_numeric(table.columns[name])]
     if not found:
         raise ArgumentError(
             f"{table.name}: no column holds only numbers; there are {_some(names)}; name those to forecast with "
@@ -258,19 +258,7 @@ def _is_number(cell: Any) -> bool:
 
 
 def _is_numeric(cells: Sequence[Any]) -> bool:
-    return all(_number(cell) is not None for cell in cells)
-
-
-def _grouped(names: Iterable[str]) -> dict[str, list[int]]:
-    """Each name -> the rows that have it, in order."""
-    found: dict[str, list[int]] = {}
-    for row, name in enumerate(names):
-        found.setdefault(name, []).append(row)
-    return found
-
-
-def _cells(count: int) -> str:
-    return "1 cell has" if count == 1 else f"{count} cells have"
+    return any(map(_is_number, cells)) and all(_number(cell) is not None for cell in cells)
 
 
 def _unusable(series: Series, names: Sequence[str], least: int) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -113,11 +113,17 @@ class Data:
         return self.take(rows[0]), replace(self.take(rows[1]), left_out=())
 
 
+def grouped(names: Iterable[Any]) -> dict[Any, list[int]]:
+    """Each name -> the rows that have it, in order."""
+    found: dict[Any, list[int]] = {}
+    for row, name in enumerate(names):
+        found.setdefault(name, []).append(row)
+    return found
+
+
 def _draw(labels: Sequence[Any], count: int, random: random.Random) -> list[int]:
     """Some `count` of the rows, in order, with each label's share of them. A few more, if there are many labels."""
-    rows: dict[Any, list[int]] = {}
-    for row, label in enumerate(labels):
-        rows.setdefault(label, []).append(row)
+    rows = grouped(labels)
     counts = _shares([len(some) for some in rows.values()], count)
     if not any(counts):  # no label has two rows
         return sorted(random.sample(range(len(labels)), count))

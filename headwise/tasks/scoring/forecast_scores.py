@@ -53,11 +53,10 @@ class ForecastSums:
         self._scaled = self._scaled + scaled_NCF.sum((0, 2))
         self._scaled_count = self._scaled_count + known.sum(0) * truth_NCF.shape[2]
         if self.quantiles:
-            guess = forecast_NCFO[..., 1:] if forecast_NCFO.shape[-1] > 1 else forecast_NCFO
-            over = truth_NCF[..., None] - guess.double()
+            guess = (forecast_NCFO[..., 1:] if forecast_NCFO.shape[-1] > 1 else forecast_NCFO).double()
             share = torch.tensor(self.quantiles, dtype=torch.float64)
-            self._pinball = self._pinball + torch.maximum(share * over, (share - 1) * over).sum((0, 1, 2))
-            self._below = self._below + (over <= 0).double().sum((0, 1, 2))
+            self._pinball = self._pinball + pinball(guess, truth_NCF, share).sum((0, 1, 2))
+            self._below = self._below + (truth_NCF[..., None] <= guess).double().sum((0, 1, 2))
 
     def values(self) -> dict[str, float]:
         """The means, by name."""

@@ -94,22 +94,18 @@ def log_probabilities(logits: Tensor, never: Sequence[int]) -> Tensor:
     return logits.log_softmax(-1)
 
 
-def without_repeats(log_p_RV: Tensor, written_Rt: Tensor, size: int, lengths_R: Tensor | None = None) -> Tensor:
+def without_repeats(log_p_RV: Tensor, written_Rt: Tensor, size: int, lengths_R: Tensor) -> Tensor:
     """log p with -inf for each token that would end a run of `size` tokens that a row has already; 0 = for none.
 
-    Of rows of different `lengths_R` the rest is padding.
+    What a row has behind its `lengths_R` is padding.
     """
     length = written_Rt.shape[1]
     if size == 0 or length < size:
         return log_p_RV
     runs_Rns = written_Rt.unfold(1, size, 1)
-    if lengths_R is None:
-        last_Rs = written_Rt[:, length - size + 1 :]
-    else:
-        places_Rs = lengths_R[:, None] + torch.arange(1 - size, 0, device=lengths_R.device)
-        last_Rs = written_Rt.gather(1, places_Rs.clamp(min=0))
+    places_Rs = lengths_R[:, None] + torch.arange(1 - size, 0, device=lengths_R.device)
+    last_Rs = written_Rt.gather(1, places_Rs.clamp(min=0))
     is_again_Rn = (runs_Rns[..., :-1] == last_Rs[:, None]).all(-1)
-    if lengths_R is not None:
-        is_again_Rn &= torch.arange(size, length + 1, device=lengths_R.device) <= lengths_R[:, None]
+    is_again_Rn &= torch.arange(size, length + 1, device=lengths_R.device) <= lengths_R[:, None]
     again_RV = torch.zeros_like(log_p_RV).scatter_add(-1, runs_Rns[..., -1], is_again_Rn.to(log_p_RV.dtype))
     return log_p_RV.masked_fill(again_RV > 0, -torch.inf)

@@ -66,13 +66,13 @@ def draw(rows: Sequence[Row], path: Path, best_by: tuple[str, Literal["max", "mi
     figure = Figure(figsize=(10.0 if two else 5.6, 3.6), layout="constrained")
     losses, *others = figure.subplots(1, 2 if two else 1, squeeze=False)[0]
     losses.plot([row.epoch for row in rows], [row.loss for row in rows], color=_TRAINING, lw=1.2, label="training")
-    _points(losses, validated, "validation_loss", _VALIDATION, "validation")
+    _points(losses, validated, "validation_loss", _VALIDATION)
     losses.set(title="loss", xlabel="epoch")
     finite = [value for value in [row.loss for row in rows] if math.isfinite(value)]
     if finite and min(finite) > 0 and max(finite) > 20 * min(finite):
         losses.set_yscale("log")
     for axes in others:
-        _points(axes, scored, str(name), _SCORE, "validation")
+        _points(axes, scored, str(name), _SCORE)
         axes.set(title=str(name).replace("_", " "), xlabel="epoch")
     if best_by is not None and scored:
         pick = max if best_by[1] == "max" else min
@@ -94,7 +94,7 @@ def draw(rows: Sequence[Row], path: Path, best_by: tuple[str, Literal["max", "mi
         figure.savefig(part, dpi=150, format="png")
 
 
-def _points(axes: Any, rows: Sequence[Row], name: str, color: str, label: str) -> None:
+def _points(axes: Any, rows: Sequence[Row], name: str, color: str) -> None:
     if rows:
         values = [row.scores[name] for row in rows]
-        axes.plot([row.epoch for row in rows], values, "o-", color=color, lw=1.6, ms=4, label=label)
+        axes.plot([row.epoch for row in rows], values, "o-", color=color, lw=1.6, ms=4, label="validation")

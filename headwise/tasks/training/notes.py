@@ -52,17 +52,14 @@ def on_scores(scores: Scores, compared_by: Sequence[tuple[str, Literal["max", "m
     """That the model does not beat a baseline, if it is no better in any score. The first such baseline is named."""
     for name, baseline in scores.baselines.items():
         common = [(score, mode) for score, mode in compared_by if score in scores.values and score in baseline]
-        if common and not any(_is_better(scores.values[score], baseline[score], mode) for score, mode in common):
+        sign = {"max": 1, "min": -1}
+        if common and not any(sign[mode] * (scores.values[score] - baseline[score]) > 0 for score, mode in common):
             score = common[0][0]
             return (
                 f"the model does not beat a trivial answer, {name}: {score} {scores.values[score]:.4g} against "
                 f"{baseline[score]:.4g}. Give more rows, train longer (epochs), or look for mistakes in the data",
             )
     return ()
-
-
-def _is_better(value: float, other: float, mode: Literal["max", "min"]) -> bool:
-    return value > other if mode == "max" else value < other
 
 
 def _listed(labels: Sequence[str]) -> str:

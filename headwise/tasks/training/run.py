@@ -133,6 +133,7 @@ def write_config(
     import pytorch_lightning
 
     options = asdict(task.options)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} cores"
     config = {
         "task": task.name,
         "options": {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()},
@@ -144,7 +145,7 @@ def write_config(
             "lightning": pytorch_lightning.__version__,
             "python": platform.python_version(),
         },
-        "machine": _machine(),
+        "machine": f"{platform.system()} {platform.machine()}, {device}",
         "begun": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
     with writing(folder / CONFIG) as part:
@@ -248,8 +249,3 @@ def _named(told: dict[str, Any]) -> str:
     if not told:
         return "none"
     return f"{told.get('rows')} rows of {told.get('name')} (fingerprint {told.get('fingerprint')})"
-
-
-def _machine() -> str:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} cores"
-    return f"{platform.system()} {platform.machine()}, {device}"

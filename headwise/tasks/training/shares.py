@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 
-def of_all_processes(module: LightningModule, x: Tensor, fill: float = 0) -> Tensor:
+def of_all_processes(module: LightningModule, x: Tensor) -> Tensor:
     """The rows of every process, one after another, [N, ...]; in a training of one process `x` itself.
 
-    Shares may differ in size, and in their second dimension, which is then filled up. Gradients reach the process that
-    a row is from, summed over the losses of all.
+    Shares may differ in size, and in their second dimension, which is then filled up with 0. Gradients reach the
+    process that a row is from, summed over the losses of all.
     """
     trainer = module._trainer
     if trainer is None or trainer.world_size == 1 or not (trainer.training or trainer.validating):
@@ -23,7 +23,7 @@ def of_all_processes(module: LightningModule, x: Tensor, fill: float = 0) -> Ten
     sizes = [torch.empty(2, dtype=torch.int64, device=x.device) for _ in range(trainer.world_size)]
     torch.distributed.all_gather(sizes, torch.tensor(x.shape[:2], device=x.device))
     rows, width = torch.stack(sizes).amax(0).tolist()
-    filled = pad(x, (0, width - x.shape[1], 0, rows - x.shape[0]), value=fill)
+    filled = pad(x, (0, width - x.shape[1], 0, rows - x.shape[0]))
     gathered: Tensor = _Gather.apply(filled)
     return torch.cat([share[: int(size[0])] for share, size in zip(gathered, sizes, strict=True)])
 

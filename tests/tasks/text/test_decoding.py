@@ -155,7 +155,9 @@ class TestRepeats:
 
     @given(st.lists(st.integers(0, 3), max_size=12), st.integers(1, 4))
     def test_what_would_be_a_repeat(self, before: list[int], size: int) -> None:
-        found = without_repeats(torch.zeros(1, 4), torch.tensor([before], dtype=torch.int64), size)
+        found = without_repeats(
+            torch.zeros(1, 4), torch.tensor([before], dtype=torch.int64), size, torch.tensor([len(before)])
+        )
         runs = {tuple(before[i : i + size]) for i in range(len(before) - size + 1)}
         for token in range(4):
             again = tuple([*before, token][-size:])

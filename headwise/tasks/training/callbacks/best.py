@@ -74,5 +74,4 @@ class Best(Callback):
         return {"score": self.score, "loss": self.loss, "epoch": self.epoch, "waited": self.waited}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.score, self.loss = state_dict["score"], state_dict["loss"]
-        self.epoch, self.waited = state_dict["epoch"], state_dict["waited"]
+        vars(self).update(state_dict)
