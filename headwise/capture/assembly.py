@@ -16,9 +16,8 @@ from headwise.capture.keep import TooMuch
 from headwise.capture.ledger import PART, Softmax, where
 from headwise.capture.masks import Recognised
 from headwise.capture.merging import merge
-from headwise.capture.modules import in_backward
 from headwise.capture.pieces import Piece
-from headwise.capture.sites import Place
+from headwise.capture.sites import Place, in_backward
 from headwise.capture.tape import Node, Places
 from headwise.errors import HeadwiseError
 

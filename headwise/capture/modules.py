@@ -2,56 +2,22 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Set
-from typing import Any, Protocol
+from typing import Any
 
-import torch
 from torch import nn
 
 from headwise.capture.follower import FOLLOWERS
 from headwise.capture.functions import functions_here, passes_here
 from headwise.capture.ledger import Line, closed
-from headwise.capture.sites import Place, calls_of, find_place, module_names, threads
+from headwise.capture.sites import Place, calls_of, find_place, in_backward, module_names, threads
 
 ELSEWHERE = "it ran in another thread, in a job that could not be followed to where it was started"
-
-
-class Parts(Protocol):
-    """What a model is made of: modules, or layers of Keras."""
-
-    ran: bool  # whether any of them ran where it was followed
-
-    @property
-    def looked_for(self) -> str:
-        """What is recognised, in which kind of place: the beginning of a sentence."""
-
-    def has(self, part: Any) -> bool:
-        """Whether the model has this part."""
-
-    def place(self) -> Place | None:
-        """The innermost part that is running; None if there is none, or if it tells of its attention itself."""
-
-    def is_outside(self) -> bool:
-        """Whether no part runs. (`place` is None also inside of a part that tells of its attention itself.)"""
-
-    def run_of(self, place: Place) -> int:
-        """Which run of its part a place is in."""
-
-    def number_of(self, place: Place) -> int:
-        """Which computation of this run is the next of a place."""
-
-    def computed(self, place: Place) -> None:
-        """A place has made its next computation."""
-
-    def notes(self) -> Iterable[str]:
-        """What was changed in how they run."""
-
-    def closed(self, known: Set[str]) -> Iterable[Line]:
-        """The parts that nothing can be seen in. `known`: the paths of which something is known."""
 
 
 class _Here(threading.local):
@@ -64,13 +30,35 @@ class _Here(threading.local):
         self.brought: list[contextlib.ExitStack] = []  # passes of the model for which its functions are listened to
 
 
-class Runs:
-    """Counts the runs of parts, and what they compute in each."""
+class Parts(abc.ABC):
+    """What a model is made of, modules or layers of Keras: counts their runs, and what they compute in each."""
+
+    looked_for: str  # what is recognised, in which kind of place: the beginning of a sentence
 
     def __init__(self) -> None:
-        self.ran = False
+        self.ran = False  # whether any of them ran where it was followed
         self._runs: Counter[int] = Counter()
         self._here = _Here()
+
+    @abc.abstractmethod
+    def has(self, part: Any) -> bool:
+        """Whether the model has this part."""
+
+    @abc.abstractmethod
+    def place(self) -> Place | None:
+        """The innermost part that is running; None if there is none, or if it tells of its attention itself."""
+
+    @abc.abstractmethod
+    def notes(self) -> Iterable[str]:
+        """What was changed in how they run."""
+
+    @abc.abstractmethod
+    def closed(self, known: Set[str]) -> Iterable[Line]:
+        """The parts that nothing can be seen in. `known`: the paths of which something is known."""
+
+    def is_outside(self) -> bool:
+        """Where there is no place: whether no part runs."""
+        return True
 
     def began(self, part: int) -> None:
         """A part, by its id, begins a run."""
@@ -92,7 +80,7 @@ class Runs:
         self._here.count[id(place.module)] += 1
 
 
-class Modules(Runs):
+class Modules(Parts):
     """The modules of a torch model.
 
     Args:
@@ -126,21 +114,15 @@ class Modules(Runs):
         self._missed = lambda _: None  # it may hold whoever holds this object
 
     def has(self, part: Any) -> bool:
-        """Whether the model has this module."""
         return id(part) in self.names
 
     def place(self) -> Place | None:
-        """The innermost of the model's modules that is running; None if there is none."""
         place = find_place(self.names)
         if place is not None and id(place.module) not in self._counted:
             self._counted.add(id(place.module))
             self._hooks.callback(place.module.register_forward_pre_hook(self._count).remove)
             self.began(id(place.module))
         return place
-
-    def is_outside(self) -> bool:
-        """Whether no module runs."""
-        return self.place() is None
 
     def nth(self, place: Place) -> int | None:
         """How often the module of a place ran before in this pass of the model; None if that is not known."""
@@ -151,13 +133,11 @@ class Modules(Runs):
         return run if calls_of(self._model) else 0
 
     def notes(self) -> Iterable[str]:
-        """What was changed in how they run."""
         modules = self._model.modules()
         compiled = any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in modules)
         return ["what torch.compile made ran eagerly"] * compiled
 
     def closed(self, known: Set[str]) -> Iterable[Line]:
-        """The modules that nothing can be seen in."""
         return closed(dict(self._model.named_modules()))
 
     def _is_here(self) -> bool:
@@ -207,8 +187,3 @@ class Modules(Runs):
         frames = sys._current_frames()
         if any(calls_of(self._model, frames[thread]) for thread in self._threads if thread in frames):
             self._missed(self.names.get(id(module), type(module).__name__))
-
-
-def in_backward() -> bool:
-    """Whether a backward pass runs in this thread."""
-    return torch._C._current_graph_task_id() != -1

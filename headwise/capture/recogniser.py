@@ -26,7 +26,7 @@ from headwise.capture.operations import sum_to_one
 from headwise.capture.pieces import Cells, Meeting, Piece, number_of, read_call, read_cells, sides
 from headwise.capture.products import Met
 from headwise.capture.rewriting import Rewriting, put_back
-from headwise.capture.sites import Place
+from headwise.capture.sites import Place, in_backward
 from headwise.capture.tape import Node, Places, Product, Tape, origin, products_of
 from headwise.capture.trail import Trail, Trails, at_home, is_learned, is_parameter
 from headwise.capture.verify import with_own_rows, wrong_output, wrong_weights
@@ -84,7 +84,7 @@ class Recogniser:
         placed = self.placed()
         if not placed:
             for follower in FOLLOWERS.here():
-                follower.outside(where())
+                _note_outside(follower)
             return out
         self.heard += 1
         edits = self._edited(placed, how, read, trail) if edits is None else edits
@@ -108,7 +108,7 @@ class Recogniser:
         """headwise's own attention was called; or an edit changed its weights to `used` [B, H, Q, K]."""
         place = follower.parts.place()
         if place is None:
-            follower.outside(where())
+            _note_outside(follower)
             return
         self.heard += 1
         self.count(usual=call.shape[2] == 1)
@@ -135,7 +135,7 @@ class Recogniser:
         for follower in FOLLOWERS.here():
             place = follower.parts.place()
             if place is None:
-                follower.outside(where())
+                _note_outside(follower)
             else:
                 follower.refuse(place, reason, status=status, where=where(), softmax=softmax)
 
@@ -167,10 +167,9 @@ class Recogniser:
             raise
         except UNREADABLE as error:
             softmax = None if trail is None else trail.of
+            queries = None if trail is None or trail.born is None else trail.born.queries
             for follower, place in self.placed() if placed is None else placed:
-                follower.refuse(place, f"{how}: {error}", where=where(), softmax=softmax)
-                if trail is not None and trail.born is not None and trail.born.queries is not None:
-                    follower.refuse_part(place, trail.born.queries)
+                follower.refuse(place, f"{how}: {error}", where=where(), softmax=softmax, queries=queries)
 
     # What edits make of it.
 
@@ -485,6 +484,14 @@ class Recogniser:
         if self.sinks is not None:  # FlexAttention has none: Hugging Face scales its output afterwards
             call = dataclasses.replace(call, sinks=self.sinks.detach().to(call.q.dtype))
         return self._event(call, out, arrange, how)
+
+
+def _note_outside(follower: Follower) -> None:
+    """Note an attention that no part of the model computed."""
+    if not in_backward() and follower.parts.is_outside():
+        follower.note(
+            f"a softmax that met a product was computed outside of the model's modules, and is not seen: {where()}"
+        )
 
 
 def _part_of(found: Trail, layout: Layout, call: AttentionCall, heads: int | None, met: object = None) -> Part | None:

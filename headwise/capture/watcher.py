@@ -16,15 +16,15 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.capture.appended import Appended, Keys
 from headwise.capture.assembly import Assembly
-from headwise.capture.follower import Event
+from headwise.capture.follower import Event, Follower
 from headwise.capture.generating import Generating, rows_of_padding, without_empty_buffer
 from headwise.capture.keep import Keeper, Keeping
 from headwise.capture.layout import out_of_buffer, share_heads
 from headwise.capture.ledger import Ledger, Line, Softmax
-from headwise.capture.modules import Parts, in_backward
+from headwise.capture.modules import Parts
 from headwise.capture.sequence import Followed
 from headwise.capture.sequence import Sequence as Generation
-from headwise.capture.sites import Place, kind_of
+from headwise.capture.sites import Place, in_backward, kind_of
 from headwise.capture.steps import Step
 from headwise.capture.tape import Node
 from headwise.errors import HeadwiseError, RecordError
@@ -88,7 +88,7 @@ class _State:
 Reserved = tuple[_State, int]  # the place of a record, and which run of its module it is of
 
 
-class Watcher:
+class Watcher(Follower):
     """Follows a model for a watch: its records and its coverage.
 
     Args:
@@ -96,8 +96,6 @@ class Watcher:
         parts: of the model.
         keeping: what is kept of each computation.
     """
-
-    changes = False
 
     def __init__(self, name: str, parts: Parts, keeping: Keeping) -> None:
         self.parts, self.generating = parts, Generating()
@@ -119,12 +117,7 @@ class Watcher:
         self._assembly = Assembly(self)
         self._lock = threading.RLock()  # jobs of several threads may be followed
 
-    def means(self, place: Place) -> bool:
-        """No: a watch changes nothing."""
-        return False
-
     def note(self, note: str) -> None:
-        """Note a change that the watch made to how the model runs."""
         if note not in self.notes:
             self.notes.append(note)
 
@@ -170,6 +163,7 @@ class Watcher:
         status: Status = "refused",
         where: str = "",
         softmax: Softmax | None = None,
+        queries: Node | None = None,
         name: str | None = None,
     ) -> None:
         """Note a computation that becomes no record, once for a softmax. `name`: one that it was given before."""
@@ -179,17 +173,8 @@ class Watcher:
         if name is None:
             name = self.reserve(place)[0].name if status == "refused" else place.name
         self.ledger.enter(Line(name, status, " ".join(reason.split()), where), softmax)
-
-    def refuse_part(self, place: Place, queries: Node) -> None:
-        """An attention of these queries was refused, of which others may be pieces."""
-        self._assembly.refuse(place, queries)
-
-    def outside(self, where: str) -> None:
-        """Note an attention that no module of the model computed."""
-        if not in_backward() and self.parts.is_outside():
-            self.note(
-                f"a softmax that met a product was computed outside of the model's modules, and is not seen: {where}"
-            )
+        if queries is not None:
+            self._assembly.refuse(place, queries)
 
     def reserve(self, place: Place) -> Reserved:
         """The name of the next record of a place; the next computation there has another one."""
@@ -404,7 +389,6 @@ class Watcher:
                         return
 
     def generated(self, beams: Tensor | None, batch: int, length: int | None) -> None:
-        """`generate` has ended: with these beams [N, steps] of the `batch` that ran, or with a cache of this length."""
         if beams is not None:
             self._choose_beams(beams, batch)
         elif length is not None:

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.capture.follower import Event
+from headwise.capture.follower import Event, Follower
 from headwise.capture.functions import recogniser_here
-from headwise.capture.ledger import Softmax
-from headwise.capture.modules import ELSEWHERE, Modules, in_backward
-from headwise.capture.sites import Place, is_checkpointed
-from headwise.capture.tape import Node
+from headwise.capture.modules import ELSEWHERE, Modules
+from headwise.capture.sites import Place, in_backward, is_checkpointed
 from headwise.edits.edit import Edit
 from headwise.edits.inputs import Inputs
 from headwise.edits.naming import Naming
@@ -29,7 +27,7 @@ from headwise.records.names import check_choice, select
 Planned = tuple[str, AttentionCall, AttentionCall, list[Edit]]  # a layer, its call before and after, by which edits
 
 
-class Editor:
+class Editor(Follower):
     """Follows a model for its edits.
 
     Args:
@@ -38,6 +36,7 @@ class Editor:
         naming, inputs: what positions are named by.
     """
 
+    parts: Modules
     needs_values = changes = True
 
     def __init__(self, parts: Modules, edits: Sequence[Edit], naming: Naming, inputs: Inputs) -> None:
@@ -53,7 +52,6 @@ class Editor:
         self._recomputed = 0  # passes inside of gradient checkpointing that the backward pass has still to run again
 
     def means(self, place: Place) -> bool:
-        """Whether an edit may mean what a place computes."""
         if place.name not in self.sites:
             self.sites.append(place.name)
         return self.may_edit(place.name)
@@ -144,9 +142,7 @@ class Editor:
 
     # What cannot be edited is an error.
 
-    def refuse(
-        self, place: Place, reason: str, *, status: Status = "refused", where: str = "", softmax: Softmax | None = None
-    ) -> None:
+    def refuse(self, place: Place, reason: str, *, status: Status = "refused", where: str = "", **_: object) -> None:
         """EditRefused, if an edit means this place."""
         if status != "not attention" and self._edits_of(place.name):
             at = f" ({where})" if where else ""
@@ -185,23 +181,6 @@ class Editor:
                 )
         for message in self._met.missing():
             raise ArgumentError(f"edit: {message}")
-
-    # What does not matter to an edit.
-
-    def refuse_part(self, place: Place, queries: Node) -> None:
-        """Pieces are not edited."""
-
-    def outside(self, where: str) -> None:
-        """What no module of the model computes is not edited."""
-
-    def note(self, note: str) -> None:
-        """How the model runs is not told."""
-
-    def joined(self, out: Tensor, *args: object, **kwargs: object) -> None:
-        """Keys are counted, not followed."""
-
-    def generated(self, beams: Tensor | None, batch: int, length: int | None) -> None:
-        """Positions that were edited stay as they were."""
 
 
 def _may_mean(edit: Edit, name: str) -> bool:

@@ -14,7 +14,7 @@ from headwise.call import AttentionCall
 from headwise.capture.follower import Arrange, Event
 from headwise.capture.keep import TooMuch
 from headwise.capture.ledger import Line
-from headwise.capture.modules import Runs
+from headwise.capture.modules import Parts
 from headwise.capture.sites import Place, looks_like_attention
 from headwise.capture.watcher import Watcher
 from headwise.errors import HeadwiseError
@@ -59,7 +59,7 @@ class LayerPlace(Place):
         return bound.arguments
 
 
-class Layers(Runs):
+class Layers(Parts):
     """The layers of a Keras model.
 
     Args:
@@ -69,25 +69,22 @@ class Layers(Runs):
 
     def __init__(self, model: keras.layers.Layer, changed: Callable[[], Iterable[str]]) -> None:
         super().__init__()
-        self._model, self.notes = model, changed
+        self._model, self._changed = model, changed
+        more = ", and matmul, softmax, matmul" if keras.backend.backend() == "torch" else ""
+        ours = "the layers of headwise.keras, keras.layers and keras.ops.dot_product_attention"
+        self.looked_for = f"{ours}{more}, in every layer"
         self._layers: dict[str, keras.layers.Layer] = {}
         self._names: dict[int, str] = {}
         self._strangers: dict[int, keras.layers.Layer] = {}  # layers that ran but do not belong to the model
         self.is_reading = False  # the current computation is part of a layer that is read as a whole
 
-    @property
-    def looked_for(self) -> str:
-        """What is recognised, in which kind of place: the beginning of a sentence."""
-        ours = "the layers of headwise.keras, keras.layers and keras.ops.dot_product_attention"
-        more = ", and matmul, softmax, matmul" if keras.backend.backend() == "torch" else ""
-        return f"{ours}{more}, in every layer"
+    def notes(self) -> Iterable[str]:
+        return self._changed()
 
     def has(self, part: keras.layers.Layer) -> bool:
-        """Whether a layer belongs to the model."""
         return self._name_of(part) is not None
 
     def place(self) -> Place | None:
-        """The innermost running layer of the model; None if its computation is already being read."""
         return None if self.is_reading or _tells_itself() else self.here()
 
     def here(self) -> LayerPlace | None:
@@ -100,7 +97,6 @@ class Layers(Runs):
         return place
 
     def is_outside(self) -> bool:
-        """Whether no layer runs."""
         return self.here() is None
 
     def closed(self, known: Set[str]) -> Iterator[Line]:
