@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -58,15 +58,14 @@ class Editor(Follower):
 
     def may_edit(self, name: str) -> bool:
         """Whether an edit means this path, or a number that it may have."""
-        return any(_may_mean(each, name) for each in self._edits)
+        parts = (part for each in self._edits for part in check_choice(each.where))
+        return any(isinstance(part, int) or select([name], [part])[0] for part in parts)
 
     def attention(self, place: Place, event: Event) -> None:
         """Change what is computed, if an edit means it."""
         assert event.call is not None
         with unasked((self,)), torch._C.DisableTorchFunction():
-            found = self._apply(place, event.call)
-        if found is not None:
-            event.new, event.then, event.weights = found
+            self._apply(place, event, event.call)
 
     def __call__(self, call: AttentionCall) -> Tensor | None:
         """headwise's own attention is about to run: its output, if an edit changes it."""
@@ -75,22 +74,23 @@ class Editor(Follower):
         if place is None or recogniser is None:
             return None
         recogniser.heard += 1
+        event = Event(call, None, lambda x: x, "headwise.attention")
         with torch._C.DisableTorchFunction():
-            found = self._apply(place, call)
-            if found is None:
+            self._apply(place, event, call)
+            if event.weights is None:
                 return None
-            out, then, _ = found
+            out = event.new
             out = attention(call.q, call.k, call.v, mask=call.mask, **call.options()) if out is None else out
-            return out if then is None else then(out)
+            return out if event.then is None else event.then(out)
 
-    def _apply(
-        self, place: Place, call: AttentionCall
-    ) -> tuple[Tensor | None, Callable[[Tensor], Tensor] | None, Callable[[], Tensor]] | None:
-        """(the output of another call, what makes another output of it, what gives the weights); None = as it was."""
-        name = self._next_name(place)
+    def _apply(self, place: Place, event: Event, call: AttentionCall) -> None:
+        """Set what edits make of a call."""
+        number = self.parts.number_of(place)
+        self.parts.computed(place)
+        name = f"{place.name}#{number + 1}" if number else place.name
         edits = self._edits_of(name)
         if not edits:
-            return None
+            return
         at = self._progress.where(place, name, call, self.parts.nth(place))
         if at.drafts and any(each.steps is not None for each in edits):
             raise EditRefused(
@@ -106,7 +106,7 @@ class Editor(Follower):
         edits = [each for each in edits if each.applies(at)]
         self._applied.update(map(id, edits))
         if not edits:
-            return None
+            return
         _check_overlaps(edits, at)
         of_weights = [each for each in edits if each.needs_weights]
         if of_weights and editors():
@@ -117,23 +117,15 @@ class Editor(Follower):
             )
         self._recomputed += -1 if in_backward() else is_checkpointed()
         changed, new = run(call, edits, at)
-
-        def weights() -> Tensor:
-            return weights_of(changed, edits, at)
-
+        event.new, event.weights = new, functools.partial(weights_of, changed, edits, at)
         if new is not None and of_weights:
-            tell(changed, new, weights)
+            tell(changed, new, event.weights)
         if self.plans is not None:
             self.plans.append((name, call, changed, edits))
         elif new is not None and changed.mask is not call.mask:
             self.emptied += _emptied(call, changed, new)
-        of_outputs = [each for each in edits if each.changes_output]
-        return new, functools.partial(output_of, of_outputs, at) if of_outputs else None, weights
-
-    def _next_name(self, place: Place) -> str:
-        number = self.parts.number_of(place)
-        self.parts.computed(place)
-        return f"{place.name}#{number + 1}" if number else place.name
+        if of_outputs := [each for each in edits if each.changes_output]:
+            event.then = functools.partial(output_of, of_outputs, at)
 
     def _edits_of(self, name: str) -> list[Edit]:
         if name not in self.sites:
@@ -181,10 +173,6 @@ class Editor(Follower):
                 )
         for message in self._met.missing():
             raise ArgumentError(f"edit: {message}")
-
-
-def _may_mean(edit: Edit, name: str) -> bool:
-    return any(isinstance(part, int) or select([name], [part])[0] for part in check_choice(edit.where))
 
 
 def _has_batch(place: Place, batch: int) -> bool:

@@ -22,13 +22,13 @@ class Met:
         self._missing: dict[tuple[str, str], str] = {}  # what means them -> the message
         self._met: set[tuple[str, str]] = set()
 
-    def note(self, what: str, choice: str, met: bool, message: Callable[[], str]) -> None:
+    def note(self, what: str, choice: str, met: bool, message: str) -> None:
         """One call has, or has not, what an edit means."""
         if met:
             self._met.add((what, choice))
             self._missing.pop((what, choice), None)
         elif (what, choice) not in self._met:
-            self._missing[what, choice] = message()
+            self._missing[what, choice] = message
 
     def missing(self) -> list[str]:
         """The messages for all that was in no call."""
@@ -61,7 +61,7 @@ class Where:
     drafts: bool = False  # whether this pass reads tokens behind the prompt too, which may be rejected
     tokens: Sequence[Tokens] | None = None  # of each example, from its first real token, where they are known
     key_tokens: Sequence[Tokens] | None = None
-    met: Met = dataclasses.field(default_factory=lambda: Met())
+    met: Met = dataclasses.field(default_factory=Met)
     normal: Callable[[str], str] = str  # a text as the tokenizer reads it
 
     @property
