@@ -13,7 +13,6 @@ import torch
 from headwise.call import AttentionCall
 from headwise.capture.follower import Arrange, Event
 from headwise.capture.keep import TooMuch
-from headwise.capture.ledger import Line
 from headwise.capture.modules import Parts
 from headwise.capture.sites import Place, looks_like_attention
 from headwise.capture.watcher import Watcher
@@ -21,6 +20,7 @@ from headwise.errors import HeadwiseError
 from headwise.keras.to_torch import Symbolic, to_torch
 from headwise.keras.watching.paths import paths
 from headwise.keras.watching.running import Running, only_shapes, running
+from headwise.records import CallSite
 
 # Raised by the backends and headwise for tensors of an unexpected kind or shape.
 _UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
@@ -85,7 +85,10 @@ class Layers(Parts):
         return self._name_of(part) is not None
 
     def place(self) -> Place | None:
-        return None if self.is_reading or _tells_itself() else self.here()
+        # A layer of this package reports its computation itself.
+        calls = running()
+        ours = bool(calls) and type(calls[-1].layer).__module__.startswith("headwise.keras.")
+        return None if self.is_reading or ours else self.here()
 
     def here(self) -> LayerPlace | None:
         """The innermost running layer of the model."""
@@ -99,7 +102,7 @@ class Layers(Parts):
     def is_outside(self) -> bool:
         return self.here() is None
 
-    def closed(self, known: Set[str]) -> Iterator[Line]:
+    def closed(self, known: Set[str]) -> Iterator[CallSite]:
         """The layers called attention that ran and of which nothing was seen, on whatever backend."""
         self._find()
         alike = {path: layer for path, layer in self._layers.items() if looks_like_attention(layer)}
@@ -110,7 +113,7 @@ class Layers(Parts):
             if self._runs[id(layer)] and not any(f"{other}.".startswith(f"{name}.") for other in known):
                 reason = f"a {type(layer).__name__} ran, but no softmax(q kᵀ) v was recognised in it"
                 maybe = "it may be linear attention, a kernel of its own, or no attention"
-                yield Line(name, "missed", f"{reason}: {maybe}", "", self._runs[id(layer)])
+                yield CallSite(name, "missed", self._runs[id(layer)], f"{reason}: {maybe}")
 
     def _name_of(self, layer: keras.layers.Layer) -> str | None:
         if id(layer) not in self._names and id(layer) not in self._strangers:
@@ -162,9 +165,3 @@ class Reader:
             if weight is not None:
                 event.project = lambda tell: tell(to_torch(weight).detach().clone())
             self._watcher.attention(place, event)
-
-
-def _tells_itself() -> bool:
-    """Whether the innermost running layer is of this package, and reports its computation itself."""
-    calls = running()
-    return bool(calls) and type(calls[-1].layer).__module__.startswith("headwise.keras.")
