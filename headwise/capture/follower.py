@@ -83,6 +83,9 @@ class Follower:
         """What may be attention cannot be told of as such; nor others of the same `queries`, which may be pieces."""
         raise NotImplementedError
 
+    def missed(self, name: str) -> None:
+        """A part of the model of this name ran where it could not be followed."""
+
     def note(self, note: str) -> None:
         """Something is changed in how the model runs, or cannot be seen."""
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any
 
 from torch import nn
 
 from headwise.capture.follower import FOLLOWERS
 from headwise.capture.functions import functions_here, passes_here
-from headwise.capture.ledger import Line, closed
+from headwise.capture.huggingface import seen_through
+from headwise.capture.ledger import closed
 from headwise.capture.sites import Place, calls_of, find_place, in_backward, module_names, threads
+from headwise.records import CallSite
 
 ELSEWHERE = "it ran in another thread, in a job that could not be followed to where it was started"
 
@@ -53,8 +56,12 @@ class Parts(abc.ABC):
         """What was changed in how they run."""
 
     @abc.abstractmethod
-    def closed(self, known: Set[str]) -> Iterable[Line]:
+    def closed(self, known: Set[str]) -> Iterable[CallSite]:
         """The parts that nothing can be seen in. `known`: the paths of which something is known."""
+
+    def listening(self, missed: Callable[[str], object]) -> contextlib.AbstractContextManager[None]:
+        """Inside, runs of the parts are heard of; `missed` of the path of one that runs where nobody can follow it."""
+        return contextlib.nullcontext()
 
     def is_outside(self) -> bool:
         """Where there is no place: whether no part runs."""
@@ -81,37 +88,31 @@ class Parts(abc.ABC):
 
 
 class Modules(Parts):
-    """The modules of a torch model.
-
-    Args:
-        model: it has hooks until `close` is called.
-        missed: is told the path of a module that runs in the model, where nobody can follow it.
-    """
+    """The modules of a torch model, which has hooks inside of `listening`."""
 
     looked_for = (
         "scaled_dot_product_attention, nn.MultiheadAttention, flex_attention, headwise.attention, and matmul, "
         "softmax, matmul, in every module"
     )
 
-    def __init__(self, model: nn.Module, missed: Callable[[str], object]) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self._model, self._missed = model, missed
+        self._model = model
         self.names = module_names(model)
         self._threads: set[int] = set()  # in which the model has run, where it is followed
         self._ends = False  # whether the end of a pass is heard of
         self._counted: set[int] = set()  # the modules whose runs are counted: those that compute attention
         self._hooks = contextlib.ExitStack()
 
-    def listen(self) -> None:
-        """Begin to follow the modules."""
-        for module in threads(self._model):
-            self._hooks.callback(module.register_forward_pre_hook(self._check).remove)
-        self._hooks.callback(self._model.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
-
-    def close(self) -> None:
-        """Take everything out of the model again."""
-        self._hooks.close()
-        self._missed = lambda _: None  # it may hold whoever holds this object
+    @contextlib.contextmanager
+    def listening(self, missed: Callable[[str], object]) -> Iterator[None]:
+        with self._hooks:
+            check = functools.partial(self._check, missed)
+            for module in threads(self._model):
+                self._hooks.callback(module.register_forward_pre_hook(check).remove)
+            self._hooks.callback(self._model.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
+            self._hooks.enter_context(seen_through(self._model))
+            yield
 
     def has(self, part: Any) -> bool:
         return id(part) in self.names
@@ -137,7 +138,7 @@ class Modules(Parts):
         compiled = any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in modules)
         return ["what torch.compile made ran eagerly"] * compiled
 
-    def closed(self, known: Set[str]) -> Iterable[Line]:
+    def closed(self, known: Set[str]) -> Iterable[CallSite]:
         return closed(dict(self._model.named_modules()))
 
     def _is_here(self) -> bool:
@@ -178,7 +179,7 @@ class Modules(Parts):
         elif (passes := passes_here()) is not None:
             passes.end(model)
 
-    def _check(self, module: nn.Module, *_: Any) -> None:
+    def _check(self, missed: Callable[[str], object], module: nn.Module, *_: Any) -> None:
         """A module that runs for the model in a thread that is not followed, or in place of one of its own."""
         if not self._threads or in_backward() or (self._is_here() and id(module) in self.names):
             return
@@ -186,4 +187,4 @@ class Modules(Parts):
             return
         frames = sys._current_frames()
         if any(calls_of(self._model, frames[thread]) for thread in self._threads if thread in frames):
-            self._missed(self.names.get(id(module), type(module).__name__))
+            missed(self.names.get(id(module), type(module).__name__))

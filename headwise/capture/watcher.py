@@ -7,7 +7,7 @@ import functools
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,8 +20,8 @@ from headwise.capture.follower import Event, Follower
 from headwise.capture.generating import Generating, rows_of_padding, without_empty_buffer
 from headwise.capture.keep import Keeper, Keeping
 from headwise.capture.layout import out_of_buffer, share_heads
-from headwise.capture.ledger import Ledger, Line, Softmax
-from headwise.capture.modules import Parts
+from headwise.capture.ledger import Ledger, Softmax
+from headwise.capture.modules import ELSEWHERE, Parts
 from headwise.capture.sequence import Followed
 from headwise.capture.sequence import Sequence as Generation
 from headwise.capture.sites import Place, in_backward, kind_of
@@ -121,9 +121,8 @@ class Watcher(Follower):
         if note not in self.notes:
             self.notes.append(note)
 
-    def missed(self, name: str, reason: str) -> None:
-        """A part of the model ran where it could not be followed."""
-        self.ledger.enter(Line(name, "missed", reason, ""))
+    def missed(self, name: str) -> None:
+        self.ledger.enter(CallSite(name, "missed", 0, ELSEWHERE))
 
     def joined(self, out: Tensor, *args: Any, **kwargs: Any) -> None:
         """Keys may have been appended to those of a cache."""
@@ -141,9 +140,8 @@ class Watcher(Follower):
             if self._goes_on(place, call, event.how):
                 return
             k, v = (out_of_buffer(x) for x in share_heads(call.k, call.v))
-            call = dataclasses.replace(call, k=k, v=v)
             out = event.out[0] if isinstance(event.out, tuple) else event.out
-            entry = self.found(place, call, out, event.arrange, event.how, used=event.used)
+            entry = self.found(place, dataclasses.replace(event, call=dataclasses.replace(call, k=k, v=v), out=out))
             if entry is not None and self.needs_values:
                 event.project(lambda weight: entry.keep("output_weight", self._keeper.convert(weight)))
             if self.generating.run is not None and call.shape[2] == 1:
@@ -172,7 +170,7 @@ class Watcher(Follower):
         name = name or self.ledger.name_of(softmax)
         if name is None:
             name = self.reserve(place)[0].name if status == "refused" else place.name
-        self.ledger.enter(Line(name, status, " ".join(reason.split()), where), softmax)
+        self.ledger.enter(CallSite(name, status, 0, " ".join(reason.split()), where), softmax)
         if queries is not None:
             self._assembly.refuse(place, queries)
 
@@ -200,33 +198,20 @@ class Watcher(Follower):
             if state.generation is entry:
                 state.generation = None
 
-    def found(
-        self,
-        place: Place,
-        call: AttentionCall,
-        out: Tensor | None,
-        arrange: Callable[[Tensor], Tensor],
-        how: str,
-        *,
-        reserved: Reserved | None = None,
-        used: Tensor | None = None,
-    ) -> Entry | None:
-        """Keep a computation that was recognised.
-
-        `arrange` brings its output to [B, H, Q, E]; None = it has no one output. `reserved`: the name that it was
-        given before. `used`: the weights [B, H, Q, K] that met the values, where they are not those of the call.
-        """
+    def found(self, place: Place, event: Event, reserved: Reserved | None = None) -> Entry | None:
+        """Keep a computation that was recognised. `reserved`: the name that it was given before."""
+        call, used = event.call, event.used
+        assert call is not None
         if in_backward():  # gradient checkpointing runs it again
-            if out is not None:
-                self._found_again(place, call, out, arrange)
+            if event.out is not None:
+                self._found_again(place, event, call.q)
             return None
         state, run = reserved or self.reserve(place)
         if not self._wants(state.name) or self.generating.drafts:
             return None
-        state.how = how
-        if (
-            self.generating.run is not None or place.has_cache
-        ) and call.share is None:  # else keys of 0 are the model's own
+        state.how = event.how
+        cached = self.generating.run is not None or place.has_cache  # else keys of 0 are the model's own
+        if cached and call.share is None:
             call, note = without_empty_buffer(call, copy=self.generating.run is not None)
             if note:
                 self.note(note)
@@ -248,7 +233,7 @@ class Watcher(Follower):
         before = state.generation
         fate = self.generating.fate(before, call, self._keeper, cross=kind == "cross")
         if fate.refused:
-            self.ledger.enter(Line(state.name, "refused", fate.refused, ""))
+            self.ledger.enter(CallSite(state.name, "refused", 0, fate.refused))
             self._followed = None if kind == "self" else self._followed
             return None
         state.generation = None
@@ -276,8 +261,8 @@ class Watcher(Follower):
                 self._followed = None
         entry.record()  # now: it detects changes in place from here on
         self.entries.append(entry)
-        if self._gradients and out is not None:
-            self._await_gradient(state, entry, call.q, out, arrange)
+        if self._gradients and event.out is not None:
+            self._await_gradient(state, entry, call.q, event)
         return entry
 
     def _wants(self, layer: str) -> bool:
@@ -365,27 +350,26 @@ class Watcher(Follower):
             self._followed = followed if among is None else self._followed
         return followed
 
-    def _await_gradient(
-        self, state: _State, entry: Entry, q: Tensor, out: Tensor, arrange: Callable[[Tensor], Tensor]
-    ) -> None:
-        if not out.requires_grad:
+    def _await_gradient(self, state: _State, entry: Entry, q: Tensor, event: Event) -> None:
+        if not event.out.requires_grad:
             state.waiting = [*state.waiting[-7:], (entry, q.detach())]
             return
+        arrange = event.arrange  # a hook on the output must not hold it
 
         def keep(gradient: Tensor) -> None:
             with torch.no_grad():
                 entry.keep("grad", self._keeper.tensor(arrange(gradient)))
 
-        out.register_hook(keep)
+        event.out.register_hook(keep)
 
-    def _found_again(self, place: Place, call: AttentionCall, out: Tensor, arrange: Callable[[Tensor], Tensor]) -> None:
+    def _found_again(self, place: Place, event: Event, queries: Tensor) -> None:
         """The second run of gradient checkpointing: the first had no graph, so the gradient arrives at this one."""
         for (name, _), state in self._states.items():
             if name == place.name:
                 for i, (entry, q) in enumerate(state.waiting):
-                    if torch.equal(q, call.q) and out.requires_grad:
+                    if torch.equal(q, queries) and event.out.requires_grad:
                         del state.waiting[i]
-                        self._await_gradient(state, entry, q, out, arrange)
+                        self._await_gradient(state, entry, q, event)
                         return
 
     def generated(self, beams: Tensor | None, batch: int, length: int | None) -> None:
@@ -408,7 +392,7 @@ class Watcher(Follower):
                 call, computed = entry.kept.call(beams), entry.kept.computed(beams)
                 entry.kept = Generation(call, values=self.needs_values, step=Step(call, computed))
             except HeadwiseError as error:
-                self.ledger.enter(Line(state.name, "refused", str(error), ""))
+                self.ledger.enter(CallSite(state.name, "refused", 0, str(error)))
                 self.entries.remove(entry)
             entry.built, state.generation = None, None
 
@@ -425,7 +409,7 @@ class Watcher(Follower):
             entry.built = None
             if not entry.kept.cut(rejected, rejected if entry.site.kind == "self" else 0):
                 reason = "tokens that were read and rejected at its end are attended to by others"
-                self.ledger.enter(Line(state.name, "refused", reason, ""))
+                self.ledger.enter(CallSite(state.name, "refused", 0, reason))
                 self.entries.remove(entry)
 
     def _generated(self) -> list[tuple[_State, Entry]]:
@@ -449,18 +433,15 @@ class Watcher(Follower):
     def _coverage(self) -> Coverage:
         only, chosen = self._only, self._chosen()
         seen = Counter(entry.site.name for entry in self.entries if entry.site.name in chosen)
-        lines = [*self.ledger.sites("seen", "refused", "missed", "not attention")]
-        known = {name for name, _ in self._states} | {line.name for line in self.ledger.lines}
-        lines += [
-            CallSite(line.name, line.status, line.calls, line.how, line.where) for line in self.parts.closed(known)
-        ]
+        lines = self.ledger.sites()
+        lines += self.parts.closed({name for name, _ in self._states} | {site.name for site in lines})
         if only and all(isinstance(each, str) for each in only):  # only what was seen has a number
             wanted, _ = select(list({site.name: None for site in lines}), only)
             lines = [site for site in lines if site.name in wanted]
-        by_name: dict[str, list[CallSite]] = {state.name: [] for state in self._states.values()}
-        for state in self._states.values():
-            if state.name in seen:
-                by_name[state.name].append(CallSite(state.name, "seen", seen[state.name], state.how))
+        by_name: dict[str, list[CallSite]] = {
+            name: [CallSite(name, "seen", seen[name], state.how)] if name in seen else []
+            for name, state in ((state.name, state) for state in self._states.values())
+        }
         for site in lines:
             by_name.setdefault(site.name, []).append(site)
         sites = [site for found in by_name.values() for site in found]
