@@ -32,7 +32,6 @@ class Block(OfPairs):
         return "only" if self.others else "block"
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
-        """The call with another mask."""
         queries, keys = self.pairs(at)
         keys = ~keys if self.others else keys
         cells = self.cells(at)

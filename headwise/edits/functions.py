@@ -49,7 +49,6 @@ class Call(_Function):
     """What `call` makes."""
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
-        """What the function makes of the call."""
         found = self.f(call, at)
         if not isinstance(found, AttentionCall):
             raise ArgumentError(
@@ -62,7 +61,6 @@ class Weights(_Function):
     """What `weights` makes."""
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
-        """What the function makes of the weights."""
         return self._put(self.f(weights.clone(), at, rows), weights, at)  # it may write to them
 
 
@@ -70,7 +68,6 @@ class Output(_Function):
     """What `output` makes."""
 
     def output(self, out: Tensor, at: Where) -> Tensor:
-        """What the function makes of the output."""
         return self._put(self.f(out.clone(), at), out, at)
 
 

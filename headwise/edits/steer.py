@@ -27,7 +27,6 @@ class Steer(OfPairs):
     by: float | Tensor = dataclasses.field(default=1.0, kw_only=True)
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
-        """The call with a bias on these keys."""
         queries, keys = self.pairs(at)
         by = torch.as_tensor(self.by, dtype=call.dtype, device=call.q.device).log()
         chosen = keys[:, None, None, :] & self.cells(at)[:, :, None, None]
