@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from headwise.capture.follower import Event, Part
+from headwise.capture.follower import Event, Part, Refusal
 from headwise.capture.keep import TooMuch
 from headwise.capture.ledger import PART, Softmax, where
 from headwise.capture.masks import Recognised
@@ -149,4 +149,4 @@ class Assembly:
             name = name if each.entry is None else each.entry.site.name
             told = PART if each.entry is not None and each.met is None else reason
             each.of.seen = ""
-            self._watcher.refuse(group.place, told, where=each.where, softmax=each.of, name=name)
+            self._watcher.refuse(group.place, Refusal(told, where=each.where, softmax=each.of, name=name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -54,6 +54,17 @@ class Event:
     weights: Callable[[], Tensor] | None = None  # [B, H, Q, K], those that the model returns
 
 
+class Refusal(NamedTuple):
+    """Why what may be attention cannot be told of as such."""
+
+    reason: str
+    status: Status = "refused"
+    where: str = ""  # the file and the line
+    softmax: Softmax | None = None
+    queries: Node | None = None  # others of these, which may be pieces, cannot be told of either
+    name: str | None = None  # that it was given before
+
+
 class Follower:
     """Somebody who follows a model. What does not matter to a follower it leaves as it is here."""
 
@@ -70,17 +81,8 @@ class Follower:
         """An attention of the model was computed; if it may change it, perhaps it is about to be."""
         raise NotImplementedError
 
-    def refuse(
-        self,
-        place: Place,
-        reason: str,
-        *,
-        status: Status = "refused",
-        where: str = "",
-        softmax: Softmax | None = None,
-        queries: Node | None = None,
-    ) -> None:
-        """What may be attention cannot be told of as such; nor others of the same `queries`, which may be pieces."""
+    def refuse(self, place: Place, refusal: Refusal) -> None:
+        """What may be attention cannot be told of as such."""
         raise NotImplementedError
 
     def missed(self, name: str) -> None:

@@ -18,7 +18,7 @@ from headwise import masks
 from headwise.call import AttentionCall, Scores, make_call
 from headwise.capture import flex, products, projection, registered
 from headwise.capture.explain import call_of, check_values, kept_call
-from headwise.capture.follower import FOLLOWERS, Arrange, Event, Follower, Part
+from headwise.capture.follower import FOLLOWERS, Arrange, Event, Follower, Part, Refusal
 from headwise.capture.keep import TooMuch
 from headwise.capture.layout import Layout, read_layout
 from headwise.capture.ledger import Softmax, where
@@ -139,7 +139,7 @@ class Recogniser:
             if place is None:
                 _note_outside(follower)
             else:
-                follower.refuse(place, reason, status=status, where=where(), softmax=softmax)
+                follower.refuse(place, Refusal(reason, status, where(), softmax))
 
     def placed(self) -> Placed:
         """Those that follow what runs here, and the place in the model of each."""
@@ -170,8 +170,9 @@ class Recogniser:
         except UNREADABLE as error:
             softmax = None if trail is None else trail.of
             queries = None if trail is None or trail.born is None else trail.born.queries
+            refusal = Refusal(f"{how}: {error}", "refused", where(), softmax, queries)
             for follower, place in self.placed() if placed is None else placed:
-                follower.refuse(place, f"{how}: {error}", where=where(), softmax=softmax, queries=queries)
+                follower.refuse(place, refusal)
 
     # What edits make of it.
 

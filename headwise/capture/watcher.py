@@ -16,21 +16,19 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.capture.appended import Appended, Keys
 from headwise.capture.assembly import Assembly
-from headwise.capture.follower import Event, Follower
-from headwise.capture.generating import Generating, rows_of_padding, without_empty_buffer
+from headwise.capture.follower import Event, Follower, Refusal
+from headwise.capture.generating import OTHER_KEYS, Generating, rows_of_padding, without_empty_buffer
 from headwise.capture.keep import Keeper, Keeping
 from headwise.capture.layout import out_of_buffer, share_heads
-from headwise.capture.ledger import Ledger, Softmax
+from headwise.capture.ledger import Ledger
 from headwise.capture.modules import ELSEWHERE, Parts
 from headwise.capture.sequence import Followed
 from headwise.capture.sequence import Sequence as Generation
 from headwise.capture.sites import Place, in_backward, kind_of
 from headwise.capture.steps import Step
-from headwise.capture.tape import Node
 from headwise.errors import HeadwiseError, RecordError
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
 from headwise.records.computed import ComputedRecord
-from headwise.records.coverage import Status
 from headwise.records.names import check_choice, select, stack_of
 from headwise.records.rounding import HALF
 from headwise.records.site import is_causal
@@ -153,20 +151,11 @@ class Watcher(Follower):
                     if part is not None:
                         self._assembly.recorded(place, softmax, part, entry)
 
-    def refuse(
-        self,
-        place: Place,
-        reason: str,
-        *,
-        status: Status = "refused",
-        where: str = "",
-        softmax: Softmax | None = None,
-        queries: Node | None = None,
-        name: str | None = None,
-    ) -> None:
-        """Note a computation that becomes no record, once for a softmax. `name`: one that it was given before."""
+    def refuse(self, place: Place, refusal: Refusal) -> None:
+        """Note a computation that becomes no record, once for a softmax."""
         if in_backward():
             return
+        reason, status, where, softmax, queries, name = refusal
         name = name or self.ledger.name_of(softmax)
         if name is None:
             name = self.reserve(place)[0].name if status == "refused" else place.name
@@ -232,12 +221,12 @@ class Watcher(Follower):
             )
         before = state.generation
         fate = self.generating.fate(before, call, self._keeper, cross=kind == "cross")
-        if fate.refused:
-            self.ledger.enter(CallSite(state.name, "refused", 0, fate.refused))
+        if fate == "refused":
+            self.ledger.enter(CallSite(state.name, "refused", 0, OTHER_KEYS))
             self._followed = None if kind == "self" else self._followed
             return None
         state.generation = None
-        if before is not None and fate.replaces:
+        if before is not None and fate == "replaces":
             self._drop(before)
             run = before.site.call
         elif run % self._every:
@@ -249,7 +238,7 @@ class Watcher(Follower):
         step = Step(call, tuple((each, mapped(keep, answer)) for each, answer in step.computed))
         names = {side: getattr(place.module, side, None) for side in ("row_names", "col_names")}
         kept = Generation(outline, values=self.needs_values, step=step, keys=keys, empty=self._keeper.empty)
-        entry = Entry(site, kept, self.needs_values, self._keep, names, self.generating.run, fate.replaces)
+        entry = Entry(site, kept, self.needs_values, self._keep, names, self.generating.run, fate == "replaces")
         if not self._keep:
             asked = ", ".join(each.name for each in self._statistics)
             self.note(f"queries and keys were not kept (keep=False), only these statistics: {asked}")

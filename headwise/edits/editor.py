@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.capture.follower import Event, Follower
+from headwise.capture.follower import Event, Follower, Refusal
 from headwise.capture.functions import recogniser_here
 from headwise.capture.modules import ELSEWHERE, Modules
 from headwise.capture.sites import Place, in_backward, is_checkpointed
@@ -21,7 +21,6 @@ from headwise.edits.run import output_of, run, weights_of
 from headwise.edits.where import Met, Where
 from headwise.errors import ArgumentError, EditRefused, brief
 from headwise.functional import attention, editors, running, tell, unasked
-from headwise.records.coverage import Status
 from headwise.records.names import check_choice, select
 
 Planned = tuple[str, AttentionCall, AttentionCall, list[Edit]]  # a layer, its call before and after, by which edits
@@ -134,11 +133,11 @@ class Editor(Follower):
 
     # What cannot be edited is an error.
 
-    def refuse(self, place: Place, reason: str, *, status: Status = "refused", where: str = "", **_: object) -> None:
+    def refuse(self, place: Place, refusal: Refusal) -> None:
         """EditRefused, if an edit means this place."""
-        if status != "not attention" and self._edits_of(place.name):
-            at = f" ({where})" if where else ""
-            raise EditRefused(f"{place.name} cannot be edited: {' '.join(reason.split())}{at}")
+        if refusal.status != "not attention" and self._edits_of(place.name):
+            at = f" ({refusal.where})" if refusal.where else ""
+            raise EditRefused(f"{place.name} cannot be edited: {' '.join(refusal.reason.split())}{at}")
 
     def check_closed(self) -> None:
         """At the beginning: EditRefused for a module that an edit means, and in which nothing can be seen."""

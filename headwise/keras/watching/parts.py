@@ -11,7 +11,7 @@ import keras
 import torch
 
 from headwise.call import AttentionCall
-from headwise.capture.follower import Arrange, Event
+from headwise.capture.follower import Arrange, Event, Refusal
 from headwise.capture.keep import TooMuch
 from headwise.capture.modules import Parts
 from headwise.capture.sites import Place, looks_like_attention
@@ -19,7 +19,7 @@ from headwise.capture.watcher import Watcher
 from headwise.errors import HeadwiseError
 from headwise.keras.to_torch import Symbolic, to_torch
 from headwise.keras.watching.paths import paths
-from headwise.keras.watching.running import Running, only_shapes, running
+from headwise.keras.watching.running import only_shapes, running
 from headwise.records import CallSite
 
 # Raised by the backends and headwise for tensors of an unexpected kind or shape.
@@ -29,10 +29,6 @@ _OTHER_SEQUENCE = ("value", "key", "encoder_sequence", "encoder_outputs", "memor
 
 class LayerPlace(Place):
     """A place in a model: its innermost running layer."""
-
-    def __init__(self, name: str, call: Running, around: Place | None) -> None:
-        super().__init__(name, call.layer, call.arguments, call.keywords, around)
-        self.call = call
 
     @property
     def reads_another_sequence(self) -> bool | None:
@@ -52,8 +48,9 @@ class LayerPlace(Place):
 
     def _given(self) -> dict[str, Any]:
         """The arguments of the call, by name."""
+        layer: Any = self.module
         try:
-            bound = inspect.signature(self.call.layer.call).bind_partial(*self.arguments, **self.keywords)
+            bound = inspect.signature(layer.call).bind_partial(*self.arguments, **self.keywords)
         except (TypeError, ValueError):
             return dict(self.keywords)
         return bound.arguments
@@ -96,7 +93,7 @@ class Layers(Parts):
         for call in () if only_shapes() else running():
             name = self._name_of(call.layer)
             if name is not None:
-                place = LayerPlace(name, call, place)
+                place = LayerPlace(name, call.layer, call.arguments, call.keywords, place)
         return place
 
     def is_outside(self) -> bool:
@@ -155,7 +152,7 @@ class Reader:
                 place = self.layers.here()
                 if place is not None:
                     reason = str(error) if isinstance(error, Symbolic) else f"{how}: {error}"
-                    self._watcher.refuse(place, reason)
+                    self._watcher.refuse(place, Refusal(reason))
 
     def seen(self, call: AttentionCall, out: torch.Tensor, arrange: Arrange, how: str, weight: Any = None) -> None:
         """A computation was read; `weight` is W_O [H, E, M] where it is known."""
