@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
     from headwise.options import OptionArguments
 
+    class _Arguments(OptionArguments, total=False):
+        mask: Mask | Tensor | None
+        kernel: str
+
+
 Listener = Callable[..., object]  # of a call, its output, and the weights that were used, if they are not the call's
 Editor = Callable[[AttentionCall], "Tensor | None"]  # the output of a call that it changes; None = it does not
 
@@ -48,30 +53,12 @@ _running: ContextVar[bool] = ContextVar("headwise_running", default=False)
 
 @overload
 def attention(
-    q: Tensor,
-    k: Tensor | Int8,
-    v: Tensor | Int8,
-    *,
-    mask: Mask | Tensor | None = None,
-    kernel: str = "auto",
-    record: Literal[False] = False,
-    **options: Unpack[OptionArguments],
+    q: Tensor, k: Tensor | Int8, v: Tensor | Int8, *, record: Literal[False] = False, **more: Unpack[_Arguments]
 ) -> Tensor: ...
-
-
 @overload
 def attention(
-    q: Tensor,
-    k: Tensor | Int8,
-    v: Tensor | Int8,
-    *,
-    mask: Mask | Tensor | None = None,
-    kernel: str = "auto",
-    record: Literal[True],
-    **options: Unpack[OptionArguments],
+    q: Tensor, k: Tensor | Int8, v: Tensor | Int8, *, record: Literal[True], **more: Unpack[_Arguments]
 ) -> tuple[Tensor, AttentionRecord]: ...
-
-
 def attention(
     q: Tensor,
     k: Tensor | Int8,
@@ -193,31 +180,11 @@ def _small(q: Tensor, k: Tensor | Int8, v: Tensor | Int8, scale: float | None) -
 
 
 @overload
-def plan(
-    q: Tensor,
-    k: Tensor | Int8,
-    v: Tensor | Int8,
-    *,
-    mask: Mask | Tensor | None = None,
-    kernel: str = "auto",
-    mesh: None = None,
-    **options: Unpack[OptionArguments],
-) -> Plan: ...
-
-
+def plan(q: Tensor, k: Tensor | Int8, v: Tensor | Int8, *, mesh: None = None, **more: Unpack[_Arguments]) -> Plan: ...
 @overload
 def plan(
-    q: Tensor,
-    k: Tensor | Int8,
-    v: Tensor | Int8,
-    *,
-    mask: Mask | Tensor | None = None,
-    kernel: str = "auto",
-    mesh: DeviceMesh,
-    **options: Unpack[OptionArguments],
+    q: Tensor, k: Tensor | Int8, v: Tensor | Int8, *, mesh: DeviceMesh, **more: Unpack[_Arguments]
 ) -> ParallelPlan: ...
-
-
 def plan(
     q: Tensor,
     k: Tensor | Int8,

@@ -11,6 +11,7 @@ A context opens a value in a `Scope`; what runs inside asks the scope which valu
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import sys
@@ -27,16 +28,14 @@ _GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 _FOR_CALLERS = ("contextlib", "_pytest", "pluggy", "pytest_asyncio", "anyio")
 
 
+@dataclasses.dataclass(eq=False, repr=False, slots=True)
 class Opened(Generic[T]):
     """A value that is open in a scope, until it is closed."""
 
-    __slots__ = ("_generator", "_scope", "_task", "_value")
-
-    def __init__(self, scope: Scope[T], value: T) -> None:
-        self._scope: Scope[T] | None = scope
-        self._value: T | None = value
-        self._generator: FrameType | None = None  # of the generator whose own it is, and the task that runs that
-        self._task: object = None
+    _scope: Scope[T] | None
+    _value: T | None
+    _generator: FrameType | None = None  # of the generator whose own it is, and the task that runs that
+    _task: object = None
 
     def __enter__(self) -> None:
         self._generator, self._task = _generator(), _task()

@@ -7,24 +7,25 @@ elsewhere, torch's version counters tell whether a tensor was changed in place s
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from typing import Any
 
 from torch import Tensor
 
 
+@dataclasses.dataclass(eq=False, slots=True)
 class Keys:
     """The keys of one step, as they were when it was read."""
 
-    __slots__ = ("_alive", "_version", "begin", "older")
-
-    def __init__(self, alive: weakref.ref[Tensor], version: int, older: Keys | None = None, begin: int = 0) -> None:
-        self._alive, self._version = alive, version
-        self.older, self.begin = older, begin  # the first `begin` of them are the last ones of `older`
+    alive: weakref.ref[Tensor]
+    version: int
+    older: Keys | None = None
+    begin: int = 0  # the first so many of them are the last ones of `older`
 
     def are(self, x: Tensor) -> bool:
         """Whether they are still what this tensor holds."""
-        return self._alive() is x and x._version == self._version
+        return self.alive() is x and x._version == self.version
 
 
 class Appended:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from headwise.capture.follower import Part
+from headwise.capture.follower import Event, Part, Refusal
 from headwise.capture.keep import TooMuch
 from headwise.capture.ledger import PART, Softmax, where
 from headwise.capture.masks import Recognised
 from headwise.capture.merging import merge
-from headwise.capture.modules import in_backward
 from headwise.capture.pieces import Piece
-from headwise.capture.sites import Place
+from headwise.capture.sites import Place, in_backward
 from headwise.capture.tape import Node, Places
 from headwise.errors import HeadwiseError
 
@@ -103,27 +101,27 @@ class Assembly:
         """No more pieces come."""
         groups, self._groups, self._run = self._groups, {}, None
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            self._close(groups.values())
+            for group in groups.values():
+                self._close(group)
 
-    def _close(self, groups: Iterable[_Group]) -> None:
-        for group in groups:
-            recorded = [each for each in group.waiting if each.entry is not None]
-            met = {id(each.met) for each in group.waiting}
-            if len(met) == 1 and all(each.met is not None for each in group.waiting) and not group.refused:
-                continue  # one softmax, or several that were added or subtracted
-            if group.refused:
-                self._deny(group, PART)
-            elif len(group.waiting) > 1 or len(recorded) < len(group.waiting):
-                try:
-                    self._merge(group)
-                except TooMuch:
-                    raise
-                except (HeadwiseError, RuntimeError) as error:
-                    if len(recorded) < len(group.waiting):
-                        self._deny(group, str(error))
-                        continue
-                    names = ", ".join(each.entry.site.name for each in recorded if each.entry is not None)
-                    self._watcher.note(f"{names} have queries in common, and are records of their own: {error}")
+    def _close(self, group: _Group) -> None:
+        recorded = [each for each in group.waiting if each.entry is not None]
+        met = {id(each.met) for each in group.waiting}
+        if len(met) == 1 and all(each.met is not None for each in group.waiting) and not group.refused:
+            return  # one softmax, or several that were added or subtracted
+        if group.refused:
+            self._deny(group, PART)
+        elif len(group.waiting) > 1 or len(recorded) < len(group.waiting):
+            try:
+                self._merge(group)
+            except TooMuch:
+                raise
+            except (HeadwiseError, RuntimeError) as error:
+                if len(recorded) < len(group.waiting):
+                    self._deny(group, str(error))
+                    return
+                names = ", ".join(each.entry.site.name for each in recorded if each.entry is not None)
+                self._watcher.note(f"{names} have queries in common, and are records of their own: {error}")
 
     def _merge(self, group: _Group) -> None:
         read = [each.piece or (each.read and each.read(group.sources)) for each in group.waiting]
@@ -136,7 +134,7 @@ class Assembly:
         reserved = self._watcher.reserved(entries[0]) if entries else group.reserved
         for entry in entries:
             self._watcher.withdraw(entry)
-        whole = self._watcher.found(group.place, call, None, _same, HOW, reserved=reserved)
+        whole = self._watcher.found(group.place, Event(call, None, lambda x: x, HOW), reserved)
         for each in group.waiting:
             self._watcher.ledger.strike(each.of, group.place.name)
             each.of.seen = group.place.name
@@ -151,8 +149,4 @@ class Assembly:
             name = name if each.entry is None else each.entry.site.name
             told = PART if each.entry is not None and each.met is None else reason
             each.of.seen = ""
-            self._watcher.refuse(group.place, told, where=each.where, softmax=each.of, name=name)
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
+            self._watcher.refuse(group.place, Refusal(told, where=each.where, softmax=each.of, name=name))

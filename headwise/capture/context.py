@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from headwise.call import AttentionCall
 from headwise.capture.functions import recogniser_here
-from headwise.capture.huggingface import seen_through
 from headwise.capture.inside import following
 from headwise.capture.keep import Keeping, Offload
-from headwise.capture.modules import ELSEWHERE, Modules
+from headwise.capture.modules import Modules
 from headwise.capture.reading import Reading
 from headwise.capture.watcher import Watcher
 from headwise.errors import ArgumentError, DtypeError
@@ -134,20 +133,14 @@ class Watch:
 @contextlib.contextmanager
 def _watching(model: nn.Module, keeping: Keeping) -> Iterator[Watcher]:
     """Inside, a watcher follows a torch model."""
-    modules = Modules(model, lambda name: watcher.missed(name, ELSEWHERE))
-    watcher = Watcher(type(model).__name__, modules, keeping)
+    watcher = Watcher(type(model).__name__, Modules(model), keeping)
 
     def told(call: AttentionCall, out: Tensor, used: Any = None) -> None:
         recogniser = recogniser_here()
         if recogniser is not None:
             recogniser.told(watcher, call, out, used)
 
-    with contextlib.ExitStack() as stack:
-        stack.callback(modules.close)
-        modules.listen()
-        stack.enter_context(following(watcher))
-        stack.enter_context(seen_through(model))
-        stack.enter_context(listening(told))
+    with following(watcher), listening(told):
         yield watcher
 
 

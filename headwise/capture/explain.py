@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall, make_call
 from headwise.capture import operations
-from headwise.capture.layout import Layout
+from headwise.capture.layout import Layout, smallest
 from headwise.capture.masks import Found, Recognised
 from headwise.capture.trail import Trail
 from headwise.errors import RecordError
@@ -59,7 +59,7 @@ def kept_call(
     scores = None if found.scores is None or found.used else layout.fold(found.scores).float()
     if scores is None:
         weights = layout.fold(weights)
-        if not operations.sum_to_one(weights) or bool((weights < 0).any()):
+        if not operations.is_softmax(weights):
             raise RecordError(
                 f"its weights were changed by `{found.used}` after the softmax, and do not sum to 1: no softmax "
                 "gives them"
@@ -84,9 +84,7 @@ def kept_call(
     size = scores.masked_fill(forbidden, 0.0).abs().amax(-1, keepdim=True)
     nothing = 4 * torch.finfo(found.dtype).eps * (1 + size) if found.dtype == torch.float32 else 0.0
     rest = rest.masked_fill((rest.abs() <= nothing).all(-1, keepdim=True), 0.0)
-    for dim in (0, 1, 3):
-        first = rest.narrow(dim, 0, 1)
-        rest = first if torch.equal(rest, first.expand_as(rest)) else rest
+    rest = smallest(rest, (0, 1, 3))
     shape = (*q.shape[:3], k.shape[2])
     mask, _ = recognised.mask(~forbidden, shape) if bool(forbidden.any()) else (None, None)
     v = k[..., :1] if values is None else layout.fold(values).to(k.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -54,36 +54,42 @@ class Event:
     weights: Callable[[], Tensor] | None = None  # [B, H, Q, K], those that the model returns
 
 
-class Follower(Protocol):
-    """Somebody who follows a model."""
+class Refusal(NamedTuple):
+    """Why what may be attention cannot be told of as such."""
 
+    reason: str
+    status: Status = "refused"
+    where: str = ""  # the file and the line
+    softmax: Softmax | None = None
+    queries: Node | None = None  # others of these, which may be pieces, cannot be told of either
+    name: str | None = None  # that it was given before
+
+
+class Follower:
+    """Somebody who follows a model. What does not matter to a follower it leaves as it is here."""
+
+    parts: Parts  # of its model
     generating: Generating
     needs_values: bool
-    changes: bool  # whether it may change outputs
-
-    @property
-    def parts(self) -> Parts:
-        """What its model is made of."""
+    changes = False  # whether it may change outputs
 
     def means(self, place: Place) -> bool:
         """Whether it may change what a place computes."""
+        return False
 
     def attention(self, place: Place, event: Event) -> None:
         """An attention of the model was computed; if it may change it, perhaps it is about to be."""
+        raise NotImplementedError
 
-    def refuse(
-        self, place: Place, reason: str, *, status: Status = "refused", where: str = "", softmax: Softmax | None = None
-    ) -> None:
+    def refuse(self, place: Place, refusal: Refusal) -> None:
         """What may be attention cannot be told of as such."""
+        raise NotImplementedError
 
-    def refuse_part(self, place: Place, queries: Node) -> None:
-        """An attention of these queries was refused, of which others may be pieces."""
-
-    def outside(self, where: str) -> None:
-        """An attention was computed by no part of the model."""
+    def missed(self, name: str) -> None:
+        """A part of the model of this name ran where it could not be followed."""
 
     def note(self, note: str) -> None:
-        """Something is changed in how the model runs."""
+        """Something is changed in how the model runs, or cannot be seen."""
 
     def joined(self, out: Tensor, *args: Any, **kwargs: Any) -> None:
         """`torch.cat` was called."""

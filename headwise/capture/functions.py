@@ -74,9 +74,8 @@ class Functions(TorchFunctionMode):
             **dict.fromkeys(products.PRODUCTS, self._product),
             **dict.fromkeys(_HIDDEN, self._hidden),
             **dict.fromkeys(_FUSED, self._fused),
-            **dict.fromkeys(operation.BARE, self._softmax),
+            **dict.fromkeys((*operation.BARE, "exp", "exp_"), self._softmax),
             **dict.fromkeys(("cat", "concat", "concatenate"), self._joined),
-            **dict.fromkeys(("exp", "exp_"), self._exponential),
             **dict.fromkeys(_GROUPED, self._grouped),
             "linear": self._linear,
             "multi_head_attention_forward": self._multi_head,
@@ -188,11 +187,17 @@ class Functions(TorchFunctionMode):
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             trail.of.cells = Cells(args[0].detach(), self._tape.node(args[0]), dim if isinstance(dim, int) else -1)
 
-    def _joined(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _plain(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function, and follow what it does as that of any other."""
         out = func(*args, **kwargs)
         if not running():
             self._remember(func, name, args, kwargs, out)
             self._follow(name, args, kwargs, out)
+        return out
+
+    def _joined(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        out = self._plain(func, name, args, kwargs)
+        if not running():
             for follower in FOLLOWERS.here():
                 follower.joined(out, *args, **kwargs)
         return out
@@ -204,24 +209,11 @@ class Functions(TorchFunctionMode):
             self._trails.put(out, followed[0].with_problem(f"`{name}` could not be followed: {error}"))
 
     def _softmax(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        out = func(*args, **kwargs)
-        if isinstance(out, Tensor) and not running():
-            self._remember(func, name, args, kwargs, out)
-            self._follow(name, args, kwargs, out)
-            if id(out) not in self._known:
-                with self.recogniser.reading(name):
-                    self._trails.put(out, operations.bare(name.partition(".")[0], args, kwargs, out))
-        return out
-
-    def _exponential(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """exp of what comes from no product is a softmax too, if it is divided by its sum later."""
-        out = func(*args, **kwargs)
-        if isinstance(out, Tensor) and not running():
-            self._remember(func, name, args, kwargs, out)
-            self._follow(name, args, kwargs, out)
-            if id(out) not in self._known:
-                with self.recogniser.reading(name):
-                    self._trails.put(out, operations.bare_exponential(out))
+        """A softmax; or an exp, which is one too if it is divided by its sum later."""
+        out = self._plain(func, name, args, kwargs)
+        if isinstance(out, Tensor) and not running() and id(out) not in self._known:
+            with self.recogniser.reading(name):
+                self._trails.put(out, operations.bare(name.partition(".")[0], args, kwargs, out))
         return out
 
     def _grouped(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -232,11 +224,7 @@ class Functions(TorchFunctionMode):
                     "missed",
                     f"exp(scores) is summed by `{name}`: a softmax of groups, as of the edges of a graph",
                 )
-        out = func(*args, **kwargs)
-        if not running():
-            self._remember(func, name, args, kwargs, out)
-            self._follow(name, args, kwargs, out)
-        return out
+        return self._plain(func, name, args, kwargs)
 
     def _linear(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         weight = args[1] if len(args) > 1 else None

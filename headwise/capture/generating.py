@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headwise.capture.keep import Keeper
     from headwise.capture.watcher import Entry
 
-_OTHER_KEYS = (
+OTHER_KEYS = (
     "a step of the generation read other keys than the steps before had computed (from a quantised cache), or these "
     "attended to tokens that were then rejected, so one record cannot hold them all. What is kept ends before it. Run "
     "the model on the whole sequence, or generate with another cache and without drafts"
@@ -34,11 +34,9 @@ _OPEN_ROWS = (
 )
 
 
-class Fate(NamedTuple):
-    """What becomes of a computation that does not continue the sequence of its place."""
-
-    replaces: bool = False  # the pass before, whose rows it computes again
-    refused: str = ""
+# What becomes of a computation that does not continue the sequence of its place: it begins another, or replaces the
+# pass before, whose rows it computes again, or is refused because of `OTHER_KEYS`.
+Fate = Literal["begins", "replaces", "refused"]
 
 
 class Generating(threading.local):
@@ -73,16 +71,16 @@ class Generating(threading.local):
     def fate(self, before: Entry | None, call: AttentionCall, keeper: Keeper, *, cross: bool) -> Fate:
         """What becomes of a call after the entry `before`, which it does not continue."""
         if before is None or self.run is None or before.run != self.run:
-            return Fate()
+            return "begins"
         batch, heads, rows, keys = before.kept.shape
         q_len, k_len = call.shape[2:]
         if call.shape[:2] != (batch, heads):
-            return Fate()
+            return "begins"
         if q_len == rows + 1 and (k_len == keys if cross else k_len == keys + 1 == q_len):
-            return Fate(replaces=True)
+            return "replaces"
         # A model may also read several things with one module, such as images.
         follows = before.kept.has_keys(keeper.step(call).k) if cross else q_len < k_len
-        return Fate(refused=_OTHER_KEYS) if follows else Fate()
+        return "refused" if follows else "begins"
 
 
 def rows_of_padding(call: Scores) -> Tensor | None:

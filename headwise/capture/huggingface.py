@@ -28,11 +28,9 @@ def seen_through(model: nn.Module) -> Iterator[None]:
     transformers = sys.modules.get("transformers")
     base = getattr(transformers, "PreTrainedModel", None)
     theirs = [] if base is None else [module for module in model.modules() if isinstance(module, base)]
-    if not theirs:
-        yield
-        return
     with contextlib.ExitStack() as stack:
-        stack.enter_context(changed("transformers' registry", _report_registry))
+        if theirs:
+            stack.enter_context(changed("transformers' registry", _report_registry))
         for module in theirs:
             for name, reporting in (("generate", _generating), ("generate_batch", _batching)):
                 if callable(getattr(module, name, None)):

@@ -30,6 +30,7 @@ def following(follower: Follower, *, functions: bool = True) -> Iterator[None]:
     Without `functions` torch functions are not listened to: those of a model of another framework.
     """
     with contextlib.ExitStack() as stack:
+        stack.enter_context(follower.parts.listening(follower.missed))
         stack.enter_context(changed("jobs of threads", _carry_jobs))
         stack.enter_context(FOLLOWERS.open(follower))
         if functions:

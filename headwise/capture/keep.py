@@ -26,13 +26,13 @@ Offload = Literal["cpu", "disk"] | Path | None
 class Keeping:
     """What a watch keeps, and how: the arguments of `watch`."""
 
-    only: Choice | None
-    values: bool
-    gradients: bool
-    offload: Offload
-    dtype: torch.dtype | None
-    every: int
-    max_bytes: int | Literal["half"] | None
+    only: Choice | None = None
+    values: bool = False
+    gradients: bool = False
+    offload: Offload = None
+    dtype: torch.dtype | None = None
+    every: int = 1
+    max_bytes: int | Literal["half"] | None = "half"
     statistics: Names = ()
     keep: bool = True
 

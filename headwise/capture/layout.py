@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -53,6 +54,14 @@ def read_layout(lead: tuple[int, ...], heads: int | None) -> Layout:
         at = len(lead) - 1 - lead[::-1].index(heads)
         return Layout(lead, math.prod(lead) // heads, heads, at)
     return Layout(lead, lead[0], folded)
+
+
+def smallest(x: Tensor, dims: Iterable[int]) -> Tensor:
+    """`x` with a size of 1 in those of these dimensions along which nothing changes."""
+    for dim in dims:
+        first = x[(slice(None),) * dim + (slice(0, 1),)]
+        x = first if torch.equal(x, first.expand_as(x)) else x
+    return x
 
 
 def out_of_buffer(x: Tensor) -> Tensor:

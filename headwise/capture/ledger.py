@@ -8,6 +8,7 @@ such as a classifier's, is not listed.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import re
 import sys
@@ -16,28 +17,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from headwise.records import CallSite
-from headwise.records.coverage import Status
 
 _HERE = Path(__file__).parent
 _NOT_THE_MODEL = (str(Path(torch.__file__).parent), str(_HERE), str(_HERE.parent / "edits"), contextlib.__file__)
 PART = "it is a part of an attention, another part of which was refused: a record would be of some rows alone"
 _SOFTMAX = re.compile(r"softmax|attention")
-
-
-class Line(NamedTuple):
-    """What became of computations at one place."""
-
-    name: str  # the path of the module
-    status: Status
-    how: str
-    where: str  # file:line of the call
-    calls: int = 0  # how many, where they are not counted one by one
 
 
 class Softmax:
@@ -50,39 +40,29 @@ class Softmax:
         self.used: Callable[[], Any] | None = None  # gives the weights that met values first, while they are alive
         self.cells: Any = None  # its scores, where they may have to be read cell by cell (pieces.Cells)
 
-    def is_used(self, weights: Tensor) -> bool:
-        """Whether these are the weights that met values first."""
-        return self.used is not None and self.used() is weights
-
-    def take_back(self) -> None:
-        """There shall be no record of it."""
-        for withdraw in self.withdraw:
-            withdraw()
-        self.withdraw, self.seen = [], ""
-
 
 class Ledger:
     """The lines of one watch, each with how many computations it stands for."""
 
     def __init__(self) -> None:
-        self.lines: Counter[Line] = Counter()
+        self._lines: Counter[CallSite] = Counter()  # each with 0 calls
         self._names: weakref.WeakKeyDictionary[Softmax, str] = weakref.WeakKeyDictionary()  # as it was called first
-        self._said: weakref.WeakKeyDictionary[Softmax, Line] = weakref.WeakKeyDictionary()
+        self._said: weakref.WeakKeyDictionary[Softmax, CallSite] = weakref.WeakKeyDictionary()
 
-    def enter(self, line: Line, softmax: Softmax | None = None) -> None:
+    def enter(self, line: CallSite, softmax: Softmax | None = None) -> None:
         """Count what became of a computation; a later word on the same softmax replaces the earlier one."""
         if softmax is not None:
             self.strike(softmax)
             self._said[softmax] = line
             self._names[softmax] = line.name
-        self.lines[line] += 1
+        self._lines[line] += 1
 
     def strike(self, softmax: Softmax, name: str = "") -> None:
         """Take back what was said of a softmax. `name`: of the record that there is instead."""
         line = self._said.pop(softmax, None)
         if line is not None:
-            self.lines[line] -= 1
-            self.lines += Counter()  # drops a line that stands for nothing
+            self._lines[line] -= 1
+            self._lines += Counter()  # drops a line that stands for nothing
         if name:
             self._names[softmax] = name
 
@@ -90,11 +70,9 @@ class Ledger:
         """What a softmax was called, if something was said of it."""
         return None if softmax is None else self._names.get(softmax)
 
-    def sites(self, *statuses: Status) -> Iterator[CallSite]:
-        """The lines of these kinds."""
-        for line, n in self.lines.items():
-            if line.status in statuses:
-                yield CallSite(line.name, line.status, n, line.how, line.where)
+    def sites(self) -> list[CallSite]:
+        """The lines."""
+        return [dataclasses.replace(line, calls=n) for line, n in self._lines.items()]
 
 
 def where() -> str:
@@ -112,7 +90,7 @@ def _short(path: str) -> str:
     return path[max((len(root) for root in roots if path.startswith(root)), default=0) :]
 
 
-def closed(names: dict[str, nn.Module]) -> Iterator[Line]:
+def closed(names: dict[str, nn.Module]) -> Iterator[CallSite]:
     """The parts of a model that compute attention, or may, and that no Python function can be seen in."""
     inside: list[str] = []
     of_class: dict[type, list[tuple[str, Any]]] = {}  # many modules are of few classes
@@ -122,7 +100,7 @@ def closed(names: dict[str, nn.Module]) -> Iterator[Line]:
         if isinstance(module, torch.jit.ScriptModule):
             inside.append(name)
             if _SOFTMAX.search(_graph(module)):
-                yield Line(name, "missed", "a ScriptModule with a softmax: nothing can be seen inside", "")
+                yield CallSite(name, "missed", 0, "a ScriptModule with a softmax: nothing can be seen inside")
             continue
         kind = type(module)
         if kind not in of_class:
@@ -130,7 +108,7 @@ def closed(names: dict[str, nn.Module]) -> Iterator[Line]:
         for called, function in (*of_class[kind], *_scripted(vars(module).values())):
             if _SOFTMAX.search(_graph(function)):
                 reason = f"it may call `{called}`, a scripted function with a softmax: nothing can be seen inside"
-                yield Line(name, "missed", reason, "")
+                yield CallSite(name, "missed", 0, reason)
 
 
 def _graph(scripted: Any) -> str:

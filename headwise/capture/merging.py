@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ from torch import Tensor
 from headwise.call import AttentionCall, make_call
 from headwise.capture.layout import read_layout
 from headwise.capture.masks import Recognised
-from headwise.capture.pieces import TWICE, Origin, Piece, Side, held_by, origins_of
-from headwise.capture.tape import Places
+from headwise.capture.pieces import TWICE, Piece, Side, held_by
+from headwise.capture.tape import Origin, Places
 from headwise.capture.verify import wrong_weights
 from headwise.errors import RecordError
 
@@ -29,7 +29,7 @@ def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognise
     """
     if not all(piece.is_used() for piece in pieces):
         raise RecordError(_UNMET)
-    grid = _Grid(pieces, origins_of(sources))
+    grid = _Grid(pieces, sources.origins)
     layout = read_layout(grid.lead, heads)
     numbers = torch.arange(math.prod(grid.lead), device="cpu").view(*grid.lead, 1, 1)
     numbers = layout.fold(numbers)[..., 0, 0]  # [B, H], which of the tiles each is
@@ -345,13 +345,13 @@ def _places(numbers: Tensor, origins: Sequence[Origin], shared: Sequence[int]) -
         found.head[here] = torch.searchsorted(channels, coordinates[-1])
         rest = [dim for dim in range(len(each.shape) - 1) if dim not in shared]
         sizes = [each.shape[dim] for dim in rest]
-        found.position[here] = _ravel([coordinates[dim] for dim in rest], sizes, coordinates[-1]) + found.length
+        found.position[here] = _ravel([coordinates[dim] for dim in rest], sizes) + found.length
         found.length += math.prod(sizes)
     return found
 
 
-def _ravel(coordinates: Sequence[Tensor], sizes: Sequence[int], like: Tensor | None = None) -> Tensor:
-    found = torch.zeros_like(like) if like is not None and not coordinates else torch.zeros_like(coordinates[0])
+def _ravel(coordinates: Sequence[Tensor], sizes: Sequence[int]) -> Any:
+    found: Any = 0
     for each, size in zip(coordinates, sizes, strict=True):
         found = found * size + each
     return found

@@ -2,56 +2,25 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import functools
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Set
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Set
+from typing import Any
 
-import torch
 from torch import nn
 
 from headwise.capture.follower import FOLLOWERS
 from headwise.capture.functions import listened_to
-from headwise.capture.ledger import Line, closed
-from headwise.capture.sites import Place, calls_of, find_place, module_names, threads
+from headwise.capture.huggingface import seen_through
+from headwise.capture.ledger import closed
+from headwise.capture.sites import Place, calls_of, find_place, in_backward, module_names, threads
+from headwise.records import CallSite
 
 ELSEWHERE = "it ran in another thread, in a job that could not be followed to where it was started"
-
-
-class Parts(Protocol):
-    """What a model is made of: modules, or layers of Keras."""
-
-    ran: bool  # whether any of them ran where it was followed
-
-    @property
-    def looked_for(self) -> str:
-        """What is recognised, in which kind of place: the beginning of a sentence."""
-
-    def has(self, part: Any) -> bool:
-        """Whether the model has this part."""
-
-    def place(self) -> Place | None:
-        """The innermost part that is running; None if there is none, or if it tells of its attention itself."""
-
-    def is_outside(self) -> bool:
-        """Whether no part runs. (`place` is None also inside of a part that tells of its attention itself.)"""
-
-    def run_of(self, place: Place) -> int:
-        """Which run of its part a place is in."""
-
-    def number_of(self, place: Place) -> int:
-        """Which computation of this run is the next of a place."""
-
-    def computed(self, place: Place) -> None:
-        """A place has made its next computation."""
-
-    def notes(self) -> Iterable[str]:
-        """What was changed in how they run."""
-
-    def closed(self, known: Set[str]) -> Iterable[Line]:
-        """The parts that nothing can be seen in. `known`: the paths of which something is known."""
 
 
 class _Here(threading.local):
@@ -65,13 +34,39 @@ class _Here(threading.local):
         self.brought: list[tuple[int, contextlib.ExitStack]] = []
 
 
-class Runs:
-    """Counts the runs of parts, and what they compute in each."""
+class Parts(abc.ABC):
+    """What a model is made of, modules or layers of Keras: counts their runs, and what they compute in each."""
+
+    looked_for: str  # what is recognised, in which kind of place: the beginning of a sentence
 
     def __init__(self) -> None:
-        self.ran = False
+        self.ran = False  # whether any of them ran where it was followed
         self._runs: Counter[int] = Counter()
         self._here = _Here()
+
+    @abc.abstractmethod
+    def has(self, part: Any) -> bool:
+        """Whether the model has this part."""
+
+    @abc.abstractmethod
+    def place(self) -> Place | None:
+        """The innermost part that is running; None if there is none, or if it tells of its attention itself."""
+
+    @abc.abstractmethod
+    def notes(self) -> Iterable[str]:
+        """What was changed in how they run."""
+
+    @abc.abstractmethod
+    def closed(self, known: Set[str]) -> Iterable[CallSite]:
+        """The parts that nothing can be seen in. `known`: the paths of which something is known."""
+
+    def listening(self, missed: Callable[[str], object]) -> contextlib.AbstractContextManager[None]:
+        """Inside, runs of the parts are heard of; `missed` of the path of one that runs where nobody can follow it."""
+        return contextlib.nullcontext()
+
+    def is_outside(self) -> bool:
+        """Where there is no place: whether no part runs."""
+        return True
 
     def began(self, part: int) -> None:
         """A part, by its id, begins a run."""
@@ -93,55 +88,43 @@ class Runs:
         self._here.count[id(place.module)] += 1
 
 
-class Modules(Runs):
-    """The modules of a torch model.
-
-    Args:
-        model: it has hooks until `close` is called.
-        missed: is told the path of a module that runs in the model, where nobody can follow it.
-    """
+class Modules(Parts):
+    """The modules of a torch model, which has hooks inside of `listening`."""
 
     looked_for = (
         "scaled_dot_product_attention, nn.MultiheadAttention, flex_attention, headwise.attention, and matmul, "
         "softmax, matmul, in every module"
     )
 
-    def __init__(self, model: nn.Module, missed: Callable[[str], object]) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self._model, self._missed = model, missed
+        self._model = model
         self.names = module_names(model)
         self._threads: set[int] = set()  # in which the last pass of the model began where it is followed
         self._brought = False  # whether it has run where its functions were not listened to
         self._counted: set[int] = set()  # the modules whose runs are counted: those that compute attention
         self._hooks = contextlib.ExitStack()
 
-    def listen(self) -> None:
-        """Begin to follow the modules."""
-        for module in threads(self._model):
-            self._hooks.callback(module.register_forward_pre_hook(self._check).remove)
-        self._hooks.callback(self._model.register_forward_pre_hook(self._begin).remove)
-
-    def close(self) -> None:
-        """Take everything out of the model again."""
-        self._hooks.close()
-        self._missed = lambda _: None  # it may hold whoever holds this object
+    @contextlib.contextmanager
+    def listening(self, missed: Callable[[str], object]) -> Iterator[None]:
+        with self._hooks:
+            check = functools.partial(self._check, missed)
+            for module in threads(self._model):
+                self._hooks.callback(module.register_forward_pre_hook(check).remove)
+            self._hooks.callback(self._model.register_forward_pre_hook(self._begin).remove)
+            self._hooks.enter_context(seen_through(self._model))
+            yield
 
     def has(self, part: Any) -> bool:
-        """Whether the model has this module."""
         return id(part) in self.names
 
     def place(self) -> Place | None:
-        """The innermost of the model's modules that is running; None if there is none."""
         place = find_place(self.names)
         if place is not None and id(place.module) not in self._counted:
             self._counted.add(id(place.module))
             self._hooks.callback(place.module.register_forward_pre_hook(self._count).remove)
             self.began(id(place.module))
         return place
-
-    def is_outside(self) -> bool:
-        """Whether no module runs."""
-        return self.place() is None
 
     def nth(self, place: Place) -> int | None:
         """How often the module of a place ran before in this pass of the model; None if that is not known."""
@@ -152,13 +135,11 @@ class Modules(Runs):
         return run if calls_of(self._model) else 0
 
     def notes(self) -> Iterable[str]:
-        """What was changed in how they run."""
         modules = self._model.modules()
         compiled = any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in modules)
         return ["what torch.compile made ran eagerly"] * compiled
 
-    def closed(self, known: Set[str]) -> Iterable[Line]:
-        """The modules that nothing can be seen in."""
+    def closed(self, known: Set[str]) -> Iterable[CallSite]:
         return closed(dict(self._model.named_modules()))
 
     def _is_here(self) -> bool:
@@ -195,7 +176,7 @@ class Modules(Runs):
         if self._here.brought and self._here.brought[-1][0] == calls_of(self._model):
             self._here.brought.pop()[1].close()
 
-    def _check(self, module: nn.Module, *_: Any) -> None:
+    def _check(self, missed: Callable[[str], object], module: nn.Module, *_: Any) -> None:
         """A module that runs for the model in a thread that is not followed, or in place of one of its own."""
         if not self._threads or in_backward() or (self._is_here() and id(module) in self.names):
             return
@@ -203,9 +184,4 @@ class Modules(Runs):
             return
         frames = sys._current_frames()
         if any(calls_of(self._model, frames[thread]) for thread in self._threads if thread in frames):
-            self._missed(self.names.get(id(module), type(module).__name__))
-
-
-def in_backward() -> bool:
-    """Whether a backward pass runs in this thread."""
-    return torch._C._current_graph_task_id() != -1
+            missed(self.names.get(id(module), type(module).__name__))

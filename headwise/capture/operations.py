@@ -119,7 +119,7 @@ def _changed(before: Trail, after: Trail | None, out: Any) -> Trail | None:
 
 
 def bare(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Trail | None:
-    """The trail of a softmax whose scores come from no product of queries and keys."""
+    """The trail of a softmax, or of an exp, of what comes from no product of queries and keys."""
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
     if out.ndim < 1 or not out.is_floating_point() or not out.shape[-1]:
         return None
@@ -129,6 +129,8 @@ def bare(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor)
     rest = [size for i, size in enumerate(out.shape) if i != at] or [1]
     trail = Trail(None, None, tuple(rest[:-1]), out.dtype, rest[-1], out.shape[at], order=order, of=Softmax())
     trail = trail.but(logs=name.endswith("log_softmax"), view=(out.shape[0],) if out.ndim == 1 else None)
+    if name.strip("_") == "exp":
+        return trail.but(exps=True)
     return trail if name.strip("_") in SOFTMAXES else trail.with_problem(f"its weights come from `{name}`")
 
 
@@ -139,12 +141,6 @@ def _keeps_keys(trail: Trail, before: Tensor, out: Any) -> bool:
     if out.ndim < 2 or out.numel() >= before.numel() or _is_row_statistic(trail, before, out):
         return False
     return tuple(out.shape[-2:]) == tuple(before.shape[-2:]) == (trail.rows, trail.keys)
-
-
-def bare_exponential(out: Tensor) -> Trail | None:
-    """The trail of exp of numbers that come from no product: of a softmax, if they are divided by their sum."""
-    trail = bare("softmax", (), {}, out)
-    return None if trail is None else trail.but(exps=True)
 
 
 def _is_row_statistic(trail: Trail, before: Tensor, out: Tensor) -> bool:
@@ -396,6 +392,11 @@ def sum_to_one(weights: Tensor) -> bool:
     """Whether each row of [..., Q, K] sums to 1, but for rounding, or to 0."""
     eps, sums = torch.finfo(weights.dtype).eps, weights.float().sum(-1)
     return bool(((sums - 1).abs() <= (16 if eps < 1e-4 else 4) * eps).logical_or(sums == 0).all())
+
+
+def is_softmax(weights: Tensor) -> bool:
+    """Whether these may be the weights of a softmax."""
+    return sum_to_one(weights) and not bool((weights < 0).any())
 
 
 def _divided(trail: Trail, step: Step) -> Trail:

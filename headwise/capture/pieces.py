@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import Scores
-from headwise.capture.tape import Node, Places, Product
+from headwise.capture.tape import Node, Origin, Places, Product
 from headwise.errors import RecordError
 from headwise.masks.additive import FORBIDS
 from headwise.records import AttentionRecord
@@ -95,7 +95,7 @@ def read_cells(
     allowed = (scores - top > FORBIDS) & (top > FORBIDS)
     outside = (allowed & (at == 0)).any(-1)
     at = at.masked_fill(~allowed, 0)
-    found_in = [_In(node, before, sources) for node, before in places.origins if isinstance(node, Product)]
+    found_in = [_In(each.node, each, sources) for each in places.origins if isinstance(each.node, Product)]
     row, col, sides_ = torch.zeros_like(at), torch.zeros_like(at), list[tuple[Side, Side]]()
     for each in found_in:
         here = each.holds(at)
@@ -158,10 +158,10 @@ def read_cells(
 
 
 class _In:
-    """The product of queries and keys whose elements have the numbers after `before`."""
+    """A product of queries and keys whose elements have numbers."""
 
-    def __init__(self, node: Product, before: int, sources: Places) -> None:
-        self._node, self._before, self._sources = node, before, sources
+    def __init__(self, node: Product, origin: Origin, sources: Places) -> None:
+        self._node, self._before, self._sources, self.holds = node, origin.before, sources, origin.holds
         trail = node.trail
         home = [*trail.lead, trail.rows, trail.keys]
         order = trail.order or tuple(range(len(home)))
@@ -177,10 +177,6 @@ class _In:
     def sides(self) -> tuple[Side, Side]:
         """Its queries and its keys."""
         return sides(self._node, self._sources)
-
-    def holds(self, at: Tensor) -> Tensor:
-        """Which numbers are of its elements."""
-        return (at > self._before) & (at <= self._before + self._node.shape.numel())
 
     def coordinates(self, at: Tensor) -> tuple[Tensor, Tensor]:
         """The places of the query and of the key of each element, among those of the sides."""
@@ -213,7 +209,7 @@ def _check_values(meeting: Meeting, used: Tensor, found_in: Sequence[_In], sourc
     numbers, used = numbers.expand(used.shape).flatten(), used.flatten()
     step = max(1, -(-len(used) // SAMPLE))
     used, numbers = used[::step], numbers[::step]
-    origins = origins_of(sources)
+    origins = sources.origins
     for each in found_in:
         here = each.holds(used) & (numbers > 0)
         if not bool(here.any()):
@@ -261,12 +257,7 @@ def read_call(call: Scores, rows: Tensor, keys: Tensor, dtype: torch.dtype) -> P
 
 def sides(node: Product, sources: Places) -> tuple[Side, Side]:
     """The queries and the keys of a product."""
-    factors = [sources.of(part) for _, part in node.factors]
-    filled = [
-        torch.zeros(shape, dtype=torch.int32, device=node.device) if each is None else each
-        for each, (shape, _) in zip(factors, node.factors, strict=True)
-    ]
-    trail, lead = node.arrange(filled), node.trail.lead
+    trail, lead = node.arrange(sources.of_all(node.factors, node.device)), node.trail.lead
     if trail is None or trail.q is None or trail.k is None or node.trail.q is None or node.trail.k is None:
         raise RecordError("its product could not be read a second time")
     one, two = (
@@ -291,21 +282,6 @@ def _dropped(node: Node | None) -> bool:
             return True
         node = next((part for _, part in node.parts if part is not None), None)
     return False
-
-
-class Origin(NamedTuple):
-    shape: torch.Size
-    before: int
-
-    def coordinates(self, numbers: Tensor) -> list[Tensor]:
-        return list(torch.unravel_index(numbers - self.before - 1, self.shape))
-
-    def holds(self, numbers: Tensor) -> Tensor:
-        return (numbers > self.before) & (numbers <= self.before + self.shape.numel())
-
-
-def origins_of(sources: Places) -> list[Origin]:
-    return [Origin(node.shape, before) for node, before in sources.origins]
 
 
 def held_by(numbers: Tensor, origins: Sequence[Origin]) -> list[Origin]:

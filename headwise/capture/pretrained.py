@@ -151,15 +151,7 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
             _check_generates(name, config)
         with_head = transformers.AutoModelForSeq2SeqLM if apart else transformers.AutoModelForCausalLM
         kind: Any = with_head if generates else transformers.AutoModel
-        model, info = kind.from_pretrained(
-            name,
-            config=config,
-            dtype="auto" if dtype is None else dtype,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
-        missing = _missing(info)
-        _check_weights(name, config, model, missing)
+        model, missing = _loaded(kind, name, config, "auto" if dtype is None else dtype)
         if generates and missing:
             raise CheckpointError(f"{name} cannot generate: the checkpoint has no {', '.join(missing[:3])}")
         if not generates and hasattr(config, "use_cache"):
@@ -223,11 +215,7 @@ def load_pictured(name: str) -> Pictured:
     with _explained(f"cannot load the image processor of {name}"), _quiet():
         processor = transformers.AutoImageProcessor.from_pretrained(name, trust_remote_code=False)
     with _explained(f"cannot load {name}"), _quiet():
-        model, info = transformers.AutoModel.from_pretrained(
-            name, config=config, dtype="auto", trust_remote_code=False, output_loading_info=True
-        )
-    missing = _missing(info)
-    _check_weights(name, config, model, missing)
+        model, missing = _loaded(transformers.AutoModel, name, config, "auto")
     return Pictured(name, getattr(model, "vision_model", model).eval(), processor, missing)
 
 
@@ -306,17 +294,20 @@ def _continued(prompt: Tokens, whole: Tokens) -> Tokens:
 # --- Loading ----------------------------------------------------------------------------------------------------------
 
 
-def _missing(info: Any) -> tuple[str, ...]:
-    """The parameters that the checkpoint lacks, but for a pooler: it reads what attention has computed."""
-    return tuple(sorted(key for key in info["missing_keys"] if not key.startswith("pooler.")))
+def _loaded(kind: Any, name: str, config: Any, dtype: Any) -> tuple[Any, tuple[str, ...]]:
+    """(the model, the parameters that its checkpoint lacks, but for a pooler: it reads what attention has computed).
 
-
-def _check_weights(name: str, config: Any, model: nn.Module, missing: Sequence[str]) -> None:
-    """CheckpointError if the checkpoint is of another model: then all parameters would be random."""
+    CheckpointError if the checkpoint is of another model: then all parameters would be random.
+    """
+    model, info = kind.from_pretrained(
+        name, config=config, dtype=dtype, trust_remote_code=False, output_loading_info=True
+    )
+    missing = tuple(sorted(key for key in info["missing_keys"] if not key.startswith("pooler.")))
     if {path for path, _ in model.named_parameters()} <= set(missing):
         raise CheckpointError(
             f"{name}: the checkpoint has no weights of a {config.model_type} model. Check its config.json"
         )
+    return model, missing
 
 
 def _check_generates(name: str, config: Any) -> None:

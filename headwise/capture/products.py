@@ -26,24 +26,23 @@ class Met(NamedTuple):
     """Where weights meet their values."""
 
     trail: Trail
-    weights: Tensor  # the factor itself
-    values: Tensor | None  # [*lead, K, E]; None where they cannot be arranged like that
-    arrange: Callable[[Tensor], Tensor] | None  # brings the product to [*lead, Q, E]
-    other: Tensor  # the other factor
+    product: Einsum  # of the weights and the other factor
+    values: Tensor | None = None  # [*lead, K, E]; None where they cannot be arranged like that
+    arrange: Callable[[Tensor], Tensor] | None = None  # brings the product to [*lead, Q, E]
     kind: str = ""  # why it is no attention, "mixed" for a product that sums over no keys, else empty
-    letters: tuple[str, str] = ("", "")  # of the weights and of the other factor, as in an einsum; empty if unknown
-    after: str = ""  # those of the product
 
 
-class _Product(NamedTuple):
+class Einsum(NamedTuple):
+    """A product of two tensors, with their letters and its own; these are empty if they are not known."""
+
     one: str
     two: str
     out: str
     a: Tensor
     b: Tensor
 
-    def swapped(self) -> _Product:
-        return _Product(self.two, self.one, self.out, self.b, self.a)
+    def swapped(self) -> Einsum:
+        return Einsum(self.two, self.one, self.out, self.b, self.a)
 
     @property
     def summed(self) -> set[str]:
@@ -103,7 +102,7 @@ def _mixed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
     return None
 
 
-def _scores(found: _Product, out: Tensor) -> Trail | None:
+def _scores(found: Einsum, out: Tensor) -> Trail | None:
     """q [*lead, Q, D] and k [*lead, K, D] of an einsum such as "bihd,bjhd->bhij", with its letters in any order."""
     letters = found.out
     if len(letters) < 2 or {*found.one, *found.two} != {*letters, *found.summed} or not found.summed:
@@ -132,7 +131,7 @@ def _scores(found: _Product, out: Tensor) -> Trail | None:
     return Trail(q, k, sizes, out.dtype, q.shape[-2], k.shape[-2], order=None if straight else order)
 
 
-def _of_own_keys(found: _Product, out: Tensor) -> Trail:
+def _of_own_keys(found: Einsum, out: Tensor) -> Trail:
     """Each query has keys of its own, as "bhtd,bhtwd->bhtw": a row for each, beside its keys."""
     lead, last = list(found.out[:-1]), sorted(found.summed)
     q = _arranged(found.a, found.one, lead, last).flatten(-len(last)).unsqueeze(-2)
@@ -157,26 +156,20 @@ def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
     of_one, of_two = (each is not None and each.of is not None for each in (one, two))
     if of_one and of_two:
         assert one is not None
-        return Met(one, found.a, None, None, found.b, kind="factors")
+        return Met(one, found, kind="factors")
     if of_two:
         one, found = two, found.swapped()
     if one is None or one.of is None:
         return _without_softmax(name, one, found) or _without_softmax(name, two, found.swapped())
     if one.problem or one.values is not None:
-        return _lost(one, found, f"the weights went through `{name}`")
+        return Met(one.with_problem(f"the weights went through `{name}`"), found)
     places = axes(one, found.a.shape)
     if places is None:
-        return _lost(one, found, "the weights met their values in another shape")
+        return Met(one.with_problem("the weights met their values in another shape"), found)
     return _met(one, found, places)
 
 
-def _lost(trail: Trail, found: _Product, problem: str) -> Met:
-    return Met(
-        trail.with_problem(problem), found.a, None, None, found.b, letters=(found.one, found.two), after=found.out
-    )
-
-
-def _without_softmax(name: str, trail: Trail | None, found: _Product) -> Met | None:
+def _without_softmax(name: str, trail: Trail | None, found: Einsum) -> Met | None:
     """Where scores of queries and keys meet another tensor, and it is summed over the keys."""
     if trail is None or trail.q is None or trail.k is None or (trail.problem and name == "einsum"):
         return None
@@ -187,13 +180,13 @@ def _without_softmax(name: str, trail: Trail | None, found: _Product) -> Met | N
     keys = len(trail.sizes) - 1
     if places is None or summed != [keys] or is_parameter(found.b):
         return None
-    return Met(trail, found.a, None, None, found.b, kind="no softmax")
+    return Met(trail, found, kind="no softmax")
 
 
-def _met(trail: Trail, found: _Product, places: list[int | None]) -> Met:
+def _met(trail: Trail, found: Einsum, places: list[int | None]) -> Met:
     keys, rows = len(trail.sizes) - 1, len(trail.sizes) - 2
     summed = {places[found.one.index(x)] for x in found.summed}
-    met = Met(trail, found.a, None, None, found.b, letters=(found.one, found.two), after=found.out)
+    met = Met(trail, found)
     if keys not in summed:
         return met._replace(kind="assigned" if rows in summed and trail.q is not None else "mixed")
     wide = {x for x, size in zip(found.two, found.b.shape, strict=True) if size != 1}
@@ -237,15 +230,15 @@ def _met(trail: Trail, found: _Product, places: list[int | None]) -> Met:
 
 def as_used(met: Met) -> Tensor | None:
     """The weights as [*lead, Q, K], by the letters of the product in which they meet their values alone."""
-    one, two = met.letters
-    summed = [x for x in one if x in two and x not in met.after]
-    wide = {x for x, size in zip(two, met.other.shape, strict=True) if size != 1} if two else set()
-    own = [x for x in one if x in met.after and x not in wide]
+    one, two, after, weights, other = met.product
+    summed = [x for x in one if x in two and x not in after]
+    wide = {x for x, size in zip(two, other.shape, strict=True) if size != 1} if two else set()
+    own = [x for x in one if x in after and x not in wide]
     if len(summed) != 1 or not own:
         return None
     keys = one.index(summed[0])
     row = min(own, key=lambda x: (abs(one.index(x) - keys), one.index(x)))
-    return _arranged(met.weights, one, [x for x in one if x not in (row, *summed)], [row, *summed])
+    return _arranged(weights, one, [x for x in one if x not in (row, *summed)], [row, *summed])
 
 
 def _with_rows(trail: Trail, rows: int, places: list[int | None]) -> tuple[Trail, list[int | None]]:
@@ -268,7 +261,8 @@ def _summed(args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out:
     """(weights · values).sum(…), element by element."""
     trail = trails.get(args[0]) if args else None
     if trail is not None and trail.intact is not None and trail.problem and args[0].ndim > len(trail.sizes):
-        return Met(trail, args[0], None, None, args[0])  # weights that were lost, times values, element by element
+        # Weights that were lost, times values, element by element.
+        return Met(trail, Einsum("", "", "", args[0], args[0]))
     if trail is None or trail.values is None:
         return None
     x, v = args[0], trail.values
@@ -279,7 +273,7 @@ def _summed(args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out:
     shape = (1,) * (x.ndim - len(trail.shape)) + trail.shape
     dimensions = axes(trail, shape)
     if trail.problem or dimensions is None or trail.softmax is None:
-        return Met(trail.with_problem("the weights met their values in another shape"), x, None, None, v)
+        return Met(trail.with_problem("the weights met their values in another shape"), Einsum("", "", "", x, v))
     letters = string.ascii_letters[: x.ndim]
 
     def wide(sizes: Sequence[int]) -> str:
@@ -288,7 +282,7 @@ def _summed(args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out:
 
     places = [at for at, size in zip(dimensions, shape, strict=True) if size != 1]
     after = "".join(x for i, x in enumerate(letters) if i not in gone)
-    found = _Product(wide(shape), wide(v.shape), after, trail.softmax, v.squeeze())
+    found = Einsum(wide(shape), wide(v.shape), after, trail.softmax, v.squeeze())
     trail = trail.but(view=None, order=None)
     if not any(at == len(trail.sizes) - 1 and found.one[i] in found.summed for i, at in enumerate(places)):
         return None
@@ -300,7 +294,8 @@ def _of_many(name: str, args: Sequence[Any], trails: Trails) -> Met | None:
     for x in (x for each in args for x in (each if isinstance(each, (list, tuple)) else (each,))):
         trail = trails.get(x)
         if trail is not None and trail.of is not None:
-            return Met(trail.with_problem(f"the weights met more than their values in `{name}`"), x, None, None, x)
+            problem = f"the weights met more than their values in `{name}`"
+            return Met(trail.with_problem(problem), Einsum("", "", "", x, x))
     return None
 
 
@@ -313,7 +308,7 @@ def _factors(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple
     return (right, left) if name == "__rmatmul__" else (left, right)
 
 
-def _read(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Product | None:
+def _read(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Einsum | None:
     """A product of two tensors as an einsum; None for any other."""
     if name == "einsum":
         return _einsum(args)
@@ -323,14 +318,14 @@ def _read(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Product
     summed, left, right = "z", "x" if a.ndim > 1 else "", "y" if b.ndim > 1 else ""
     if name == "linear":
         before = string.ascii_lowercase[: a.ndim - 2] if a.ndim > 1 else ""
-        return _Product(before + left + summed, right + summed, before + left + right, a, b)
+        return Einsum(before + left + summed, right + summed, before + left + right, a, b)
     lead = string.ascii_lowercase[: max(a.ndim, b.ndim, 2) - 2]
     one = lead[len(lead) - max(0, a.ndim - 2) :]
     two = lead[len(lead) - max(0, b.ndim - 2) :]
-    return _Product(one + left + summed, two + summed + right, lead + left + right, a, b)
+    return Einsum(one + left + summed, two + summed + right, lead + left + right, a, b)
 
 
-def _einsum(args: Sequence[Any]) -> _Product | None:
+def _einsum(args: Sequence[Any]) -> Einsum | None:
     if len(args) < 2 or not isinstance(args[0], str):
         return None
     tensors = args[1] if isinstance(args[1], (list, tuple)) else args[1:]
@@ -356,7 +351,7 @@ def _einsum(args: Sequence[Any]) -> _Product | None:
         output += "".join(sorted(x for x in set(both) if both.count(x) == 1 and x not in output))
     if len(set(one)) != len(one) or len(set(two)) != len(two):
         return None
-    return _Product(one, two, output, a, b)
+    return Einsum(one, two, output, a, b)
 
 
 def _arranged(x: Tensor, letters: str, lead: list[str], last: list[str]) -> Tensor:

@@ -12,21 +12,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from headwise import masks
 from headwise.call import AttentionCall, Scores, make_call
 from headwise.capture import flex, products, projection, registered
 from headwise.capture.explain import call_of, check_values, kept_call
-from headwise.capture.follower import FOLLOWERS, Arrange, Event, Follower, Part
+from headwise.capture.follower import FOLLOWERS, Arrange, Event, Follower, Part, Refusal
 from headwise.capture.keep import TooMuch
 from headwise.capture.layout import Layout, read_layout
 from headwise.capture.ledger import Softmax, where
 from headwise.capture.masks import Recognised
-from headwise.capture.operations import sum_to_one
+from headwise.capture.operations import is_softmax
 from headwise.capture.pieces import Cells, Meeting, Piece, number_of, read_call, read_cells, sides
 from headwise.capture.products import Met
 from headwise.capture.rewriting import Rewriting, put_back
-from headwise.capture.sites import Place
+from headwise.capture.sites import Place, in_backward
 from headwise.capture.tape import Node, Places, Product, Tape, origin, products_of
 from headwise.capture.trail import Trail, Trails, at_home, is_learned, is_parameter
 from headwise.capture.verify import with_own_rows, wrong_output, wrong_weights
@@ -62,7 +63,7 @@ class Recogniser:
         self.heads: int | None = None  # inside nn.MultiheadAttention: its number of heads
         self.has_changed = False  # whether the last output that was heard of got another value
         self._recognised = Recognised()
-        self._made: dict[int, tuple[weakref.ref[Tensor], Softmax]] = {}  # outputs, and the softmax that made them
+        self._made = WeakTensorKeyDictionary()  # outputs, and the softmax that made them
 
     @property
     def in_steps(self) -> bool:
@@ -79,7 +80,7 @@ class Recogniser:
         placed = self.placed()
         if not placed:
             for follower in FOLLOWERS.here():
-                follower.outside(where())
+                _note_outside(follower)
             return out
         self.heard += 1
         edits = self._edited(placed, how, read, trail) if edits is None else edits
@@ -90,7 +91,8 @@ class Recogniser:
                     for each in group:
                         with self.reading(how, trail, [each]):
                             each[0].attention(each[1], event)
-                            self._is_seen(event, each[1])
+                            if event.softmax is not None:
+                                event.softmax.seen = event.softmax.seen or each[1].name
         return self.changed(out, edits)
 
     def hear_before(self, how: str, read: Read) -> list[Event]:
@@ -103,7 +105,7 @@ class Recogniser:
         """headwise's own attention was called; or an edit changed its weights to `used` [B, H, Q, K]."""
         place = follower.parts.place()
         if place is None:
-            follower.outside(where())
+            _note_outside(follower)
             return
         self.heard += 1
         how = "headwise.attention"
@@ -122,9 +124,9 @@ class Recogniser:
         for follower in FOLLOWERS.here():
             place = follower.parts.place()
             if place is None:
-                follower.outside(where())
+                _note_outside(follower)
             else:
-                follower.refuse(place, reason, status=status, where=where(), softmax=softmax)
+                follower.refuse(place, Refusal(reason, status, where(), softmax))
 
     def placed(self) -> Placed:
         """Those that follow what runs here, and the place in the model of each."""
@@ -154,10 +156,10 @@ class Recogniser:
             raise
         except UNREADABLE as error:
             softmax = None if trail is None else trail.of
+            queries = None if trail is None or trail.born is None else trail.born.queries
+            refusal = Refusal(f"{how}: {error}", "refused", where(), softmax, queries)
             for follower, place in self.placed() if placed is None else placed:
-                follower.refuse(place, f"{how}: {error}", where=where(), softmax=softmax)
-                if trail is not None and trail.born is not None and trail.born.queries is not None:
-                    follower.refuse_part(place, trail.born.queries)
+                follower.refuse(place, refusal)
 
     # What edits make of it.
 
@@ -198,40 +200,40 @@ class Recogniser:
 
     def meet(self, name: str, out: Tensor, met: Met) -> Tensor:
         """Weights met another tensor in a product: an attention, or what else it is. Returns what takes its place."""
-        trail, of = met.trail, met.trail.of or Softmax()
+        trail, of, other = met.trail, met.trail.of or Softmax(), met.product.b
         if met.kind == "no softmax":
             changed = trail.loose or trail.problem
             self.settle(of, "missed" if changed else "not attention", _LOST if changed else _LINEAR)
             return out
         if met.kind == "mixed":
-            if trail.q is None and not is_parameter(met.other):
+            if trail.q is None and not is_parameter(other):
                 self.settle(of, "not attention", "its weights are summed over another axis than its softmax")
             else:
                 mixed = trail.with_problem(f"the weights were mixed with each other by `{name}`")
                 self.trails.put(out, mixed.but(intact=trail.intact or trail))
             return out
         if met.kind == "factors":
-            other = self.trails.get(met.other)
-            reason = _POWERS if other is not None and other.product is trail.product else _FACTORS
+            second = self.trails.get(other)
+            reason = _POWERS if second is not None and second.product is trail.product else _FACTORS
             self.trails.put(out, trail.but(problem=reason, intact=None))
-            for each in (trail, other):
+            for each in (trail, second):
                 # Else it is of what was made of weights that have a record.
                 if each is not None and each.of is not None and not (each.of.seen and each.intact is not None):
                     self.settle(each.of, "refused", reason)
             return out
-        if trail.problem in (_FACTORS, _POWERS):  # and what it meets may be the last factor times the values
-            made = self._made.get(id(met.other))
-            if made is not None and made[0]() is met.other:
-                self.settle(made[1], "refused", trail.problem)
+        # What a product of softmaxes meets may be the last factor times the values.
+        if trail.problem in (_FACTORS, _POWERS) and other in self._made:
+            self.settle(self._made[other], "refused", trail.problem)
         if of.seen and of not in self.rewriting:  # else these weights meet other values: their output is edited too
             for again in of.again:
                 again(self._meeting(met))
-            if not of.again and (trail.used or trail.intact is not None) and not of.is_used(met.weights):
+            is_first = of.used is not None and of.used() is met.product.a
+            if not of.again and (trail.used or trail.intact is not None) and not is_first:
                 self.note(
                     f"{of.seen}: the weights of one softmax met values in several forms; its record has the first"
                 )
             return out  # these weights have met other values before: one softmax is one record
-        if trail.problem and is_parameter(met.other):
+        if trail.problem and is_parameter(other):
             self.settle(of, "missed", trail.problem)
         elif trail.exps:
             self.settle(of, "missed", _UNNORMALISED)
@@ -239,7 +241,7 @@ class Recogniser:
             self.settle(of, "refused", _ASSIGNED)
         elif met.kind:
             self.settle(of, "not attention" if trail.q is None or is_learned(trail) else "refused", met.kind)
-        elif trail.q is None and is_parameter(met.other):
+        elif trail.q is None and is_parameter(other):
             self.settle(of, "not attention", "a softmax whose scores come from no product meets parameters")
         elif trail.q is None:
             reason = "its scores come from no product of queries and keys that could be followed"
@@ -253,7 +255,9 @@ class Recogniser:
 
     def settle(self, softmax: Softmax, status: Status, reason: str) -> None:
         """A softmax is no attention that can be told of, whatever was said of it."""
-        softmax.take_back()
+        for withdraw in softmax.withdraw:
+            withdraw()
+        softmax.withdraw, softmax.seen = [], ""
         self.refuse(reason, status, softmax)
 
     def _heard_of(self, out: Tensor, met: Met) -> Tensor:
@@ -266,15 +270,10 @@ class Recogniser:
         if of is not None and of.seen:
             of.cells = None
             if of.used is None and not of.again:
-                of.used = weakref.ref(met.weights)
+                of.used = weakref.ref(met.product.a)
             if new is out:
-                key, made = id(out), self._made
-                made[key] = weakref.ref(out, lambda _: made.pop(key, None)), of
+                self._made[out] = of
         return new
-
-    def _is_seen(self, event: Event, place: Place) -> None:
-        if event.softmax is not None:
-            event.softmax.seen = event.softmax.seen or place.name
 
     # What was recognised, as a call.
     def _event(self, call: AttentionCall, out: Any, arrange: Arrange, how: str, **more: Any) -> Event:
@@ -289,7 +288,7 @@ class Recogniser:
         in_blocks = found.rows != found.keys and (layout.at is not None or (_is_padded(found) and not values))
         if (found.problem or in_blocks) and (piece := self._in_pieces(met, heads, values)) is not None:
             return [piece]
-        if found.problem or (found.used and not _is_softmax(found, met.weights)):
+        if found.problem or (found.used and not is_softmax(at_home(found, met.product.a))):
             return list(self._changed_weights(out, met, heads, values))
         if found.sinks is not None and not found.sinks_cut:
             raise RecordError("the column of sinks was multiplied by the values too")
@@ -304,7 +303,7 @@ class Recogniser:
             raise RecordError("its queries are cut into blocks that have keys of other blocks too")
         weights = found.softmax
         if found.used or weights is None or found.q is None:
-            weights = at_home(found, met.weights)
+            weights = at_home(found, met.product.a)
         call, how = self._explained(found, met.values, layout, weights)
         part = None if values else _part_of(found, layout, call, heads)
         arrange = layout.fold if met.arrange is None else lambda x: layout.fold(met.arrange(x))
@@ -340,12 +339,13 @@ class Recogniser:
         """Weights that were changed after the softmax, and are none of a softmax any more: they are kept beside it."""
         found = met.trail
         reason = found.problem or f"its weights were changed by `{found.used}` after the softmax"
-        used = products.as_used(met) if found.problem else at_home(found, met.weights)
-        if used is None or not _fits(used, found.intact or found) or (found.problem and found.intact is None):
+        used, intact = products.as_used(met) if found.problem else at_home(found, met.product.a), found.intact or found
+        lost = found.problem and found.intact is None
+        if used is None or tuple(used.shape[-2:]) != (intact.rows, intact.keys) or lost:
             raise RecordError(reason)
         self._check_used(reason, values)
         used = read_layout(tuple(used.shape[:-2]), heads).fold(used)
-        for trail in (found.intact or found, *found.also):
+        for trail in (intact, *found.also):
             layout = layout_of(trail, heads)
             if layout.at is not None and layout.batch != len(used):  # more heads than the module says it has
                 layout = read_layout(trail.lead, None)
@@ -367,7 +367,7 @@ class Recogniser:
             yield self._event(call, out, lambda x: x, how, used=used, softmax=trail.of, part=part)
 
     def _meeting(self, met: Met) -> Meeting:
-        return Meeting(met.weights, self.tape.node(met.weights), self.tape.node(met.other), met.letters)
+        return Meeting(met.product.a, self.tape.node(met.product.a), self.tape.node(met.product.b), met.product[:2])
 
     def _in_pieces(self, met: Met, heads: int | None, values: bool) -> Event | None:
         """A softmax that is read cell by cell; None if its scores come from nothing that was followed."""
@@ -470,6 +470,14 @@ class Recogniser:
         return self._event(call, out, arrange, how)
 
 
+def _note_outside(follower: Follower) -> None:
+    """Note an attention that no part of the model computed."""
+    if not in_backward() and follower.parts.is_outside():
+        follower.note(
+            f"a softmax that met a product was computed outside of the model's modules, and is not seen: {where()}"
+        )
+
+
 def _part_of(found: Trail, layout: Layout, call: AttentionCall, heads: int | None, met: object = None) -> Part | None:
     """What attention is a part of, by where its queries come from."""
     born = found.born
@@ -550,17 +558,6 @@ def _by_memory(layout: Layout, heads: int | None, numbers: Callable[[], Tensor |
     first = found.reshape(*lead, -1)[..., 0]
     heads_first = bool(first[1, 0] - first[0, 0] < first[0, 1] - first[0, 0])
     return Layout(lead, lead[1], lead[0], 0) if heads_first else Layout(lead, *lead)
-
-
-def _is_softmax(found: Trail, weights: Tensor) -> bool:
-    """Whether weights that were changed after the softmax are still those of one."""
-    weights = at_home(found, weights)
-    return sum_to_one(weights) and not bool((weights < 0).any())
-
-
-def _fits(used: Tensor | None, trail: Trail) -> bool:
-    """Whether these may be weights of the queries and keys of a trail."""
-    return used is not None and tuple(used.shape[-2:]) == (trail.rows, trail.keys)
 
 
 def _is_slice(x: Tensor, heads: int | None) -> bool:

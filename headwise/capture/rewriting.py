@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,31 +14,22 @@ from headwise.capture.trail import Trails, at_home
 from headwise.errors import EditRefused
 
 
-@dataclasses.dataclass(frozen=True)
-class _Edited:
-    """A softmax whose output was edited, and how to get its edited weights."""
-
-    of: Softmax
-    layout: Layout
-    weights: Callable[[], Tensor]  # [B, H, Q, K]
-
-
 class Rewriting:
     """The softmaxes whose outputs were edited in a pass of the model."""
 
     def __init__(self, trails: Trails) -> None:
         self._trails = trails
-        self._edited: dict[int, _Edited] = {}  # by the id of the softmax
+        self._edited: dict[Softmax, tuple[Layout, Callable[[], Tensor]]] = {}  # the layout, what gives the weights
 
     def __bool__(self) -> bool:
         return bool(self._edited)
 
     def __contains__(self, of: Softmax) -> bool:
-        return id(of) in self._edited
+        return of in self._edited
 
     def add(self, of: Softmax, layout: Layout, weights: Callable[[], Tensor]) -> None:
         """The output of a softmax was edited; `weights` gives its edited weights [B, H, Q, K]."""
-        self._edited[id(of)] = _Edited(of, layout, weights)
+        self._edited[of] = layout, weights
 
     def forget(self) -> None:
         """The model has returned: nobody can ask for its weights any more."""
@@ -48,21 +38,20 @@ class Rewriting:
     def touches(self, args: Sequence[Any]) -> bool:
         """Whether weights whose output was edited are among these."""
         known = self._trails.known
-        return any(id(x) in known and (of := known[id(x)][1].of) is not None and of in self for x in args)
+        return any(id(x) in known and known[id(x)][1].of in self._edited for x in args)
 
     def rewritten(self, x: Any) -> Any:
         """What stands for a tensor of weights whose output was edited; any other object as it is."""
         trail = self._trails.get(x) if isinstance(x, Tensor) and id(x) in self._trails.known else None
-        edited = None if trail is None or trail.of is None else self._edited.get(id(trail.of))
-        if trail is None or edited is None:
+        if trail is None or trail.of not in self._edited:
             return x
         if trail.problem or trail.used or (trail.sinks is not None and not trail.sinks_cut):
             raise EditRefused(
                 f"the model returns weights that it changed before they met the values, which cannot be edited: "
                 f"{trail.problem or trail.used or 'a learned sink'}"
             )
-        weights = edited.weights()
-        return put_back(weights.to(x.dtype), x, lambda each: edited.layout.fold(at_home(trail, each)))
+        layout, weights = self._edited[trail.of]
+        return put_back(weights().to(x.dtype), x, lambda each: layout.fold(at_home(trail, each)))
 
     def within(self, out: Any) -> Any:
         """What a module returns, with edited weights; None if nothing changes."""

@@ -40,7 +40,7 @@ class Sequence:
     Args:
         call: the first step, as it is kept.
         values: whether its values are.
-        step: the first step as the model made it, with its statistics; None = there are none.
+        step: the first step as the model made it, with its statistics; None = it has none.
         keys: what is known of its keys.
         empty: makes room on the disk for its rows, keys and values; None = they are in memory.
     """
@@ -56,7 +56,7 @@ class Sequence:
     ) -> None:
         self._first, self._kind = call, _kind(call)
         self.last = keys  # those of the last step, as the model made them; None = nothing is known of them
-        self._statistics = None if step is None else Steps(step)
+        self._statistics = Steps(step or Step(call, ()))
         self._versions = _versions(call)
         self._rows = Growing(call.q, empty)
         self._keys = Growing(call.k, empty)
@@ -134,7 +134,7 @@ class Sequence:
         if self.last is not None and self.last is not keys:
             self.last.older = None  # or each step would keep all that came before
         self.last = keys
-        if self._statistics is not None and step is not None:
+        if step is not None:
             self._statistics.append(step, self._keys.length, grew=grows)
         return Followed(candidates, rejected)
 
@@ -159,8 +159,7 @@ class Sequence:
         if bias is not None and bias.ndim:
             bias = bias[..., : k_len if bias.shape[-1] > 1 else 1]
         self._biases[-1] = bias
-        if self._statistics is not None:
-            self._statistics.cut(rows)
+        self._statistics.cut(rows)
         return True
 
     def _rejected(self, older: Tensor) -> int:
@@ -192,8 +191,6 @@ class Sequence:
 
     def computed(self, beams: Tensor | None = None) -> Computed:
         """The statistics of all steps; `beams` as in `call`."""
-        if self._statistics is None:
-            return ()
         if beams is not None:
             self._begin()
         if not self.continued:

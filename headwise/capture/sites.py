@@ -125,6 +125,11 @@ def is_checkpointed() -> bool:
     return any(frame.f_code is _CHECKPOINT for frame in _frames())
 
 
+def in_backward() -> bool:
+    """Whether a backward pass runs in this thread."""
+    return torch._C._current_graph_task_id() != -1
+
+
 def _frames(frame: FrameType | None = None) -> Iterator[FrameType]:
     """The frames of a thread's stack, the innermost first; this thread's if none is given."""
     frame = frame or sys._getframe(1)

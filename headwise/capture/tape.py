@@ -8,9 +8,10 @@ element instead of the element (`Places`).
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,55 +40,35 @@ _CONSTANT = frozenset(
 )
 
 
+@dataclasses.dataclass(eq=False, repr=False, slots=True)
 class Node:
-    """How a tensor was made. A node without `parts` is an origin: what it was made of is not followed.
+    """How a tensor was made. A node without `parts` is an origin: what it was made of is not followed."""
 
-    Args:
-        shape, device: of the tensor.
-        name: the operation; empty for an origin.
-        parts: the shape of each operand, with its node if it has one.
-        run: makes the tensor's places of those of the operands; None = they stay where they are.
-    """
+    shape: torch.Size
+    device: torch.device
+    name: str = ""  # the operation
+    parts: Sequence[Part] = ()
+    run: Callable[[list[Tensor]], Tensor] | None = None  # the places of its parts -> its own; None = they are the same
+    products: bool = False  # whether it comes from one
 
-    __slots__ = ("device", "name", "parts", "products", "run", "shape")
-
-    def __init__(
-        self,
-        shape: torch.Size,
-        device: torch.device,
-        name: str = "",
-        parts: Sequence[Part] = (),
-        run: Callable[[list[Tensor]], Tensor] | None = None,
-    ) -> None:
-        self.shape, self.device, self.name, self.parts, self.run = shape, device, name, tuple(parts), run
-        self.products: bool = any(node is not None and node.products for _, node in parts)  # whether it comes from one
+    def __post_init__(self) -> None:
+        self.products = any(node is not None and node.products for _, node in self.parts)
 
 
-Part = tuple[torch.Size, Node | None]
+Part = tuple[torch.Size, Node | None]  # the shape of an operand, and its node if it has one
 
 
+@dataclasses.dataclass(eq=False, repr=False, slots=True, kw_only=True)
 class Product(Node):
-    """The node of q kᵀ.
+    """The node of q kᵀ."""
 
-    Args:
-        trail: as it begins.
-        queries: what its queries come from.
-        arrange: makes of the places of its factors a trail with those of its queries and keys.
-    """
+    trail: Trail  # as it begins
+    factors: Sequence[Part]
+    queries: Node | None  # what its queries come from
+    arrange: Callable[[list[Tensor]], Trail | None]  # the places of its factors -> a trail with those of q and k
 
-    __slots__ = ("arrange", "factors", "queries", "trail")
-
-    def __init__(
-        self,
-        x: Tensor,
-        trail: Trail,
-        factors: Sequence[Part],
-        queries: Node | None,
-        arrange: Callable[[list[Tensor]], Trail | None],
-    ) -> None:
-        super().__init__(x.shape, x.device)
+    def __post_init__(self) -> None:
         self.products = True
-        self.trail, self.factors, self.queries, self.arrange = trail, tuple(factors), queries, arrange
 
 
 class Tape:
@@ -197,7 +178,8 @@ class Tape:
         q = trail.q
         of_q = [node for each, node in zip(given, nodes, strict=True) if q is not None and _share(each, q)]
         queries = origin(of_q[0]) if of_q and of_q[0] is not None else None
-        node = Product(x, trail, [(each.shape, n) for each, n in zip(given, nodes, strict=True)], queries, arrange)
+        factors = [(each.shape, n) for each, n in zip(given, nodes, strict=True)]
+        node = Product(x.shape, x.device, trail=trail, factors=factors, queries=queries, arrange=arrange)
         self._put(x, node)
         return node
 
@@ -217,6 +199,23 @@ def origin(node: Node) -> Node:
     return node
 
 
+class Origin(NamedTuple):
+    """What is not followed further, and the number before that of its first element."""
+
+    node: Node
+    before: int
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.node.shape
+
+    def coordinates(self, numbers: Tensor) -> list[Tensor]:
+        return list(torch.unravel_index(numbers - self.before - 1, self.shape))
+
+    def holds(self, numbers: Tensor) -> Tensor:
+        return (numbers > self.before) & (numbers <= self.before + self.shape.numel())
+
+
 class Places:
     """Numbers the elements of origins from 1 on, and says which of them the elements of other tensors are; 0 = none.
 
@@ -227,15 +226,10 @@ class Places:
 
     def __init__(self, *, products: bool) -> None:
         self._products = products
-        self.origins: list[tuple[Node, int]] = []  # (an origin, the number before that of its first element)
-        self._next = 0
+        self.origins: list[Origin] = []
+        self.count = 0  # how many elements have a number
         self._known: dict[int, Tensor | None] = {}
         self._alive: list[Node] = []  # so that no other node can have its id
-
-    @property
-    def count(self) -> int:
-        """How many elements have a number."""
-        return self._next
 
     def of(self, node: Node | None) -> Tensor | None:
         """int32, the shape of the node's tensor; None where all would be 0."""
@@ -250,26 +244,23 @@ class Places:
     def _first(self, node: Node) -> Tensor | None:
         if self._products and not isinstance(node, Product):
             return None
-        self.origins.append((node, self._next))
-        first = self._next + 1
-        self._next += node.shape.numel()
-        if self._next >= 2**31:
+        self.origins.append(Origin(node, self.count))
+        first = self.count + 1
+        self.count += node.shape.numel()
+        if self.count >= 2**31:
             raise RecordError("its pieces come from tensors of more than 2³¹ numbers")
-        return torch.arange(first, self._next + 1, dtype=torch.int32, device=node.device).view(node.shape)
+        return torch.arange(first, self.count + 1, dtype=torch.int32, device=node.device).view(node.shape)
 
     def _made(self, node: Node) -> Tensor | None:
-        places = [None if part is None else self._known[id(part)] for _, part in node.parts]
-        if all(each is None for each in places):
+        known = [places for _, part in node.parts if (places := self.of(part)) is not None]
+        if not known:
             return None
-        if node.run is None:
-            return next(each for each in places if each is not None).expand(node.shape)
-        shapes = [shape for shape, _ in node.parts]
-        return node.run(
-            [
-                torch.zeros(shape, dtype=torch.int32, device=node.device) if each is None else each
-                for each, shape in zip(places, shapes, strict=True)
-            ]
-        )
+        return known[0].expand(node.shape) if node.run is None else node.run(self.of_all(node.parts, node.device))
+
+    def of_all(self, parts: Sequence[Part], device: torch.device) -> list[Tensor]:
+        """Those of some operands; 0 where nothing is known."""
+        found = ((shape, self.of(part)) for shape, part in parts)
+        return [torch.zeros(shape, dtype=torch.int32, device=device) if x is None else x for shape, x in found]
 
 
 def _in_order(node: Node, known: Mapping[int, Any]) -> Iterator[Node]:
@@ -288,11 +279,10 @@ def _in_order(node: Node, known: Mapping[int, Any]) -> Iterator[Node]:
             yield each
 
 
-class _Slot:
+class _Slot(NamedTuple):
     """The place of a tensor among the arguments of an operation."""
 
-    def __init__(self, at: int) -> None:
-        self.at = at
+    at: int
 
 
 def _taken(x: Any, given: list[Tensor]) -> Any:

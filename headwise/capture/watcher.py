@@ -7,7 +7,7 @@ import functools
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,21 +16,19 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.capture.appended import Appended, Keys
 from headwise.capture.assembly import Assembly
-from headwise.capture.follower import Event
-from headwise.capture.generating import Generating, rows_of_padding, without_empty_buffer
+from headwise.capture.follower import Event, Follower, Refusal
+from headwise.capture.generating import OTHER_KEYS, Generating, rows_of_padding, without_empty_buffer
 from headwise.capture.keep import Keeper, Keeping
 from headwise.capture.layout import out_of_buffer, share_heads
-from headwise.capture.ledger import Ledger, Line, Softmax
-from headwise.capture.modules import Parts, in_backward
+from headwise.capture.ledger import Ledger
+from headwise.capture.modules import ELSEWHERE, Parts
 from headwise.capture.sequence import Followed
 from headwise.capture.sequence import Sequence as Generation
-from headwise.capture.sites import Place, kind_of
+from headwise.capture.sites import Place, in_backward, kind_of
 from headwise.capture.steps import Step
-from headwise.capture.tape import Node
 from headwise.errors import HeadwiseError, RecordError
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
 from headwise.records.computed import ComputedRecord
-from headwise.records.coverage import Status
 from headwise.records.names import check_choice, select, stack_of
 from headwise.records.rounding import HALF
 from headwise.records.site import is_causal
@@ -88,7 +86,7 @@ class _State:
 Reserved = tuple[_State, int]  # the place of a record, and which run of its module it is of
 
 
-class Watcher:
+class Watcher(Follower):
     """Follows a model for a watch: its records and its coverage.
 
     Args:
@@ -96,8 +94,6 @@ class Watcher:
         parts: of the model.
         keeping: what is kept of each computation.
     """
-
-    changes = False
 
     def __init__(self, name: str, parts: Parts, keeping: Keeping) -> None:
         self.parts, self.generating = parts, Generating()
@@ -119,18 +115,12 @@ class Watcher:
         self._assembly = Assembly(self)
         self._lock = threading.RLock()  # jobs of several threads may be followed
 
-    def means(self, place: Place) -> bool:
-        """No: a watch changes nothing."""
-        return False
-
     def note(self, note: str) -> None:
-        """Note a change that the watch made to how the model runs."""
         if note not in self.notes:
             self.notes.append(note)
 
-    def missed(self, name: str, reason: str) -> None:
-        """A part of the model ran where it could not be followed."""
-        self.ledger.enter(Line(name, "missed", reason, ""))
+    def missed(self, name: str) -> None:
+        self.ledger.enter(CallSite(name, "missed", 0, ELSEWHERE))
 
     def joined(self, out: Tensor, *args: Any, **kwargs: Any) -> None:
         """Keys may have been appended to those of a cache."""
@@ -148,9 +138,8 @@ class Watcher:
             if self._goes_on(place, call, event.how):
                 return
             k, v = (out_of_buffer(x) for x in share_heads(call.k, call.v))
-            call = dataclasses.replace(call, k=k, v=v)
             out = event.out[0] if isinstance(event.out, tuple) else event.out
-            entry = self.found(place, call, out, event.arrange, event.how, used=event.used)
+            entry = self.found(place, dataclasses.replace(event, call=dataclasses.replace(call, k=k, v=v), out=out))
             if entry is not None and self.needs_values:
                 event.project(lambda weight: entry.keep("output_weight", self._keeper.convert(weight)))
             if self.generating.run is not None and call.shape[2] == 1:
@@ -162,34 +151,17 @@ class Watcher:
                     if part is not None:
                         self._assembly.recorded(place, softmax, part, entry)
 
-    def refuse(
-        self,
-        place: Place,
-        reason: str,
-        *,
-        status: Status = "refused",
-        where: str = "",
-        softmax: Softmax | None = None,
-        name: str | None = None,
-    ) -> None:
-        """Note a computation that becomes no record, once for a softmax. `name`: one that it was given before."""
+    def refuse(self, place: Place, refusal: Refusal) -> None:
+        """Note a computation that becomes no record, once for a softmax."""
         if in_backward():
             return
+        reason, status, where, softmax, queries, name = refusal
         name = name or self.ledger.name_of(softmax)
         if name is None:
             name = self.reserve(place)[0].name if status == "refused" else place.name
-        self.ledger.enter(Line(name, status, " ".join(reason.split()), where), softmax)
-
-    def refuse_part(self, place: Place, queries: Node) -> None:
-        """An attention of these queries was refused, of which others may be pieces."""
-        self._assembly.refuse(place, queries)
-
-    def outside(self, where: str) -> None:
-        """Note an attention that no module of the model computed."""
-        if not in_backward() and self.parts.is_outside():
-            self.note(
-                f"a softmax that met a product was computed outside of the model's modules, and is not seen: {where}"
-            )
+        self.ledger.enter(CallSite(name, status, 0, " ".join(reason.split()), where), softmax)
+        if queries is not None:
+            self._assembly.refuse(place, queries)
 
     def reserve(self, place: Place) -> Reserved:
         """The name of the next record of a place; the next computation there has another one."""
@@ -215,33 +187,20 @@ class Watcher:
             if state.generation is entry:
                 state.generation = None
 
-    def found(
-        self,
-        place: Place,
-        call: AttentionCall,
-        out: Tensor | None,
-        arrange: Callable[[Tensor], Tensor],
-        how: str,
-        *,
-        reserved: Reserved | None = None,
-        used: Tensor | None = None,
-    ) -> Entry | None:
-        """Keep a computation that was recognised.
-
-        `arrange` brings its output to [B, H, Q, E]; None = it has no one output. `reserved`: the name that it was
-        given before. `used`: the weights [B, H, Q, K] that met the values, where they are not those of the call.
-        """
+    def found(self, place: Place, event: Event, reserved: Reserved | None = None) -> Entry | None:
+        """Keep a computation that was recognised. `reserved`: the name that it was given before."""
+        call, used = event.call, event.used
+        assert call is not None
         if in_backward():  # gradient checkpointing runs it again
-            if out is not None:
-                self._found_again(place, call, out, arrange)
+            if event.out is not None:
+                self._found_again(place, event, call.q)
             return None
         state, run = reserved or self.reserve(place)
         if not self._wants(state.name) or self.generating.drafts:
             return None
-        state.how = how
-        if (
-            self.generating.run is not None or place.has_cache
-        ) and call.share is None:  # else keys of 0 are the model's own
+        state.how = event.how
+        cached = self.generating.run is not None or place.has_cache  # else keys of 0 are the model's own
+        if cached and call.share is None:
             call, note = without_empty_buffer(call, copy=self.generating.run is not None)
             if note:
                 self.note(note)
@@ -262,12 +221,12 @@ class Watcher:
             )
         before = state.generation
         fate = self.generating.fate(before, call, self._keeper, cross=kind == "cross")
-        if fate.refused:
-            self.ledger.enter(Line(state.name, "refused", fate.refused, ""))
+        if fate == "refused":
+            self.ledger.enter(CallSite(state.name, "refused", 0, OTHER_KEYS))
             self._followed = None if kind == "self" else self._followed
             return None
         state.generation = None
-        if before is not None and fate.replaces:
+        if before is not None and fate == "replaces":
             self._drop(before)
             run = before.site.call
         elif run % self._every:
@@ -279,7 +238,7 @@ class Watcher:
         step = Step(call, tuple((each, mapped(keep, answer)) for each, answer in step.computed))
         names = {side: getattr(place.module, side, None) for side in ("row_names", "col_names")}
         kept = Generation(outline, values=self.needs_values, step=step, keys=keys, empty=self._keeper.empty)
-        entry = Entry(site, kept, self.needs_values, self._keep, names, self.generating.run, fate.replaces)
+        entry = Entry(site, kept, self.needs_values, self._keep, names, self.generating.run, fate == "replaces")
         if not self._keep:
             asked = ", ".join(each.name for each in self._statistics)
             self.note(f"queries and keys were not kept (keep=False), only these statistics: {asked}")
@@ -291,8 +250,8 @@ class Watcher:
                 self._followed = None
         entry.record()  # now: it detects changes in place from here on
         self.entries.append(entry)
-        if self._gradients and out is not None:
-            self._await_gradient(state, entry, call.q, out, arrange)
+        if self._gradients and event.out is not None:
+            self._await_gradient(state, entry, call.q, event)
         return entry
 
     def _wants(self, layer: str) -> bool:
@@ -380,31 +339,29 @@ class Watcher:
             self._followed = followed if among is None else self._followed
         return followed
 
-    def _await_gradient(
-        self, state: _State, entry: Entry, q: Tensor, out: Tensor, arrange: Callable[[Tensor], Tensor]
-    ) -> None:
-        if not out.requires_grad:
+    def _await_gradient(self, state: _State, entry: Entry, q: Tensor, event: Event) -> None:
+        if not event.out.requires_grad:
             state.waiting = [*state.waiting[-7:], (entry, q.detach())]
             return
+        arrange = event.arrange  # a hook on the output must not hold it
 
         def keep(gradient: Tensor) -> None:
             with torch.no_grad():
                 entry.keep("grad", self._keeper.tensor(arrange(gradient)))
 
-        out.register_hook(keep)
+        event.out.register_hook(keep)
 
-    def _found_again(self, place: Place, call: AttentionCall, out: Tensor, arrange: Callable[[Tensor], Tensor]) -> None:
+    def _found_again(self, place: Place, event: Event, queries: Tensor) -> None:
         """The second run of gradient checkpointing: the first had no graph, so the gradient arrives at this one."""
         for (name, _), state in self._states.items():
             if name == place.name:
                 for i, (entry, q) in enumerate(state.waiting):
-                    if torch.equal(q, call.q) and out.requires_grad:
+                    if torch.equal(q, queries) and event.out.requires_grad:
                         del state.waiting[i]
-                        self._await_gradient(state, entry, q, out, arrange)
+                        self._await_gradient(state, entry, q, event)
                         return
 
     def generated(self, beams: Tensor | None, batch: int, length: int | None) -> None:
-        """`generate` has ended: with these beams [N, steps] of the `batch` that ran, or with a cache of this length."""
         if beams is not None:
             self._choose_beams(beams, batch)
         elif length is not None:
@@ -424,7 +381,7 @@ class Watcher:
                 call, computed = entry.kept.call(beams), entry.kept.computed(beams)
                 entry.kept = Generation(call, values=self.needs_values, step=Step(call, computed))
             except HeadwiseError as error:
-                self.ledger.enter(Line(state.name, "refused", str(error), ""))
+                self.ledger.enter(CallSite(state.name, "refused", 0, str(error)))
                 self.entries.remove(entry)
             entry.built, state.generation = None, None
 
@@ -441,7 +398,7 @@ class Watcher:
             entry.built = None
             if not entry.kept.cut(rejected, rejected if entry.site.kind == "self" else 0):
                 reason = "tokens that were read and rejected at its end are attended to by others"
-                self.ledger.enter(Line(state.name, "refused", reason, ""))
+                self.ledger.enter(CallSite(state.name, "refused", 0, reason))
                 self.entries.remove(entry)
 
     def _generated(self) -> list[tuple[_State, Entry]]:
@@ -465,18 +422,15 @@ class Watcher:
     def _coverage(self) -> Coverage:
         only, chosen = self._only, self._chosen()
         seen = Counter(entry.site.name for entry in self.entries if entry.site.name in chosen)
-        lines = [*self.ledger.sites("seen", "refused", "missed", "not attention")]
-        known = {name for name, _ in self._states} | {line.name for line in self.ledger.lines}
-        lines += [
-            CallSite(line.name, line.status, line.calls, line.how, line.where) for line in self.parts.closed(known)
-        ]
+        lines = self.ledger.sites()
+        lines += self.parts.closed({name for name, _ in self._states} | {site.name for site in lines})
         if only and all(isinstance(each, str) for each in only):  # only what was seen has a number
             wanted, _ = select(list({site.name: None for site in lines}), only)
             lines = [site for site in lines if site.name in wanted]
-        by_name: dict[str, list[CallSite]] = {state.name: [] for state in self._states.values()}
-        for state in self._states.values():
-            if state.name in seen:
-                by_name[state.name].append(CallSite(state.name, "seen", seen[state.name], state.how))
+        by_name: dict[str, list[CallSite]] = {
+            name: [CallSite(name, "seen", seen[name], state.how)] if name in seen else []
+            for name, state in ((state.name, state) for state in self._states.values())
+        }
         for site in lines:
             by_name.setdefault(site.name, []).append(site)
         sites = [site for found in by_name.values() for site in found]

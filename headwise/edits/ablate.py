@@ -34,7 +34,6 @@ class Ablate(Edit):
         return "output"
 
     def output(self, out: Tensor, at: Where) -> Tensor:
-        """The output with these heads replaced."""
         cells = self.cells(at)[:, :, None, None]
         if self.how == "zero":
             return out.masked_fill(cells, 0.0)
@@ -62,7 +61,6 @@ class HeadMask(Edit):
     factors: Tensor = dataclasses.field(kw_only=True)
 
     def output(self, out: Tensor, at: Where) -> Tensor:
-        """The output times the factors."""
         if self.factors.shape not in ((), (at.heads,), (at.batch, at.heads)):
             raise ShapeError(
                 f"head_mask: expected a number, [{at.heads}] or [{at.batch}, {at.heads}] for {at.site}. Received: "

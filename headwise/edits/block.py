@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from headwise.call import AttentionCall
-from headwise.edits.edit import Chosen, Edit
-from headwise.edits.positions import Positions, check_positions, keys_of, queries_of
+from headwise.capture.layout import smallest
+from headwise.edits.edit import Chosen
+from headwise.edits.positions import OfPairs, Positions
 from headwise.edits.where import Where
 from headwise.masks import knockout, window
 from headwise.masks.memo import contents_of
@@ -24,30 +22,22 @@ _ALL = window(None, None).owned()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Block(Edit):
+class Block(OfPairs):
     """What `block` and `only` make."""
 
-    queries: Positions = dataclasses.field(default=None, kw_only=True)
-    keys: Positions = dataclasses.field(default=None, kw_only=True)
     others: bool = dataclasses.field(default=False, kw_only=True)  # the keys that are not chosen
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("queries", "keys"):
-            check_positions(getattr(self, name), f"{self.name}: {name}")
 
     @property
     def name(self) -> str:
         return "only" if self.others else "block"
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
-        """The call with another mask."""
-        queries, keys = queries_of(self.queries, at, self.name), keys_of(self.keys, at, self.name)
+        queries, keys = self.pairs(at)
         keys = ~keys if self.others else keys
         cells = self.cells(at)
         if not bool(((queries.any(1) & keys.any(1))[:, None] & cells).any()):
             return call
-        tables = _shared(queries), _shared(keys), _shared(cells, (0, 1))
+        tables = smallest(queries, (0,)), smallest(keys, (0,)), smallest(cells, (0, 1))
         # All layers with one mask share what is planned for the edited one.
         key = ("blocked", *call.shape[2:], *map(contents_of, tables))
         mask = (_ALL if call.mask is None else call.mask).remember(
@@ -87,11 +77,3 @@ def only(
 ) -> Block:
     """These queries may attend to these keys alone, as far as they could before. Otherwise as `block`."""
     return Block(where, queries=queries, keys=keys, **chosen, others=True)
-
-
-def _shared(x: Tensor, dims: tuple[int, ...] = (0,)) -> Tensor:
-    """The flags with a size of 1 where all examples, or all heads, have the same."""
-    for dim in dims:
-        first = x.narrow(dim, 0, 1)
-        x = first if torch.equal(x, first.expand_as(x)) else x
-    return x

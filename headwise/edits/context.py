@@ -12,7 +12,6 @@ from torch import nn
 from headwise.call import AttentionCall
 from headwise.capture.functions import recogniser_here
 from headwise.capture.generating import Generating
-from headwise.capture.huggingface import seen_through
 from headwise.capture.inside import following
 from headwise.capture.modules import Modules
 from headwise.edits.edit import Edit
@@ -109,19 +108,15 @@ class Editing:
     def __enter__(self) -> Editing:
         if self._stack is not None:
             raise ArgumentError("edit: this context is entered already; make another with headwise.edit(...)")
-        modules = Modules(self._model, lambda name: editor.missed(name))
         inputs = Inputs(self._model, Generating())
-        editor = Editor(modules, self._edits, self._naming, inputs)
+        editor = Editor(Modules(self._model), self._edits, self._naming, inputs)
         editor.check_closed()
         with contextlib.ExitStack() as stack:
-            stack.callback(modules.close)
-            modules.listen()
             stack.enter_context(inputs.reading())
             for module in self._model.modules():
                 stack.callback(module.register_forward_hook(_rewritten).remove)
             stack.callback(self._model.register_forward_hook(_forget, always_call=True).remove)
             stack.enter_context(following(editor))
-            stack.enter_context(seen_through(self._model))
             stack.enter_context(editing(editor))
             self._stack = stack.pop_all()
         self._editor = editor

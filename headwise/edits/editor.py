@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.capture.follower import Event
+from headwise.capture.follower import Event, Follower, Refusal
 from headwise.capture.functions import recogniser_here
-from headwise.capture.ledger import Softmax
-from headwise.capture.modules import ELSEWHERE, Modules, in_backward
-from headwise.capture.sites import Place, is_checkpointed
-from headwise.capture.tape import Node
+from headwise.capture.modules import ELSEWHERE, Modules
+from headwise.capture.sites import Place, in_backward, is_checkpointed
 from headwise.edits.edit import Edit
 from headwise.edits.inputs import Inputs
 from headwise.edits.naming import Naming
@@ -23,13 +21,12 @@ from headwise.edits.run import output_of, run, weights_of
 from headwise.edits.where import Met, Where
 from headwise.errors import ArgumentError, EditRefused, brief
 from headwise.functional import attention, editors, running, tell, unasked
-from headwise.records.coverage import Status
 from headwise.records.names import check_choice, select
 
 Planned = tuple[str, AttentionCall, AttentionCall, list[Edit]]  # a layer, its call before and after, by which edits
 
 
-class Editor:
+class Editor(Follower):
     """Follows a model for its edits.
 
     Args:
@@ -38,6 +35,7 @@ class Editor:
         naming, inputs: what positions are named by.
     """
 
+    parts: Modules
     needs_values = changes = True
 
     def __init__(self, parts: Modules, edits: Sequence[Edit], naming: Naming, inputs: Inputs) -> None:
@@ -53,22 +51,20 @@ class Editor:
         self._recomputed = 0  # passes inside of gradient checkpointing that the backward pass has still to run again
 
     def means(self, place: Place) -> bool:
-        """Whether an edit may mean what a place computes."""
         if place.name not in self.sites:
             self.sites.append(place.name)
         return self.may_edit(place.name)
 
     def may_edit(self, name: str) -> bool:
         """Whether an edit means this path, or a number that it may have."""
-        return any(_may_mean(each, name) for each in self._edits)
+        parts = (part for each in self._edits for part in check_choice(each.where))
+        return any(isinstance(part, int) or select([name], [part])[0] for part in parts)
 
     def attention(self, place: Place, event: Event) -> None:
         """Change what is computed, if an edit means it."""
         assert event.call is not None
         with unasked((self,)), torch._C.DisableTorchFunction():
-            found = self._apply(place, event.call)
-        if found is not None:
-            event.new, event.then, event.weights = found
+            self._apply(place, event, event.call)
 
     def __call__(self, call: AttentionCall) -> Tensor | None:
         """headwise's own attention is about to run: its output, if an edit changes it."""
@@ -77,22 +73,23 @@ class Editor:
         if place is None or recogniser is None:
             return None
         recogniser.heard += 1
+        event = Event(call, None, lambda x: x, "headwise.attention")
         with torch._C.DisableTorchFunction():
-            found = self._apply(place, call)
-            if found is None:
+            self._apply(place, event, call)
+            if event.weights is None:
                 return None
-            out, then, _ = found
+            out = event.new
             out = attention(call.q, call.k, call.v, mask=call.mask, **call.options()) if out is None else out
-            return out if then is None else then(out)
+            return out if event.then is None else event.then(out)
 
-    def _apply(
-        self, place: Place, call: AttentionCall
-    ) -> tuple[Tensor | None, Callable[[Tensor], Tensor] | None, Callable[[], Tensor]] | None:
-        """(the output of another call, what makes another output of it, what gives the weights); None = as it was."""
-        name = self._next_name(place)
+    def _apply(self, place: Place, event: Event, call: AttentionCall) -> None:
+        """Set what edits make of a call."""
+        number = self.parts.number_of(place)
+        self.parts.computed(place)
+        name = f"{place.name}#{number + 1}" if number else place.name
         edits = self._edits_of(name)
         if not edits:
-            return None
+            return
         at = self._progress.where(place, name, call, self.parts.nth(place))
         if at.drafts and any(each.steps is not None for each in edits):
             raise EditRefused(
@@ -108,7 +105,7 @@ class Editor:
         edits = [each for each in edits if each.applies(at)]
         self._applied.update(map(id, edits))
         if not edits:
-            return None
+            return
         _check_overlaps(edits, at)
         of_weights = [each for each in edits if each.needs_weights]
         if of_weights and editors():
@@ -119,23 +116,15 @@ class Editor:
             )
         self._recomputed += -1 if in_backward() else is_checkpointed()
         changed, new = run(call, edits, at)
-
-        def weights() -> Tensor:
-            return weights_of(changed, edits, at)
-
+        event.new, event.weights = new, functools.partial(weights_of, changed, edits, at)
         if new is not None and of_weights:
-            tell(changed, new, weights)
+            tell(changed, new, event.weights)
         if self.plans is not None:
             self.plans.append((name, call, changed, edits))
         elif new is not None and changed.mask is not call.mask:
             self.emptied += _emptied(call, changed, new)
-        of_outputs = [each for each in edits if each.changes_output]
-        return new, functools.partial(output_of, of_outputs, at) if of_outputs else None, weights
-
-    def _next_name(self, place: Place) -> str:
-        number = self.parts.number_of(place)
-        self.parts.computed(place)
-        return f"{place.name}#{number + 1}" if number else place.name
+        if of_outputs := [each for each in edits if each.changes_output]:
+            event.then = functools.partial(output_of, of_outputs, at)
 
     def _edits_of(self, name: str) -> list[Edit]:
         if name not in self.sites:
@@ -144,13 +133,11 @@ class Editor:
 
     # What cannot be edited is an error.
 
-    def refuse(
-        self, place: Place, reason: str, *, status: Status = "refused", where: str = "", softmax: Softmax | None = None
-    ) -> None:
+    def refuse(self, place: Place, refusal: Refusal) -> None:
         """EditRefused, if an edit means this place."""
-        if status != "not attention" and self._edits_of(place.name):
-            at = f" ({where})" if where else ""
-            raise EditRefused(f"{place.name} cannot be edited: {' '.join(reason.split())}{at}")
+        if refusal.status != "not attention" and self._edits_of(place.name):
+            at = f" ({refusal.where})" if refusal.where else ""
+            raise EditRefused(f"{place.name} cannot be edited: {' '.join(refusal.reason.split())}{at}")
 
     def check_closed(self) -> None:
         """At the beginning: EditRefused for a module that an edit means, and in which nothing can be seen."""
@@ -185,27 +172,6 @@ class Editor:
                 )
         for message in self._met.missing():
             raise ArgumentError(f"edit: {message}")
-
-    # What does not matter to an edit.
-
-    def refuse_part(self, place: Place, queries: Node) -> None:
-        """Pieces are not edited."""
-
-    def outside(self, where: str) -> None:
-        """What no module of the model computes is not edited."""
-
-    def note(self, note: str) -> None:
-        """How the model runs is not told."""
-
-    def joined(self, out: Tensor, *args: object, **kwargs: object) -> None:
-        """Keys are counted, not followed."""
-
-    def generated(self, beams: Tensor | None, batch: int, length: int | None) -> None:
-        """Positions that were edited stay as they were."""
-
-
-def _may_mean(edit: Edit, name: str) -> bool:
-    return any(isinstance(part, int) or select([name], [part])[0] for part in check_choice(edit.where))
 
 
 def _has_batch(place: Place, batch: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,18 +24,31 @@ OfOutput = Callable[[Tensor, Where], Tensor]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Call(Edit):
-    """What `call` makes."""
+class _Function(Edit):
+    """An edit by a function."""
 
-    f: OfCall = dataclasses.field(kw_only=True)
+    f: Callable[..., Any] = dataclasses.field(kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.f):
-            raise ArgumentError(f"call: expected a function. Received: {type(self.f).__name__}")
+            raise ArgumentError(f"{self.name}: expected a function. Received: {type(self.f).__name__}")
+
+    def _put(self, found: Tensor, before: Tensor, at: Where) -> Tensor:
+        """What the function has returned in the place of what was there, for the heads that the edit means."""
+        if not isinstance(found, Tensor) or found.shape != before.shape:
+            received = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ShapeError(
+                f"{self.name}: the function must return a tensor {list(before.shape)}. Received: {received} at "
+                f"{at.site}"
+            )
+        return torch.where(self.cells(at)[:, :, None, None], found.to(before), before)
+
+
+class Call(_Function):
+    """What `call` makes."""
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
-        """What the function makes of the call."""
         found = self.f(call, at)
         if not isinstance(found, AttentionCall):
             raise ArgumentError(
@@ -44,38 +57,18 @@ class Call(Edit):
         return found
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Weights(Edit):
+class Weights(_Function):
     """What `weights` makes."""
 
-    f: OfWeights = dataclasses.field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not callable(self.f):
-            raise ArgumentError(f"weights: expected a function. Received: {type(self.f).__name__}")
-
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
-        """What the function makes of the weights."""
-        found = _checked("weights", self.f(weights.clone(), at, rows), weights, at)  # it may write to them
-        return torch.where(self.cells(at)[:, :, None, None], found, weights)
+        return self._put(self.f(weights.clone(), at, rows), weights, at)  # it may write to them
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Output(Edit):
+class Output(_Function):
     """What `output` makes."""
 
-    f: OfOutput = dataclasses.field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not callable(self.f):
-            raise ArgumentError(f"output: expected a function. Received: {type(self.f).__name__}")
-
     def output(self, out: Tensor, at: Where) -> Tensor:
-        """What the function makes of the output."""
-        found = _checked("output", self.f(out.clone(), at), out, at)
-        return torch.where(self.cells(at)[:, :, None, None], found, out)
+        return self._put(self.f(out.clone(), at), out, at)
 
 
 def call(where: Choice, f: OfCall, *, steps: Steps = None) -> Call:
@@ -99,12 +92,3 @@ def weights(where: Choice, f: OfWeights, **chosen: Unpack[Chosen]) -> Weights:
 def output(where: Choice, f: OfOutput, **chosen: Unpack[Chosen]) -> Output:
     """`f(output, where)` in the place of the output of the heads [B, H, Q, E], before their output projection."""
     return Output(where, **chosen, f=f)
-
-
-def _checked(name: str, found: Tensor, before: Tensor, at: Where) -> Tensor:
-    if not isinstance(found, Tensor) or found.shape != before.shape:
-        received = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise ShapeError(
-            f"{name}: the function must return a tensor {list(before.shape)}. Received: {received} at {at.site}"
-        )
-    return found.to(before)

@@ -94,11 +94,6 @@ class Inputs(threading.local):
         given = [x for x in self.generating.inputs.values() if isinstance(x, Tensor) and x.ndim > 1]
         return max(1, batch // len(given[0])) if given and len(given[0]) and batch % len(given[0]) == 0 else 1
 
-    @property
-    def repeats(self) -> bool:
-        """Whether a batch may hold beams, or several sequences of one prompt."""
-        return self.generating.run is not None
-
 
 def _ids_of(kwargs: Mapping[str, Any], args: Sequence[Any] = ()) -> Tensor | None:
     for x in (*(kwargs.get(name) for name in _IDS), *args[:1]):

@@ -14,7 +14,7 @@ from headwise.edits.context import edit
 from headwise.edits.edit import Edit
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError
-from headwise.records import AttentionRecord, Seen
+from headwise.records import Seen
 from headwise.records.names import Choice
 
 Means = Mapping[str, Tensor]  # the path of a layer -> [H, E]
@@ -51,15 +51,11 @@ def means_of(source: Means | Seen) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for record in source:
         if record.site is not None:
-            found[record.site.name] = _mean_of(record)
+            # The mean over the queries of A v is (what each key receives) v, divided by their number.
+            received = record.received()[:, :, None]
+            out = by_key_head(received, attended_values(record).to(received.dtype))[:, :, 0] / record.shape[2]
+            found[record.site.name] = out.mean(0)
     return found
-
-
-def _mean_of(record: AttentionRecord) -> Tensor:
-    # The mean over the queries of A v is (what each key receives) v, divided by their number.
-    received = record.received()[:, :, None]
-    out = by_key_head(received, attended_values(record).to(received.dtype))[:, :, 0] / record.shape[2]
-    return out.mean(0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,7 +65,6 @@ class _Sums(Edit):
     totals: dict[str, tuple[Tensor, int]] = dataclasses.field(default_factory=dict, kw_only=True)
 
     def output(self, out: Tensor, at: Where) -> Tensor:
-        """The same output."""
         real = (at.queries >= 0)[:, None, :, None]
         total, rows = self.totals.get(at.site, (0, 0))
         self.totals[at.site] = total + (out.double() * real).sum((0, 2)), rows + int((at.queries >= 0).sum())

@@ -59,7 +59,8 @@ class Naming:
         given = self._given.get("target" if decodes else "source")
         if given is None:
             return None
-        if len(given) != len(padding) and (len(padding) % len(given) or not (inputs.repeats or len(given) == 1)):
+        repeats = len(given) == 1 or inputs.generating.run is not None  # beams, or several sequences of one prompt
+        if len(given) != len(padding) and (len(padding) % len(given) or not repeats):
             raise ArgumentError(f"tokens: the batch has {len(padding)} examples. Received: tokens of {len(given)}")
         found = []
         for b, (one, start, length) in enumerate(zip(repeated(given, len(padding)), padding, lengths, strict=True)):

@@ -32,6 +32,7 @@ WHAT: tuple[What, ...] = ("weights", "output", "q", "k", "v")
 class _Patch(Edit):
     """What `patch` makes."""
 
+    what: What = dataclasses.field(kw_only=True)
     source: AttentionRecord | Seen = dataclasses.field(kw_only=True)
     positions: Positions = dataclasses.field(default=None, kw_only=True)
     align: Sequence[int] | None = dataclasses.field(default=None, kw_only=True)
@@ -40,8 +41,20 @@ class _Patch(Edit):
     def name(self) -> str:
         return "patch"
 
-    def record(self, at: Where) -> AttentionRecord:
-        """The source of this layer. RecordError if there is none, or of another shape."""
+    @property
+    def sets(self) -> str:
+        return self.what
+
+    @property
+    def of_keys(self) -> bool:
+        """Whether positions and `align` mean keys."""
+        return self.what in ("k", "v")
+
+    def found(self, at: Where) -> tuple[AttentionRecord, Tensor]:
+        """The source of this layer, and for each query, or key, the one of the source; -1 = none.
+
+        RecordError if there is no source, or one of another shape.
+        """
         record = self.source
         if isinstance(record, Seen):
             found = [each for each in record if each.site is not None and each.site.name == at.site]
@@ -68,7 +81,7 @@ class _Patch(Edit):
                 f"patch: {at.site} has B={at.batch}, H={at.heads}. Received: a source with B={record.shape[0]}, "
                 f"H={record.shape[1]}"
             )
-        ours, theirs = self._places(at).shape[1], record.shape[3 if self.of_keys else 2]
+        ours, theirs = (at.keys if self.of_keys else at.queries).shape[1], record.shape[3 if self.of_keys else 2]
         if self.align is None and theirs != ours:
             what = "keys" if self.of_keys else "queries"
             raise ShapeError(
@@ -86,28 +99,15 @@ class _Patch(Edit):
                 f"patch: the source has padding at other places than this run at {at.site}. Pad both alike, or pass "
                 "align="
             )
-        return record
-
-    @property
-    def of_keys(self) -> bool:
-        """Whether positions and `align` mean keys."""
-        return False
-
-    def _places(self, at: Where) -> Tensor:
-        return at.keys if self.of_keys else at.queries
-
-    def origins(self, at: Where, record: AttentionRecord) -> Tensor:
-        """For each query, or key, the one of the source; -1 = none."""
-        count, theirs = self._places(at).shape[1], record.shape[3 if self.of_keys else 2]
-        if self.align is None:
-            return torch.arange(count, device=at.device)
-        found = torch.as_tensor(list(self.align), device=at.device)
-        if found.shape != (count,) or not bool(((found >= -1) & (found < theirs)).all()):
+        origins = torch.arange(ours, device=at.device)
+        if self.align is not None:
+            origins = torch.as_tensor(list(self.align), device=at.device)
+        if origins.shape != (ours,) or not bool(((origins >= -1) & (origins < theirs)).all()):
             raise ArgumentError(
-                f"patch: align must have {count} numbers, from -1 to {theirs - 1}. Received: align="
-                f"{list(self.align)[:8]}"
+                f"patch: align must have {ours} numbers, from -1 to {theirs - 1}. Received: align="
+                f"{list(self.align or ())[:8]}"
             )
-        return found
+        return record, origins
 
     def chosen_rows(self, at: Where, origins: Tensor) -> Tensor:
         """Where to patch: bool [B, H, Q], or [B, H, K]."""
@@ -116,18 +116,12 @@ class _Patch(Edit):
         return self.cells(at)[:, :, None] & rows[:, None]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class PatchWeights(_Patch):
     """What `patch(what="weights")` makes."""
 
-    @property
-    def sets(self) -> str:
-        return "weights"
-
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
         """The source's weights in the chosen rows."""
-        record = self.record(at)
-        origins = self.origins(at, record)
+        record, origins = self.found(at)
         own = origins[rows].clamp(min=0)
         source = record.used_weights(rows=own.tolist()).to(weights)
         if self.align is not None:
@@ -141,18 +135,12 @@ class PatchWeights(_Patch):
         return torch.where(self.chosen_rows(at, origins)[:, :, rows, None], source, weights)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class PatchOutput(_Patch):
     """What `patch(what="output")` makes."""
 
-    @property
-    def sets(self) -> str:
-        return "output"
-
     def output(self, out: Tensor, at: Where) -> Tensor:
         """The source's output in the chosen rows."""
-        record = self.record(at)
-        origins = self.origins(at, record)
+        record, origins = self.found(at)
         v, rows = attended_values(record), origins.clamp(min=0)
         some = max(1, CELLS // math.prod((*record.shape[:2], max(1, record.shape[3]))))
         parts = [by_key_head(record.used_weights(rows=part.tolist()), v) for part in rows.split(some)]
@@ -160,24 +148,12 @@ class PatchOutput(_Patch):
         return torch.where(self.chosen_rows(at, origins)[..., None], source.to(out), out)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class PatchVectors(_Patch):
     """What `patch` makes for q, k and v."""
 
-    what: Literal["q", "k", "v"] = dataclasses.field(kw_only=True)
-
-    @property
-    def of_keys(self) -> bool:
-        return self.what != "q"
-
-    @property
-    def sets(self) -> str:
-        return self.what
-
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
         """The call with the source's vectors at the chosen positions."""
-        record = self.record(at)
-        origins = self.origins(at, record)
+        record, origins = self.found(at)
         moved = self.align is not None and not torch.equal(origins, torch.arange(len(origins), device=origins.device))
         if moved and self.what != "v":
             raise RecordError(
@@ -235,7 +211,5 @@ def patch(
         raise ArgumentError(f"patch: what must be one of {', '.join(WHAT)}. Received: what={what!r}")
     if not isinstance(source, (AttentionRecord, Seen)):
         raise ArgumentError(f"patch: source must be a record or a Seen. Received: {type(source).__name__}")
-    common: dict[str, Any] = {"source": source, "positions": positions, "align": align, **chosen}
-    if what == "weights":
-        return PatchWeights(where, **common)
-    return PatchOutput(where, **common) if what == "output" else PatchVectors(where, what=what, **common)
+    kind = {"weights": PatchWeights, "output": PatchOutput}.get(what, PatchVectors)
+    return kind(where, what=what, source=source, positions=positions, align=align, **chosen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,12 +10,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.edits.edit import Edit
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError, brief
 from headwise.text import Tokens
 from headwise.text.places import nearest, places_of
 
 Positions = int | str | slice | range | Callable[[str, int], bool] | Sequence[Any] | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OfPairs(Edit):
+    """An edit of some queries and keys."""
+
+    queries: Positions = dataclasses.field(default=None, kw_only=True)
+    keys: Positions = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("queries", "keys"):
+            check_positions(getattr(self, name), f"{self.name}: {name}")
+
+    def pairs(self, at: Where) -> tuple[Tensor, Tensor]:
+        """The queries [B, Q] and the keys [B, K]."""
+        return queries_of(self.queries, at, self.name), keys_of(self.keys, at, self.name)
 
 
 def queries_of(choice: Positions, at: Where, what: str) -> Tensor:
@@ -64,22 +82,15 @@ def _flags(
         if at.share is not None:  # the place may be another process's
             flags = _numbered(each, torch.arange(int(lengths.max()), device=places.device)[None], lengths)
         longest = int(lengths.max())
-        at.met.note(
-            what, brief(each), bool(flags.any()),
-            functools.partial(_out_of_range, what, at.site, longest, each),
-        )  # fmt: skip
+        numbers = f"the longest prompt of {at.site} has {longest} tokens, numbered 0 … {longest - 1}"
+        at.met.note(what, brief(each), bool(flags.any()), f"{what}: {numbers}. Received: {each}")
     return found
-
-
-def _out_of_range(what: str, site: str, longest: int, each: Any) -> str:
-    return f"{what}: the longest prompt of {site} has {longest} tokens, numbered 0 … {longest - 1}. Received: {each}"
 
 
 def _numbered(each: Any, places: Tensor, lengths: Tensor) -> Tensor:
     if isinstance(each, int):
         return (places >= 0) & (places == (each if each >= 0 else lengths[:, None] + each))
-    first = _bound(each.start, 0, lengths)
-    last = torch.full_like(lengths, 2**40) if each.stop is None else _bound(each.stop, 0, lengths)
+    first, last = _bound(each.start, 0, lengths), _bound(each.stop, 2**40, lengths)
     inside = (places >= first[:, None]) & (places < last[:, None]) & (places >= 0)
     return inside & ((places - first[:, None]) % (each.step or 1) == 0)
 
@@ -103,7 +114,6 @@ def _named(each: Any, places: Tensor, tokens: Sequence[Tokens] | None, what: str
         some = some or bool(wanted)
         if wanted:
             found[b] = torch.isin(places[b], torch.tensor(wanted, device=places.device))
-    at.met.note(
-        what, brief(each), some, lambda: f"{what}: {brief(each)} is not among the tokens. {nearest(each, tokens)}"
-    )
+    missing = "" if some else f"{what}: {brief(each)} is not among the tokens. {nearest(each, tokens)}"
+    at.met.note(what, brief(each), some, missing)
     return found

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from headwise.call import AttentionCall, Share
+from headwise.call import AttentionCall
 from headwise.capture.generating import used_keys
 from headwise.capture.sites import Place, kind_of
 from headwise.edits.inputs import Inputs
@@ -51,51 +51,44 @@ class Progress(threading.local):
         self._last: _Sequence | None = None  # of the last self-attention: the queries of cross-attention are its own
 
     def where(self, place: Place, name: str, call: AttentionCall, nth: int | None) -> Where:
-        """Where a call is made, which is the next pass of its layer."""
-        if call.share is not None:
-            return self._of_share(name, call, call.share, nth)
-        batch, heads, q_len, k_len = call.shape
-        causal = is_causal(call.mask, q_len, k_len)
-        kind = kind_of(place, q_len, k_len, causal)
-        device = call.q.device
-        rows, cols = torch.arange(q_len, device=device), torch.arange(k_len, device=device)
-        if kind == "cross":
-            first, last = _extent(call)
-            keys = _positions(cols, first, last)
-            of = self._target(place, name, batch, q_len, first)
-            queries = _positions(rows + (of.total - q_len), of.padding, of.ends)
-            names = self._names_of_source(name, first, last - first, k_len)
-            shift, key_lengths = k_len - q_len, last - first
+        """Where a call is made, which is the next pass of its layer.
+
+        In one of the processes that share a sequence, positions and lengths are those of the whole.
+        """
+        (batch, heads, q_len, k_len), device, share = call.shape, call.q.device, call.share
+        causal, step, shift, drafts = is_causal(*call.whole), 0, 0, False
+        kind: Literal["self", "cross"] = "self" if share is not None else kind_of(place, q_len, k_len, causal)
+        tokens: Sequence[Tokens] | None = None
+        if share is not None:
+            used = None if share.mask is None else share.mask.used_keys(share.length, share.length)
+            first, last = _ends(used, batch, share.length, device)
+            queries, keys = (_positions(places.to(device), first, last) for places in (share.rows, share.cols))
+            lengths = key_lengths = last - first
+            if not self._naming.reads_ids:  # ids are those of this process's rows
+                given = self._inputs.decodes(name), first.tolist(), lengths.tolist(), share.length
+                tokens = self._naming.given(*given, self._inputs)
+            names = tokens
         else:
-            of = self._last = self._sequence(place, name, call)
+            rows, cols = torch.arange(q_len, device=device), torch.arange(k_len, device=device)
+            if kind == "cross":
+                first, last = _extent(call)
+                of = self._target(place, name, batch, q_len, first)
+                keys, shift, key_lengths = _positions(cols, first, last), k_len - q_len, last - first
+                names = self._names_of_source(name, first, key_lengths, k_len)
+            else:
+                of = self._last = self._sequence(place, name, call)
+                # A cache that slides has the last keys; one of a fixed size begins with the first.
+                begin = max(0, of.total - k_len)
+                keys, shift = _positions(cols + begin, of.padding, of.ends), of.total - q_len - begin
+                names, key_lengths = of.tokens, of.lengths
             queries = _positions(rows + (of.total - q_len), of.padding, of.ends)
-            # A cache that slides has the last keys; one of a fixed size begins with the first.
-            keys = _positions(cols + max(0, of.total - k_len), of.padding, of.ends)
-            shift = of.total - q_len - max(0, of.total - k_len)
-            names, key_lengths = of.tokens, of.lengths
-        drafts = of.prompt is not None and of.step == 0 and of.total > of.prompt
+            step, lengths, tokens = of.step, of.lengths, of.tokens
+            drafts = of.prompt is not None and of.step == 0 and of.total > of.prompt
         # A step sees no later key, whatever its mask says.
         stack: Literal["encoder", "decoder"] = "decoder" if kind == "cross" or causal or shift > 0 else "encoder"
         return Where(
-            name, kind, stack, of.step, batch, self._inputs.repeats_of(batch), heads, queries, keys, shift, of.lengths,
-            key_lengths, nth, call, None, drafts, of.tokens, names, self.met, self._naming.normal,
-        )  # fmt: skip
-
-    def _of_share(self, name: str, call: AttentionCall, share: Share, nth: int | None) -> Where:
-        """The same in one of the processes that share a sequence: positions and lengths are those of the whole."""
-        batch, heads = call.shape[:2]
-        device, length = call.q.device, share.length
-        used = None if share.mask is None else share.mask.used_keys(length, length)
-        first, last = _ends(used, batch, length, device)
-        queries, keys = (_positions(places.to(device), first, last) for places in (share.rows, share.cols))
-        tokens = None  # ids are those of this process's rows
-        if not self._naming.reads_ids:
-            lengths = (last - first).tolist()
-            tokens = self._naming.given(self._inputs.decodes(name), first.tolist(), lengths, length, self._inputs)
-        stack: Literal["encoder", "decoder"] = "decoder" if is_causal(*call.whole) else "encoder"
-        return Where(
-            name, "self", stack, 0, batch, self._inputs.repeats_of(batch), heads, queries, keys, 0, last - first,
-            last - first, nth, call, share, False, tokens, tokens, self.met, self._naming.normal,
+            name, kind, stack, step, batch, self._inputs.repeats_of(batch), heads, queries, keys, shift, lengths,
+            key_lengths, nth, call, share, drafts, tokens, names, self.met, self._naming.normal,
         )  # fmt: skip
 
     def _target(self, place: Place, name: str, batch: int, q_len: int, like: Tensor) -> _Sequence:

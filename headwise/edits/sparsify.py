@@ -85,7 +85,6 @@ class Window(Edit):
     first: int = dataclasses.field(kw_only=True)
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
-        """The call with a window beside its mask."""
         q_len, k_len = call.shape[2:]
         found: Mask = masks.window(self.before, self.after)
         if at.share is None:

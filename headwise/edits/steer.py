@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
+from headwise.capture.layout import smallest
 from headwise.edits.edit import Chosen, Edit, check_factor
-from headwise.edits.positions import Positions, check_positions, keys_of, queries_of
+from headwise.edits.positions import OfPairs, Positions
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError
 from headwise.records.names import Choice
@@ -20,30 +21,25 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Steer(Edit):
+class Steer(OfPairs):
     """What `steer` makes with a factor: a bias of log(factor)."""
 
-    keys: Positions = dataclasses.field(default=None, kw_only=True)
-    queries: Positions = dataclasses.field(default=None, kw_only=True)
     by: float | Tensor = dataclasses.field(default=1.0, kw_only=True)
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
-        """The call with a bias on these keys."""
-        keys, queries = keys_of(self.keys, at, self.name), queries_of(self.queries, at, self.name)
+        queries, keys = self.pairs(at)
         by = torch.as_tensor(self.by, dtype=call.dtype, device=call.q.device).log()
         chosen = keys[:, None, None, :] & self.cells(at)[:, :, None, None]
         if not bool(queries.all()):
             chosen = chosen & queries[:, None, :, None]
-        bias = torch.where(_smallest(chosen), by, 0.0)
+        bias = torch.where(smallest(chosen, range(3)), by, 0.0)
         return dataclasses.replace(call, bias=bias if call.bias is None else call.bias.to(bias.dtype) + bias)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Share(Edit):
+class Share(OfPairs):
     """What `steer` makes with a share: as much of each row's weight as is asked for."""
 
-    keys: Positions = dataclasses.field(default=None, kw_only=True)
-    queries: Positions = dataclasses.field(default=None, kw_only=True)
     to: float = dataclasses.field(kw_only=True)
 
     @property
@@ -52,8 +48,8 @@ class Share(Edit):
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
         """The weights, of which the keys have their share where they have any weight, and others too."""
-        keys = keys_of(self.keys, at, self.name)[:, None, None, :]
-        queries = queries_of(self.queries, at, self.name)[:, None, rows, None]
+        queries, keys = self.pairs(at)
+        queries, keys = queries[:, None, rows, None], keys[:, None, None, :]
         share = torch.where(keys, weights, 0.0).sum(-1, keepdim=True)
         whole = weights.sum(-1, keepdim=True)
         rest = whole - share
@@ -83,8 +79,6 @@ def steer(
 
     Raises ArgumentError unless one of `by` and `to` is given, in these bounds.
     """
-    check_positions(keys, "steer: keys")
-    check_positions(queries, "steer: queries")
     if (by is None) == (to is None):
         raise ArgumentError(f"steer: give either by= (a factor) or to= (a share). Received: by={by!r}, to={to!r}")
     common: dict[str, Any] = {"keys": keys, "queries": queries, **chosen}
@@ -95,11 +89,3 @@ def steer(
     assert by is not None
     check_factor("steer: by", by, "; to forbid keys use block")
     return Steer(where, by=by, **common)
-
-
-def _smallest(chosen: Tensor) -> Tensor:
-    """The flags [B, H, Q, K] with a size of 1 where nothing changes along a dimension."""
-    for dim in range(3):
-        first = chosen.narrow(dim, 0, 1)
-        chosen = first if chosen.shape[dim] > 1 and torch.equal(chosen, first.expand_as(chosen)) else chosen
-    return chosen

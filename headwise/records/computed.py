@@ -28,19 +28,10 @@ class ComputedRecord(AttentionRecord):
         computed: Computed,
         *,
         site: Site | None = None,
-        row_names: Sequence[str] | None = None,
-        col_names: Sequence[str] | None = None,
         share: Share | None = None,
     ) -> None:
         self._shape, self._computed, self.site, self.extras = shape, computed, site, Extras()
-        self._share = share
-        self.row_names, self.col_names = row_names, col_names
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        self._share, self.row_names, self.col_names = share, None, None
 
     @property
     def call(self) -> NoReturn:

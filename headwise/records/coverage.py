@@ -6,13 +6,10 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from headwise.language import said
 from headwise.tables import Heading, Table
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 _STYLES = {"seen": "green", "missed": "yellow", "refused": "red", "not attention": "dim"}
 
@@ -69,15 +66,12 @@ class Coverage:
         return f"Coverage({said}{notes}; print it for the table)"
 
     def _repr_html_(self) -> str:
-        return self._table()._repr_html_()
+        return self.__rich__()._repr_html_()
 
     def __str__(self) -> str:
-        return str(self._table())
+        return str(self.__rich__())
 
-    def __rich__(self) -> RenderableType:
-        return self._table()
-
-    def _table(self) -> Table:
+    def __rich__(self) -> Table:
         rows = [
             # The status is in colour.
             (

@@ -105,10 +105,12 @@ class AttentionRecord:
         self.row_names, self.col_names = row_names, col_names
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_call": self.call}
+        return {**vars(self), **({"_call": self.call} if "_call" in vars(self) else {})}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _versions=_versions(state["_call"]))
+        vars(self).update(state)
+        if "_call" in state:
+            self._versions = _versions(state["_call"])
 
     @property
     def call(self) -> Scores:

@@ -144,7 +144,7 @@ def _of_file(path: Path, verify: bool) -> tuple[Seen, PartOf | None]:
         raise RecordError(f"{path} does not fit together: {error}") from error
     if reader.fields.ignored:
         seen._coverage = dataclasses.replace(seen._coverage, notes=(*seen._coverage.notes, reader.note()))
-    return seen, reader.part
+    return seen, reader.said.part
 
 
 _RECORD = stored_fields(Scores) | stored_fields(Extras) | stored_fields(RecordFields)
@@ -156,15 +156,11 @@ class _Reader:
     def __init__(self, file: TensorFile, description: dict[str, Any]) -> None:
         self._file = file
         self.fields = FieldReader({Tensor: self._find, Mask: lambda place: place, Names: self._named})
-        self._said = self.fields.read(_Description, description)
+        self.said = self.fields.read(_Description, description)
         self._masks: dict[tuple[int, int, int], Mask] = {}
 
-    @property
-    def part(self) -> PartOf | None:
-        return self._said.part
-
     def seen(self) -> Seen:
-        return Seen([self._record(entry) for entry in self._said.records], self._said.coverage)
+        return Seen([self._record(entry) for entry in self.said.records], self.said.coverage)
 
     def note(self) -> str:
         """Which fields were ignored, in a sentence."""
@@ -190,7 +186,7 @@ class _Reader:
         return record
 
     def _named(self, place: object) -> tuple[str, ...]:
-        return self._said.names[_place("names", place, len(self._said.names))]
+        return self.said.names[_place("names", place, len(self.said.names))]
 
     def _find(self, name: object) -> Tensor:
         if not isinstance(name, str) or name not in self._file:
@@ -198,10 +194,10 @@ class _Reader:
         return self._file[name]
 
     def _mask(self, place: object, q: Tensor, k: Tensor) -> Mask:
-        place = _place("masks", place, len(self._said.masks))
+        place = _place("masks", place, len(self.said.masks))
         key = (place, q.shape[2], k.shape[2])
         if key not in self._masks:
-            self._masks[key] = rebuild(self._said.masks[place], *key[1:], self._find)
+            self._masks[key] = rebuild(self.said.masks[place], *key[1:], self._find)
         return self._masks[key]
 
 

@@ -23,7 +23,6 @@ from headwise.text.places import Place, place_of
 
 if TYPE_CHECKING:
     import pandas
-    from rich.console import RenderableType
 
     from headwise.records.seen import Seen
     from headwise.text.tokens import Tokens
@@ -105,16 +104,13 @@ class Summary:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return head_table(self.rows, most=SHOWN_IN_A_NOTEBOOK, unknown=(self.unknown, self.tokens))._repr_html_()
+        return self.__rich__(SHOWN_IN_A_NOTEBOOK)._repr_html_()
 
     def __str__(self) -> str:
-        return str(self._table())
+        return str(self.__rich__())
 
-    def __rich__(self) -> RenderableType:
-        return self._table()
-
-    def _table(self) -> Table:
-        return head_table(self.rows, most=SHOWN, unknown=(self.unknown, self.tokens))
+    def __rich__(self, most: int = SHOWN) -> Table:
+        return head_table(self.rows, most=most, unknown=(self.unknown, self.tokens))
 
     def to_pandas(self) -> pandas.DataFrame:
         """All rows as a frame; its columns are `HeadSummary.fields()`. ArgumentError if pandas is not installed."""

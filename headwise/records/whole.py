@@ -160,12 +160,6 @@ class WholeRecord(AttentionRecord):
         self._mask = share_of(parts.own).mask
         self.row_names = self.col_names = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(B, H, N, N)"""

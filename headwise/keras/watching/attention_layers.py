@@ -51,7 +51,7 @@ def attention_layers(model: keras.layers.Layer, run: Callable[[], object]) -> li
     found = dict.fromkeys(_with_weights(path, ran) for path in inner)
     order = list(calls)
     return sorted(
-        ((path, ran[path], _as_torch(calls[id(ran[path])])) for path in found),
+        ((path, ran[path], tree.map_structure(_as_torch, calls[id(ran[path])])) for path in found),
         key=lambda entry: order.index(id(entry[1])),
     )
 
@@ -65,9 +65,8 @@ def _keeping(calls: dict[int, Example], number: int, original: Callable[..., Any
     return call
 
 
-def _as_torch(example: Example) -> Example:
-    args, kwargs = tree.map_structure(lambda x: to_torch(x) if keras.ops.is_tensor(x) else x, example)
-    return args, kwargs
+def _as_torch(x: Any) -> Any:
+    return to_torch(x) if keras.ops.is_tensor(x) else x
 
 
 def _by_its_code(layer: keras.layers.Layer) -> bool:

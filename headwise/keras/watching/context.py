@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import keras
-import torch
 
 from headwise.capture.context import Watch
 from headwise.capture.inside import following
-from headwise.capture.keep import Keeping, Offload
+from headwise.capture.keep import Keeping
 from headwise.capture.watcher import Watcher
 from headwise.errors import ArgumentError, DtypeError
 from headwise.keras.call import Call
@@ -21,24 +20,9 @@ from headwise.keras.watching.eager import eagerly
 from headwise.keras.watching.layers import read_layers, read_operations
 from headwise.keras.watching.parts import Layers, Reader
 from headwise.keras.watching.running import Running, told_of_calls
-from headwise.records.names import Choice
-from headwise.records.statistics.computed import Names
 
 
-def watch(
-    model: keras.layers.Layer,
-    *,
-    only: Choice | None = None,
-    values: bool = False,
-    gradients: bool = False,
-    offload: Offload = None,
-    dtype: torch.dtype | None = None,
-    every: int = 1,
-    max_bytes: int | Literal["half"] | None = "half",
-    tokens: Any = None,
-    statistics: Names = (),
-    keep: bool = True,
-) -> Watch:
+def watch(model: keras.layers.Layer, *, tokens: Any = None, **options: Any) -> Watch:
     """`headwise.watch` for a Keras model or layer, on every backend: the same records, of torch tensors.
 
         with headwise.watch(model) as seen:
@@ -59,13 +43,12 @@ def watch(
     if not isinstance(model, keras.layers.Layer):
         raise DtypeError(f"watch: expected a Keras model or layer. Received: {type(model).__name__}")
     backend = keras.backend.backend()
-    if gradients and backend != "torch":
+    if options.get("gradients") and backend != "torch":
         raise ArgumentError(
             "gradients: expected False, because only torch has hooks for gradients. Received: gradients=True "
             f"with Keras on {backend}. Use KERAS_BACKEND=torch"
         )
-    keeping = Keeping(only, values, gradients, offload, dtype, every, max_bytes, statistics, keep)
-    return Watch(model, keeping, tokens, _watching)
+    return Watch(model, Keeping(**options), tokens, _watching)
 
 
 @contextlib.contextmanager
@@ -76,6 +59,13 @@ def _watching(model: keras.layers.Layer, keeping: Keeping) -> Iterator[Watcher]:
         watcher = Watcher(type(model).__name__, layers, keeping)
         reader = Reader(layers, watcher)
 
+        def told(call: Call, out: Any) -> None:
+            place = layers.here()
+            if place is not None:
+                with reader.trying("headwise.keras"):
+                    found = call_to_torch(call), to_torch(out)
+                    reader.seen(*found, lambda x: x, "headwise.keras", _output_kernel(place.module, call))
+
         @contextlib.contextmanager
         def before(call: Running) -> Iterator[None]:
             layers.began(id(call.layer))
@@ -85,21 +75,9 @@ def _watching(model: keras.layers.Layer, keeping: Keeping) -> Iterator[Watcher]:
         # On torch also layers that are written with torch, or with keras.ops.
         stack.enter_context(following(watcher, functions=keras.backend.backend() == "torch"))
         stack.enter_context(read_operations(reader))
-        stack.enter_context(listening(_listener(reader)))
+        stack.enter_context(listening(told))
         stack.enter_context(told_of_calls(before))
         yield watcher
-
-
-def _listener(reader: Reader) -> Any:
-    def told(call: Call, out: Any) -> None:
-        place = reader.layers.here()
-        if place is None:
-            return
-        with reader.trying("headwise.keras"):
-            found = call_to_torch(call), to_torch(out)
-            reader.seen(*found, lambda x: x, "headwise.keras", _output_kernel(place.module, call))
-
-    return told
 
 
 def _output_kernel(layer: Any, call: Call) -> Any:

@@ -19,11 +19,11 @@ NOTE = "predict, evaluate and fit ran eagerly, not as a compiled function: outpu
 def eagerly(model: keras.layers.Layer) -> Iterator[Callable[[], Iterable[str]]]:
     """Within the context, the model and every model in it run layer by layer. Yields what gives the notes."""
     models = [layer for layer in model._flatten_layers() if isinstance(layer, keras.Model)]
+    models = [each for each in models if not each.run_eagerly or is_changed(("run_eagerly", id(each)))]
     with contextlib.ExitStack() as stack:
-        ran = [_ran(each) for each in models if not each.run_eagerly or is_changed(("run_eagerly", id(each)))]
+        ran = [_ran(each) for each in models]
         for each in models:
-            if not each.run_eagerly or is_changed(("run_eagerly", id(each))):
-                stack.enter_context(changed(("run_eagerly", id(each)), functools.partial(_change, each)))
+            stack.enter_context(changed(("run_eagerly", id(each)), functools.partial(_change, each)))
         yield lambda: [NOTE] if any(each() for each in ran) else []
 
 

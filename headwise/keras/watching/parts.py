@@ -11,16 +11,16 @@ import keras
 import torch
 
 from headwise.call import AttentionCall
-from headwise.capture.follower import Arrange, Event
+from headwise.capture.follower import Arrange, Event, Refusal
 from headwise.capture.keep import TooMuch
-from headwise.capture.ledger import Line
-from headwise.capture.modules import Runs
+from headwise.capture.modules import Parts
 from headwise.capture.sites import Place, looks_like_attention
 from headwise.capture.watcher import Watcher
 from headwise.errors import HeadwiseError
 from headwise.keras.to_torch import Symbolic, to_torch
 from headwise.keras.watching.paths import paths
-from headwise.keras.watching.running import Running, only_shapes, running
+from headwise.keras.watching.running import only_shapes, running
+from headwise.records import CallSite
 
 # Raised by the backends and headwise for tensors of an unexpected kind or shape.
 _UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
@@ -29,10 +29,6 @@ _OTHER_SEQUENCE = ("value", "key", "encoder_sequence", "encoder_outputs", "memor
 
 class LayerPlace(Place):
     """A place in a model: its innermost running layer."""
-
-    def __init__(self, name: str, call: Running, around: Place | None) -> None:
-        super().__init__(name, call.layer, call.arguments, call.keywords, around)
-        self.call = call
 
     @property
     def reads_another_sequence(self) -> bool | None:
@@ -52,14 +48,15 @@ class LayerPlace(Place):
 
     def _given(self) -> dict[str, Any]:
         """The arguments of the call, by name."""
+        layer: Any = self.module
         try:
-            bound = inspect.signature(self.call.layer.call).bind_partial(*self.arguments, **self.keywords)
+            bound = inspect.signature(layer.call).bind_partial(*self.arguments, **self.keywords)
         except (TypeError, ValueError):
             return dict(self.keywords)
         return bound.arguments
 
 
-class Layers(Runs):
+class Layers(Parts):
     """The layers of a Keras model.
 
     Args:
@@ -69,26 +66,26 @@ class Layers(Runs):
 
     def __init__(self, model: keras.layers.Layer, changed: Callable[[], Iterable[str]]) -> None:
         super().__init__()
-        self._model, self.notes = model, changed
+        self._model, self._changed = model, changed
+        more = ", and matmul, softmax, matmul" if keras.backend.backend() == "torch" else ""
+        ours = "the layers of headwise.keras, keras.layers and keras.ops.dot_product_attention"
+        self.looked_for = f"{ours}{more}, in every layer"
         self._layers: dict[str, keras.layers.Layer] = {}
         self._names: dict[int, str] = {}
         self._strangers: dict[int, keras.layers.Layer] = {}  # layers that ran but do not belong to the model
         self.is_reading = False  # the current computation is part of a layer that is read as a whole
 
-    @property
-    def looked_for(self) -> str:
-        """What is recognised, in which kind of place: the beginning of a sentence."""
-        ours = "the layers of headwise.keras, keras.layers and keras.ops.dot_product_attention"
-        more = ", and matmul, softmax, matmul" if keras.backend.backend() == "torch" else ""
-        return f"{ours}{more}, in every layer"
+    def notes(self) -> Iterable[str]:
+        return self._changed()
 
     def has(self, part: keras.layers.Layer) -> bool:
-        """Whether a layer belongs to the model."""
         return self._name_of(part) is not None
 
     def place(self) -> Place | None:
-        """The innermost running layer of the model; None if its computation is already being read."""
-        return None if self.is_reading or _tells_itself() else self.here()
+        # A layer of this package reports its computation itself.
+        calls = running()
+        ours = bool(calls) and type(calls[-1].layer).__module__.startswith("headwise.keras.")
+        return None if self.is_reading or ours else self.here()
 
     def here(self) -> LayerPlace | None:
         """The innermost running layer of the model."""
@@ -96,14 +93,13 @@ class Layers(Runs):
         for call in () if only_shapes() else running():
             name = self._name_of(call.layer)
             if name is not None:
-                place = LayerPlace(name, call, place)
+                place = LayerPlace(name, call.layer, call.arguments, call.keywords, place)
         return place
 
     def is_outside(self) -> bool:
-        """Whether no layer runs."""
         return self.here() is None
 
-    def closed(self, known: Set[str]) -> Iterator[Line]:
+    def closed(self, known: Set[str]) -> Iterator[CallSite]:
         """The layers called attention that ran and of which nothing was seen, on whatever backend."""
         self._find()
         alike = {path: layer for path, layer in self._layers.items() if looks_like_attention(layer)}
@@ -114,7 +110,7 @@ class Layers(Runs):
             if self._runs[id(layer)] and not any(f"{other}.".startswith(f"{name}.") for other in known):
                 reason = f"a {type(layer).__name__} ran, but no softmax(q kᵀ) v was recognised in it"
                 maybe = "it may be linear attention, a kernel of its own, or no attention"
-                yield Line(name, "missed", f"{reason}: {maybe}", "", self._runs[id(layer)])
+                yield CallSite(name, "missed", self._runs[id(layer)], f"{reason}: {maybe}")
 
     def _name_of(self, layer: keras.layers.Layer) -> str | None:
         if id(layer) not in self._names and id(layer) not in self._strangers:
@@ -156,7 +152,7 @@ class Reader:
                 place = self.layers.here()
                 if place is not None:
                     reason = str(error) if isinstance(error, Symbolic) else f"{how}: {error}"
-                    self._watcher.refuse(place, reason)
+                    self._watcher.refuse(place, Refusal(reason))
 
     def seen(self, call: AttentionCall, out: torch.Tensor, arrange: Arrange, how: str, weight: Any = None) -> None:
         """A computation was read; `weight` is W_O [H, E, M] where it is known."""
@@ -166,9 +162,3 @@ class Reader:
             if weight is not None:
                 event.project = lambda tell: tell(to_torch(weight).detach().clone())
             self._watcher.attention(place, event)
-
-
-def _tells_itself() -> bool:
-    """Whether the innermost running layer is of this package, and reports its computation itself."""
-    calls = running()
-    return bool(calls) and type(calls[-1].layer).__module__.startswith("headwise.keras.")

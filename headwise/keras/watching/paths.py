@@ -32,7 +32,8 @@ def paths(model: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
 
 def _parts(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers.Layer]]:
     """The sublayers of a layer, with their names."""
-    if isinstance(layer, (keras.Sequential, keras.models.Model)) and _has_graph(layer):
+    # A model that is sequential or functional: its layers have names and are not attributes.
+    if isinstance(layer, keras.Sequential) or (isinstance(layer, keras.Model) and hasattr(layer, "_operations")):
         for part in layer.layers:
             yield _dotless(part.name), part
     attributes = {**vars(layer), **vars(layer).get("_modules", {})}  # torch keeps layers apart
@@ -41,11 +42,6 @@ def _parts(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers.Layer]
             yield from _named(name, value)
     for part in layer._flatten_layers(include_self=False, recursive=False):
         yield _dotless(part.name), part
-
-
-def _has_graph(layer: keras.layers.Layer) -> bool:
-    """Whether a model is sequential or functional: its layers have names and are not attributes."""
-    return isinstance(layer, keras.Sequential) or hasattr(layer, "_operations")
 
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, keras.layers.Layer]]:

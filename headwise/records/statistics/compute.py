@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +15,8 @@ from headwise.native.attend import ANSWERS, look, refuse
 from headwise.records.statistics.part import Part, Unit, on_all_threads, units
 from headwise.records.statistics.statistic import Statistic, tensors_of
 from headwise.tables import Cell, Heading, Table
+
+Look = Callable[[set[str], dict[str, Any]], Mapping[str, Tensor]]  # what a kernel finds, of these, with these options
 
 
 class Statistics(SimpleNamespace):
@@ -84,26 +86,18 @@ def by_native(call: Scores, statistics: Sequence[Statistic], out: Tensor | None 
     """
     if refuse(call) is not None:
         return {}
-    asked, names, options = _asked(call, statistics, ANSWERS.keys())
-    with torch.no_grad():
-        rows = look(call, names, options, out) if names else {}
-        return {each.name: each.of_rows(call, rows) for each in asked}
+    return _found(call, statistics, ANSWERS.keys(), lambda names, options: look(call, names, options, out))
 
 
 def by_triton(call: Scores, statistics: Sequence[Statistic]) -> dict[str, Any]:
     """The answers that the kernels for a GPU find: of all, some or no statistics."""
     if gpu.refuse(call) is not None:
         return {}
-    asked, names, _ = _asked(call, statistics, gpu.ANSWERS)
-    with torch.no_grad():
-        rows = gpu.look(call, names) if names else {}
-        return {each.name: each.of_rows(call, rows) for each in asked}
+    return _found(call, statistics, gpu.ANSWERS, lambda names, _: gpu.look(call, names))
 
 
-def _asked(
-    call: Scores, statistics: Sequence[Statistic], known: Set[str]
-) -> tuple[list[Statistic], set[str], dict[str, Any]]:
-    """Those that follow from what a kernel knows, what they need of it, and with which options."""
+def _found(call: Scores, statistics: Sequence[Statistic], known: Set[str], look: Look) -> dict[str, Any]:
+    """The answers that follow from what a kernel knows."""
     asked, names, options = list[Statistic](), set[str](), dict[str, Any]()
     for each in statistics:
         own = each.native_options(call) if each.native and known >= set(each.native) else None
@@ -111,7 +105,9 @@ def _asked(
             asked.append(each)
             names.update(each.native)
             options.update(own)
-    return asked, names, options
+    with torch.no_grad():
+        rows = look(names, options) if names else {}
+        return {each.name: each.of_rows(call, rows) for each in asked}
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -105,57 +105,6 @@ class Pooled(Statistic):
         return bisect.bisect_right(self.cuts, q_lo) - 1, bisect.bisect_left(self.cuts, q_hi)
 
 
-class _OfShare(Pooled):
-    """What some rows of a longer sequence give to the picture of the whole (`Scores.share`), [B, H, h, w] of that."""
-
-    over: ClassVar[Callable[..., Tensor]]
-    add_up: ClassVar[Callable[..., Tensor]]
-
-    def empty(self, call: Scores) -> Tensor:
-        _, q_len, k_len = call.whole
-        return call.q.new_zeros((*call.shape[:2], *self.shape(q_len, k_len)), dtype=call.dtype)
-
-    def begin(self) -> None:
-        share = self.part.share
-        assert share is not None
-        self.row_cells, self.col_cells = (
-            _cells(at, share.length, count)
-            for at, count in zip((share.rows, share.cols), self.answer.shape[1:], strict=True)
-        )
-
-    def update(self, tile: WeightTile) -> None:
-        strips = self.answer.new_zeros(*tile.weights.shape[:2], self.answer.shape[2])
-        for cell, lo, hi in _inside(self.col_cells, tile.k_lo, tile.k_hi):
-            strips[..., cell] = self.over(tile.weights[..., lo:hi], 2)
-        for cell, lo, hi in _inside(self.row_cells, tile.q_lo, tile.q_hi):
-            self.answer[:, cell] = self.add_up(self.answer[:, cell], self.over(strips[:, lo:hi], 1))
-
-    def finish(self) -> None:
-        pass
-
-
-class _MeanOfShare(_OfShare):
-    name = "pooled_mean"
-    of_shares = "sum"
-    over = staticmethod(torch.sum)
-    add_up = staticmethod(torch.add)
-
-    def finish(self) -> None:
-        assert self.part.share is not None
-        height, width = (
-            torch.tensor([hi - lo for lo, hi in _edges(self.part.share.length, count)], device=self.answer.device)
-            for count in self.answer.shape[1:]
-        )
-        self.answer /= height[:, None] * width
-
-
-class _MaxOfShare(_OfShare):
-    name = "pooled_max"
-    of_shares = "max"
-    over = staticmethod(torch.amax)
-    add_up = staticmethod(torch.maximum)
-
-
 class PooledMean(Pooled):
     """The matrix as a small picture, [B, H, h, w]: each cell the mean of its weights. See `Pooled`."""
 
@@ -197,6 +146,48 @@ class PooledMax(Pooled):
 
     def update(self, tile: WeightTile) -> None:
         self.add(tile)
+
+
+class _OfShare(Pooled):
+    """What some rows of a longer sequence give to the picture of the whole (`Scores.share`), [B, H, h, w] of that."""
+
+    def empty(self, call: Scores) -> Tensor:
+        _, q_len, k_len = call.whole
+        return call.q.new_zeros((*call.shape[:2], *self.shape(q_len, k_len)), dtype=call.dtype)
+
+    def begin(self) -> None:
+        share = self.part.share
+        assert share is not None
+        self.row_cells, self.col_cells = (
+            _cells(at, share.length, count)
+            for at, count in zip((share.rows, share.cols), self.answer.shape[1:], strict=True)
+        )
+
+    def update(self, tile: WeightTile) -> None:
+        strips = self.answer.new_zeros(*tile.weights.shape[:2], self.answer.shape[2])
+        for cell, lo, hi in _inside(self.col_cells, tile.k_lo, tile.k_hi):
+            strips[..., cell] = self.over_rows(tile.weights[..., lo:hi], 2)
+        for cell, lo, hi in _inside(self.row_cells, tile.q_lo, tile.q_hi):
+            self.answer[:, cell] = self.join(self.answer[:, cell], self.over_rows(strips[:, lo:hi], 1))
+
+    def finish(self) -> None:
+        pass
+
+
+class _MeanOfShare(_OfShare, PooledMean):
+    of_shares = "sum"
+
+    def finish(self) -> None:
+        assert self.part.share is not None
+        height, width = (
+            torch.tensor([hi - lo for lo, hi in _edges(self.part.share.length, count)], device=self.answer.device)
+            for count in self.answer.shape[1:]
+        )
+        self.answer /= height[:, None] * width
+
+
+class _MaxOfShare(_OfShare, PooledMax):
+    of_shares = "max"
 
 
 def _edges(length: int, count: int) -> list[tuple[int, int]]:
