@@ -19,7 +19,7 @@ from headwise.native import attend, operators
 from headwise.native.library import instruction_set
 from headwise.native.sight import SIZE, sight_of
 
-OPTIONS = attend.OPTIONS
+OPTIONS, refuse = attend.OPTIONS, attend.refuse
 READS_INT8 = True
 
 # Shares of the nominal speed that large calls reach, where scaled_dot_product_attention reaches 0.95 with the same
@@ -30,11 +30,6 @@ FEW_QUERIES = 0.5  # the share of few queries on many keys, in any dtype
 
 ROWS = 16  # that are multiplied together, at least
 PIECE = 1024  # rows of a piece of work; PIECE in src/tile.hpp
-
-
-def refuse(call: AttentionCall) -> str | None:
-    """What the native kernels cannot do."""
-    return attend.refuse(call)
 
 
 def cost(call: AttentionCall) -> Cost:
@@ -110,17 +105,8 @@ class _Native(torch.autograd.Function):
     """Ties the native backward to autograd."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None,
-        slopes: Tensor | None,
-        sinks: Tensor | None,
-        call: AttentionCall,
-        seed: int,
-    ) -> Tensor:
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        q, k, v, bias, slopes, sinks, call, seed = given
         out = _empty(call)
         highest, log_sum = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2))
         sight = sight_of(call.mask, *call.shape[2:])  # integers of its own: the mask may change before backward
@@ -132,8 +118,8 @@ class _Native(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, bias, slopes, sinks, out, highest, log_sum = ctx.saved_tensors
+    def backward(ctx: Any, saved: tuple[Any, ...], d_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, bias, slopes, sinks, out, highest, log_sum = saved
         call = AttentionCall(q, k, v=v, bias=bias, slopes=slopes, sinks=sinks, **ctx.rest)
         asked = dict(zip(("with_bias", "with_slopes", "with_sinks"), ctx.needs_input_grad[3:6], strict=True))
         gradients = attend.backward(call, out, highest, log_sum, d_out, **ctx.how, **asked)
