@@ -43,13 +43,14 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
     Raises ArgumentError for a name that does not exist, KernelRefused if the kernel that was asked for refuses.
     """
     if kernel != "auto":
-        asked = _named(kernel)
+        if kernel not in KERNELS:
+            raise ArgumentError(f"kernel must be 'auto' or one of {', '.join(KERNELS)}. Received: kernel={kernel!r}")
         reason = _refusal(kernel, call)
         if reason is not None:
             raise KernelRefused(
                 f"kernel {kernel!r} cannot run this call: {reason}. Use kernel='auto', or see plan(...)"
             )
-        return asked
+        return KERNELS[kernel]
     if is_traced():
         able = [KERNELS[name] for name in TRACEABLE if refusal(KERNELS[name], call) is None]
         return next(each for each in able if each is not native or native.is_worth_compiling(call))
@@ -253,12 +254,6 @@ class Plan(Printed):
             here = f" of a matrix product (nominal{how})"
         share = f"about {self.share:.0%}" if self.share >= 0.005 else "less than 1%"
         return said(share) + said(here)
-
-
-def _named(kernel: str) -> Kernel:
-    if kernel not in KERNELS:
-        raise ArgumentError(f"kernel must be 'auto' or one of {', '.join(KERNELS)}. Received: kernel={kernel!r}")
-    return KERNELS[kernel]
 
 
 def _options(call: AttentionCall) -> str:
