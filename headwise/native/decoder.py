@@ -15,7 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.native.linear import ACTIVATIONS, DTYPES, Norm, Turns, Weights, called
+from headwise.native.attend import called
+from headwise.native.linear import ACTIVATIONS, DTYPES, Norm, Turns, Weights
 
 # Every field has 8 bytes.
 _LAYER = struct.Struct("=" + 7 * "4Q" + 3 * "2Qd")
