@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -25,9 +25,6 @@ from headwise.nn.dropout import Dropout
 from headwise.nn.feed_forward import Activation
 from headwise.nn.positions import Learned, Rope, Sinusoidal
 from headwise.parallel import context as parallel
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
