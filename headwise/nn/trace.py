@@ -57,7 +57,7 @@ def attend(
 ) -> tuple[Tensor, AttentionRecord | None]:
     """`attention`, for a module: the output [B, H, Q, E] and, if requested, the record with its kind."""
     with nullcontext() if parallel.current() is None else parallel.reading_memory(kind == "cross"):
-        found = attention(q, k, v, **given, record=record)
+        found: Any = attention(q, k, v, **given, record=record)  # type: ignore[call-overload]
     if not record:
         return found, None
     out, found = found
