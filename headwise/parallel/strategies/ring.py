@@ -91,11 +91,13 @@ class _Ring(torch.autograd.Function):
         q, k, v, bias, slopes, sinks, part, seeds = given
         total = Normaliser.empty(q[..., 0].float())
         out = q.new_zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32)
-        trip, sights, masks, is_odd = _Trip(part.routes, part.rank, part.group), {}, {}, False
+        trip, is_odd = _Trip(part.routes, part.rank, part.group), False
+        sights: dict[int, Sight] = {}
+        masks: dict[int, tuple[Mask, int, int]] = {}
         for source, keys, *received in _received(trip, k, v):
             call = _call(part, *received, keys=keys, mask=part.masked(keys, source))
             sights[source] = sight_of(call.mask, *call.shape[2:])  # a function of the mask may change before backward
-            masks |= {} if call.mask is None else {source: call.mask}
+            masks |= {} if call.mask is None else {source: (call.mask, *call.shape[2:])}
             found, normaliser, odd = _computed(call, sights[source], seeds[source])
             merged, is_odd = total.merged(normaliser), is_odd or odd
             out = out * total.share(merged)[..., None] + found.float() * normaliser.share(merged)[..., None]
@@ -106,7 +108,7 @@ class _Ring(torch.autograd.Function):
         written = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, owned(bias), owned(slopes), owned(sinks), written, *total)
         ctx.trip, ctx.seeds, ctx.sights, ctx.is_odd = trip, seeds, sights, is_odd
-        ctx.masks = {source: fixed(mask, *mask.fixed_lengths) for source, mask in masks.items()} if is_odd else {}
+        ctx.masks = {source: fixed(*given) for source, given in masks.items()} if is_odd else {}
         ctx.layout, ctx.key_layout = part.layout, part.key_layout
         ctx.options = _options(part)
         return written
@@ -165,7 +167,7 @@ def _exchanged(trip: _Trip, rows: Tensor, to: int, source: int) -> tuple[int, Te
     sent = rows[trip.routes.sends[to]]
     if source == trip.rank:
         return source, sent, []
-    received = rows.new_empty(trip.routes.receive_counts[source], rows.shape[1])
+    received = rows.new_empty(len(trip.routes.receives[source]), rows.shape[1])
     works: list[Any] = [sent]  # held until it is sent
     with talking(trip.group):
         if len(sent):
@@ -234,7 +236,7 @@ def _computed(call: AttentionCall, sight: Sight, seed: int) -> tuple[Tensor, Nor
     finite = native.forward(call, out, sight=sight, seed=seed, **normaliser._asdict())
     if finite and exact.is_finite(call.k, call.v):
         return out, normaliser, False
-    return exact.by_definition(call, _kept(call, seed)), Normaliser.of(call.scores()), True
+    return exact.by_definition(call, out, None, _kept(call, seed)), Normaliser.of(call.scores()), True
 
 
 def _kept(call: AttentionCall, seed: int) -> Tensor | None:
