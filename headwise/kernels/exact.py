@@ -41,7 +41,7 @@ def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
     large = (lse.abs() >= limit) & (lse != EMPTY)
     if not bool(large.any()):
         return out
-    return _replaced(call, out, None if call.trains and _may_be_large(call) else large)
+    return by_definition(call, out, None if call.trains and _may_be_large(call) else large)
 
 
 def _may_be_large(call: AttentionCall) -> bool:
@@ -78,7 +78,7 @@ def contained(call: AttentionCall, out: Tensor, run: Run, drawn_from: Tensor | N
     if not bool(again.any()):
         return out
     kept = kept_weights(call, run, drawn_from) if call.dropout else None
-    return _replaced(call, out, None if call.trains else again, kept)
+    return by_definition(call, out, None if call.trains else again, kept)
 
 
 def is_finite(*tensors: Tensor) -> bool:
@@ -113,12 +113,7 @@ def kept_weights(call: AttentionCall, run: Run, drawn_from: Tensor | None) -> Te
     return packed_bits(torch.cat(found, dim=3))
 
 
-def by_definition(call: AttentionCall, kept: Tensor | None) -> Tensor:
-    """The output [B, H, Q, E], where dropout has `kept` some weights (`kept_weights`); None = nothing is dropped."""
-    return _replaced(call, call.v, None, kept)
-
-
-def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None, kept: Tensor | None = None) -> Tensor:
+def by_definition(call: AttentionCall, out: Tensor, again: Tensor | None, kept: Tensor | None = None) -> Tensor:
     """The output with some rows, bool [B, H, Q], computed again by the definition; None = all rows.
 
     Of their weights dropout has `kept` some (`kept_weights`); None = nothing is dropped.
@@ -130,7 +125,7 @@ def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None, kept: Tens
         if again is not None and not bool(again[:, :, rows].any()):
             found.append(out[:, :, rows])
             continue
-        of_rows = call, rows, None if kept is None else kept[:, :, rows], *given
+        of_rows: Any = call, rows, None if kept is None else kept[:, :, rows], *given
         part = checkpoint(_of_rows, *of_rows, use_reentrant=False) if call.trains else _of_rows(*of_rows)
         found.append(part if again is None else torch.where(again[:, :, rows, None], part, out[:, :, rows]))
     out = torch.cat(found, dim=2)
@@ -140,7 +135,8 @@ def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None, kept: Tens
 
 def _of_rows(call: AttentionCall, rows: slice, kept: Tensor | None, *given: Tensor) -> Tensor:
     """The output of some rows of a call whose tensors are `given`."""
-    call = dataclasses.replace(call, **dict(zip(("q", "k", "v", *call.option_tensors()), given, strict=True)))
+    tensors: dict[str, Any] = dict(zip(("q", "k", "v", *call.option_tensors()), given, strict=True))
+    call = dataclasses.replace(call, **tensors)
     with as_written(call.q.device):
         seen = call.allowed(rows)
         weights = _dropped(call, weights_of(call, rows, seen), kept)

@@ -19,7 +19,7 @@ from headwise.native import attend, operators
 from headwise.native.library import instruction_set
 from headwise.native.sight import SIZE, sight_of
 
-OPTIONS, refuse = attend.OPTIONS, attend.refuse
+OPTIONS = attend.OPTIONS
 READS_INT8 = True
 
 # Shares of the nominal speed that large calls reach, where scaled_dot_product_attention reaches 0.95 with the same
@@ -30,6 +30,11 @@ FEW_QUERIES = 0.5  # the share of few queries on many keys, in any dtype
 
 ROWS = 16  # that are multiplied together, at least
 PIECE = 1024  # rows of a piece of work; PIECE in src/tile.hpp
+
+
+def refuse(call: AttentionCall) -> str | None:
+    """What the native kernels cannot do."""
+    return attend.refuse(call)
 
 
 def cost(call: AttentionCall) -> Cost:

@@ -221,12 +221,8 @@ class Plan(Printed):
         ]
         if cost.blocks is not None:
             b = cost.blocks
-            lines.append(
-                (
-                    "  blocks",
-                    f"{b.full:,} full, {b.partial:,} partial, {b.skipped:,} skipped (of {b.height} × {b.width})",
-                )
-            )
+            counts = f"{b.full:,} full, {b.partial:,} partial, {b.skipped:,} skipped (of {b.height} × {b.width})"
+            lines.append(("  blocks", counts))
         elif call.mask is not None and 0 not in call.shape:
             b = Blocks(64, 64, *call.mask.runs_of_blocks(*call.shape[2:], 64).counts())
             counts = f"{b.full:,} full, {b.partial:,} partial, {b.skipped:,} empty"
@@ -237,12 +233,8 @@ class Plan(Printed):
                 lines.append((f"  {verdict.kernel}", f"refuses: {verdict.refusal}"))
             elif verdict.kernel != self.kernel and verdict.cost is not None:
                 ratio = verdict.cost.time / cost.time if cost.time else 1.0
-                lines.append(
-                    (
-                        f"  {verdict.kernel}",
-                        f"could, at {ratio:.3g}× the time and {_bytes(verdict.cost.peak)} at the peak",
-                    )
-                )
+                could = f"could, at {ratio:.3g}× the time and {_bytes(verdict.cost.peak)} at the peak"
+                lines.append((f"  {verdict.kernel}", could))
         return "\n".join(f"{padded(said(name), 16)}{said(text)}".rstrip() for name, text in lines)
 
     def _speed(self) -> str:
