@@ -135,11 +135,6 @@ def scale_of(attention: Any) -> float:
     return attention.head_dim**-0.5 if attention.scale is None else attention.scale
 
 
-def frequencies_of(positions: Any) -> Tensor | None:
-    """Of such a RoPE, or of none."""
-    return None if positions is None else positions.inverse_frequencies
-
-
 def _is_alone() -> bool:
     """Whether nothing follows torch's operators or headwise's attention, or changes what they do."""
     return not (

@@ -11,7 +11,6 @@ from headwise.models.encoder_decoder import EncoderDecoder
 from headwise.models.language_model import CausalLanguageModel
 from headwise.models.packed import (
     GATED,
-    frequencies_of,
     is_known,
     is_plain,
     layer_norm_of,
@@ -99,7 +98,7 @@ def _packed(stack: Any, table: Tensor, dtype: Dtype) -> Decoder | None:
         _norm(stack.norm),
         pack(table, None, dtype),
         rms=kinds[0] is RMSNorm,
-        frequencies=frequencies_of(own.positions),
+        frequencies=getattr(own.positions, "inverse_frequencies", None),
     )
 
 

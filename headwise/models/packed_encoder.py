@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headwise import masks
 from headwise.call import AttentionCall, make_call
 from headwise.functional import listeners_of_calls
-from headwise.models.packed import frequencies_of, is_known, layer_norm_of, packed, scale_of, turns_of, weights_of
+from headwise.models.packed import is_known, layer_norm_of, packed, scale_of, turns_of, weights_of
 from headwise.native.linear import Dtype, Embeddings, Encoder, Layer, Norm
 from headwise.nn import EncoderLayer
 from headwise.nn.norm import LayerNorm
@@ -98,7 +98,7 @@ def _packed(
         return None
     own, made = layers[0].attention, [_layer(layer, dtype) for layer in layers]
     given = own.num_heads, layers[0].mlp.activation, scale_of(own), embeddings
-    return Encoder(made, *given, last=last, frequencies=frequencies_of(own.positions))
+    return Encoder(made, *given, last=last, frequencies=getattr(own.positions, "inverse_frequencies", None))
 
 
 def _options(layer: Any) -> tuple[object, ...]:
