@@ -21,6 +21,7 @@ from headwise.call import AttentionCall, as_written
 from headwise.kernels.kept import name_changed, owned
 from headwise.masks.additive import FORBIDS
 from headwise.masks.bits import packed_bits, row_blocks, unpacked_bits
+from headwise.masks.cellwise import fixed
 from headwise.softmax import EMPTY, Normaliser, attention_weights
 from headwise.tracing import is_traced
 
@@ -40,7 +41,7 @@ def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
     large = (lse.abs() >= limit) & (lse != EMPTY)
     if not bool(large.any()):
         return out
-    return _replaced(call, out, None if call.trains and _may_be_large(call) else large)
+    return by_definition(call, out, None if call.trains and _may_be_large(call) else large)
 
 
 def _may_be_large(call: AttentionCall) -> bool:
@@ -77,7 +78,7 @@ def contained(call: AttentionCall, out: Tensor, run: Run, drawn_from: Tensor | N
     if not bool(again.any()):
         return out
     kept = kept_weights(call, run, drawn_from) if call.dropout else None
-    return _replaced(call, out, None if call.trains else again, kept)
+    return by_definition(call, out, None if call.trains else again, kept)
 
 
 def is_finite(*tensors: Tensor) -> bool:
@@ -91,7 +92,7 @@ def is_finite(*tensors: Tensor) -> bool:
 
 @torch.no_grad()
 def kept_weights(call: AttentionCall, run: Run, drawn_from: Tensor | None) -> Tensor:
-    """Which weights a kernel kept in a call with dropout, bool [B, H, Q, K]: it drops by place, whatever they are.
+    """Which weights a kernel kept in a call with dropout, bits [B, H, Q, ⌈K/8⌉]: it drops by place, whatever they are.
 
     It runs again, on equal weights and values that are a part of the identity.
 
@@ -109,71 +110,53 @@ def kept_weights(call: AttentionCall, run: Run, drawn_from: Tensor | None) -> Te
         if drawn_from is not None:
             torch.set_rng_state(drawn_from)
         found.append(run(dataclasses.replace(every, v=one.expand(*k.shape[:2], -1, -1))) != 0)
-    return torch.cat(found, dim=3)
+    return packed_bits(torch.cat(found, dim=3))
 
 
-def by_definition(call: AttentionCall, kept: Tensor | None) -> Tensor:
-    """The output [B, H, Q, E], where dropout has `kept` some weights, bool [B, H, Q, K]; None = nothing is dropped."""
-    return _replaced(call, call.v, None, kept)
-
-
-def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None, kept: Tensor | None = None) -> Tensor:
+def by_definition(call: AttentionCall, out: Tensor, again: Tensor | None, kept: Tensor | None = None) -> Tensor:
     """The output with some rows, bool [B, H, Q], computed again by the definition; None = all rows.
 
-    Of their weights dropout has `kept` some, bool [B, H, Q, K]; None = nothing is dropped.
+    Of their weights dropout has `kept` some (`kept_weights`); None = nothing is dropped.
     """
     found, given = [], (call.q, call.k, call.v, *map(owned, call.option_tensors().values()))
+    if call.trains and call.mask is not None:  # computed again in backward, when what a function reads may have changed
+        call = dataclasses.replace(call, mask=fixed(call.mask, *call.shape[2:]))
     for rows in row_blocks(call.shape, CELLS):
         if again is not None and not bool(again[:, :, rows].any()):
             found.append(out[:, :, rows])
             continue
-        # Computed again in backward, from what is passed: the mask may have changed by then.
-        bits = packed_bits(call.allowed(rows)), None if kept is None else packed_bits(kept[:, :, rows])
-        part = (
-            checkpoint(_of_rows, call, rows, *bits, *given, use_reentrant=False)
-            if call.trains
-            else _of_rows(call, rows, *bits, *given)
-        )
+        of_rows: Any = call, rows, None if kept is None else kept[:, :, rows], *given
+        part = checkpoint(_of_rows, *of_rows, use_reentrant=False) if call.trains else _of_rows(*of_rows)
         found.append(part if again is None else torch.where(again[:, :, rows, None], part, out[:, :, rows]))
     out = torch.cat(found, dim=2)
     name_changed(out, call.option_tensors())
     return out
 
 
-def _of_rows(
-    call: AttentionCall,
-    rows: slice,
-    allowed: Tensor,
-    kept: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *options: Tensor,
-) -> Tensor:
-    """The output of some rows; a bit says of each pair whether it is allowed, and whether its weight was kept."""
-    given: dict[str, Any] = dict(zip(call.option_tensors(), options, strict=True))
-    call = dataclasses.replace(call, q=q, k=k, v=v, **given)
-    seen = unpacked_bits(allowed)[..., : k.shape[2]]
-    with as_written(q.device):
+def _of_rows(call: AttentionCall, rows: slice, kept: Tensor | None, *given: Tensor) -> Tensor:
+    """The output of some rows of a call whose tensors are `given`."""
+    tensors: dict[str, Any] = dict(zip(("q", "k", "v", *call.option_tensors()), given, strict=True))
+    call = dataclasses.replace(call, **tensors)
+    with as_written(call.q.device):
+        seen = call.allowed(rows)
         weights = _dropped(call, weights_of(call, rows, seen), kept)
         return weighed_values(call, weights, seen).to(call.q.dtype)
 
 
 def gradients(
-    call: AttentionCall, normaliser: Normaliser, out: Tensor, d_out: Tensor, allowed: Tensor, kept: Tensor | None
+    call: AttentionCall, normaliser: Normaliser, out: Tensor, d_out: Tensor, kept: Tensor | None
 ) -> tuple[Tensor, ...]:
     """Those of q, k and v by the definition, where the call has some of the keys of its rows.
 
     Args:
-        call: without its mask.
         normaliser, out, d_out: of all keys of the rows: their normaliser, output and its gradient.
-        allowed, kept: bits [B|1, H|1, Q, ⌈K/8⌉]: which pairs are allowed, and of which the weight was kept; None = all.
+        kept: of `kept_weights`; None = all.
     """
     leaves = [x.detach().to(call.dtype).requires_grad_() for x in (call.q, call.k, call.v)]
     call = dataclasses.replace(call, q=leaves[0], k=leaves[1], v=leaves[2])
     total = [torch.zeros_like(x) for x in leaves]
     for rows in row_blocks(call.shape, CELLS):
-        seen = unpacked_bits(allowed[:, :, rows])[..., : call.shape[3]]
+        seen = call.allowed(rows)
         with torch.enable_grad():
             weights = Normaliser(*(x[:, :, rows] for x in normaliser)).weights(_scores(call, rows, seen))
             weights = weights.masked_fill(~seen, 0.0)

@@ -19,6 +19,7 @@ from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporar
 from headwise.call import AttentionCall, capped
 from headwise.kernels import reference
 from headwise.kernels.kernel import Blocks, Cost, input_output_bytes, machine, matrix_flops, output_bytes
+from headwise.masks import Extent
 from headwise.native.attend import watcher
 from headwise.softmax import add_sinks
 
@@ -46,7 +47,8 @@ def cost(call: AttentionCall) -> Cost:
     blocks, share = None, 1.0
     if call.mask is not None:
         codes = call.mask.blocks(*call.shape[2:], BLOCK)
-        blocks = Blocks.of(codes, BLOCK, BLOCK)
+        full, partial, skipped = (int((codes == extent).sum()) for extent in (Extent.ALL, Extent.SOME, Extent.NONE))
+        blocks = Blocks(BLOCK, BLOCK, full, partial, skipped)
         share = 1 - blocks.skipped / codes.numel()
     flops = int(share * matrix_flops(call, call.q.shape[:3].numel() * call.k.shape[2]))
     moved = input_output_bytes(call)

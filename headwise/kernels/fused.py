@@ -83,16 +83,8 @@ class _Tiled(torch.autograd.Function):
     """Ties the tiles' own backward to autograd."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None,
-        slopes: Tensor | None,
-        sinks: Tensor | None,
-        work: _Work,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
+        q, k, v, bias, slopes, sinks, work = given
         out, lse = _attend(q, k, v, sinks, work)
         ctx.save_for_backward(q, k, v, owned(bias), owned(slopes), owned(sinks), out, lse)
         ctx.mark_non_differentiable(lse)
@@ -102,13 +94,11 @@ class _Tiled(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, bias, slopes, sinks, out, lse = ctx.saved_tensors
+    def backward(ctx: Any, saved: tuple[Any, ...], d_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, bias, slopes, sinks, out, lse = saved
         work = _Work(AttentionCall(q, k, v=v, mask=ctx.mask, bias=bias, slopes=slopes), *ctx.work)
         dq, dk, dv = _attend_backward(in_rows(d_out), q, k, v, out, finite(lse), work)
-        d_sinks = None
-        if sinks is not None:
-            d_sinks = sinks_gradient(sinks, Normaliser.of_lse(lse), out, d_out)
+        d_sinks = None if sinks is None else sinks_gradient(sinks, Normaliser.of_lse(lse), out, d_out)
         return dq, dk, dv, None, None, d_sinks, None
 
 

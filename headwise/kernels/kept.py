@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-import zlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -17,11 +16,11 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.errors import ChangedError
+from headwise.masks.memo import contents_of
 
 Option = TypeVar("Option", Tensor, Tensor | None)
 
 COPIED = 2**14  # numbers of an option that is copied: quicker than to have its change named
-COMPARED = 2**20  # numbers of a tensor of a mask that are compared; of a larger one its count of changes
 
 
 def savable(call: AttentionCall) -> AttentionCall:
@@ -62,13 +61,13 @@ def name_changed(out: Tensor, options: Mapping[str, Tensor]) -> None:
 def compared(call: AttentionCall, out: Tensor) -> Tensor:
     """`out`; if backward computes this call again, as by torch.utils.checkpoint, and it is another one, ChangedError.
 
-    Found are other numbers in the small tensors of a mask, and changes that PyTorch counts of others.
+    Found are other numbers in the tensors of a mask on the CPU, and changes that PyTorch counts of options.
     """
     if not _packs() or torch._C._are_functorch_transforms_active():
         return out
     state = {name: x._version for name, x in call.option_tensors().items()}
     if call.mask is not None and call.mask.tensors:
-        state["mask"] = _state_of(call.mask.tensors)
+        state["mask"] = hash(tuple([contents_of(x) for x in call.mask.tensors if x.is_cpu]))
     same: Tensor = _Same.apply(out, torch.tensor(list(state.values()), device="cpu"), list(state)) if state else out
     return same
 
@@ -98,17 +97,6 @@ def _is_copied(x: Tensor) -> bool:
 def _packs() -> bool:
     """Whether hooks decide what is kept of a tensor that autograd saves: torch.autograd.graph.saved_tensors_hooks."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-
-
-def _state_of(tensors: tuple[Tensor, ...]) -> int:
-    state = 0
-    for x in tensors:
-        if x.device.type == "cpu" and x.numel() <= COMPARED:
-            told = x.numpy().tobytes()
-        else:
-            told = (0 if x.is_inference() else x._version).to_bytes(8, "little")
-        state = zlib.crc32(told, state)
-    return state
 
 
 def _changed(name: str, how: str) -> ChangedError:

@@ -10,7 +10,6 @@ from torch.nn.functional import pad
 
 from headwise.call import AttentionCall
 from headwise.kernels.speeds import CUDA, CUDA_HALF, Machine, of_cpu
-from headwise.masks import Extent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,12 +33,6 @@ class Blocks:
     full: int  # computed without looking at the mask
     partial: int  # computed and masked
     skipped: int  # not computed
-
-    @classmethod
-    def of(cls, codes: Tensor, height: int, width: int) -> Blocks:
-        """Counted from the extent codes of a grid of such blocks."""
-        full, partial, skipped = (int((codes == extent).sum()) for extent in (Extent.ALL, Extent.SOME, Extent.NONE))
-        return cls(height, width, full, partial, skipped)
 
 
 class Kernel(Protocol):

@@ -110,17 +110,8 @@ class _Native(torch.autograd.Function):
     """Ties the native backward to autograd."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None,
-        slopes: Tensor | None,
-        sinks: Tensor | None,
-        call: AttentionCall,
-        seed: int,
-    ) -> Tensor:
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        q, k, v, bias, slopes, sinks, call, seed = given
         out = _empty(call)
         highest, log_sum = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2))
         sight = sight_of(call.mask, *call.shape[2:])  # integers of its own: the mask may change before backward
@@ -132,8 +123,8 @@ class _Native(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, bias, slopes, sinks, out, highest, log_sum = ctx.saved_tensors
+    def backward(ctx: Any, saved: tuple[Any, ...], d_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, bias, slopes, sinks, out, highest, log_sum = saved
         call = AttentionCall(q, k, v=v, bias=bias, slopes=slopes, sinks=sinks, **ctx.rest)
         asked = dict(zip(("with_bias", "with_slopes", "with_sinks"), ctx.needs_input_grad[3:6], strict=True))
         gradients = attend.backward(call, out, highest, log_sum, d_out, **ctx.how, **asked)

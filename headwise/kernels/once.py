@@ -17,36 +17,23 @@ Gradients = tuple[Tensor | None, ...]
 def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
     """For the backward of an autograd.Function: asking for derivatives of its gradients raises KernelRefused.
 
+    It gets the saved tensors behind `ctx`: torch.utils.checkpoint lets them be asked for once.
+
     torch's decorator of this name lets them be 0 where the gradient that arrives is a constant, as that of a sum.
     """
 
     @functools.wraps(backward)
     def run(ctx: Any, *given: Tensor) -> Gradients:
+        saved = ctx.saved_tensors
         if not torch.is_grad_enabled():  # no derivative of these is asked for (create_graph=False)
-            return backward(ctx, *given)
-        ctx = _Context(ctx)
+            return backward(ctx, saved, *given)
         with torch.no_grad():
-            found = backward(ctx, *given)
+            found = backward(ctx, saved, *given)
         # They hang on all that they follow from: else a caller that allows unused inputs would take it for unused.
-        follows = [x for x in (*given, *ctx.saved_tensors) if x is not None and x.requires_grad]
+        follows = [x for x in (*given, *saved) if x is not None and x.requires_grad]
         return tuple(None if x is None else _Last.apply(x.requires_grad_(), *follows) for x in found)
 
     return run
-
-
-class _Context:
-    """That of an autograd.Function; torch.utils.checkpoint lets saved tensors be asked for once."""
-
-    def __init__(self, ctx: Any) -> None:
-        self._ctx = ctx
-
-    @functools.cached_property
-    def saved_tensors(self) -> tuple[Tensor | None, ...]:
-        found: tuple[Tensor | None, ...] = self._ctx.saved_tensors
-        return found
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ctx, name)
 
 
 class _Last(torch.autograd.Function):

@@ -43,13 +43,14 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
     Raises ArgumentError for a name that does not exist, KernelRefused if the kernel that was asked for refuses.
     """
     if kernel != "auto":
-        asked = _named(kernel)
+        if kernel not in KERNELS:
+            raise ArgumentError(f"kernel must be 'auto' or one of {', '.join(KERNELS)}. Received: kernel={kernel!r}")
         reason = _refusal(kernel, call)
         if reason is not None:
             raise KernelRefused(
                 f"kernel {kernel!r} cannot run this call: {reason}. Use kernel='auto', or see plan(...)"
             )
-        return asked
+        return KERNELS[kernel]
     if is_traced():
         able = [KERNELS[name] for name in TRACEABLE if refusal(KERNELS[name], call) is None]
         return next(each for each in able if each is not native or native.is_worth_compiling(call))
@@ -220,12 +221,8 @@ class Plan(Printed):
         ]
         if cost.blocks is not None:
             b = cost.blocks
-            lines.append(
-                (
-                    "  blocks",
-                    f"{b.full:,} full, {b.partial:,} partial, {b.skipped:,} skipped (of {b.height} × {b.width})",
-                )
-            )
+            counts = f"{b.full:,} full, {b.partial:,} partial, {b.skipped:,} skipped (of {b.height} × {b.width})"
+            lines.append(("  blocks", counts))
         elif call.mask is not None and 0 not in call.shape:
             b = Blocks(64, 64, *call.mask.runs_of_blocks(*call.shape[2:], 64).counts())
             counts = f"{b.full:,} full, {b.partial:,} partial, {b.skipped:,} empty"
@@ -236,12 +233,8 @@ class Plan(Printed):
                 lines.append((f"  {verdict.kernel}", f"refuses: {verdict.refusal}"))
             elif verdict.kernel != self.kernel and verdict.cost is not None:
                 ratio = verdict.cost.time / cost.time if cost.time else 1.0
-                lines.append(
-                    (
-                        f"  {verdict.kernel}",
-                        f"could, at {ratio:.3g}× the time and {_bytes(verdict.cost.peak)} at the peak",
-                    )
-                )
+                could = f"could, at {ratio:.3g}× the time and {_bytes(verdict.cost.peak)} at the peak"
+                lines.append((f"  {verdict.kernel}", could))
         return "\n".join(f"{padded(said(name), 16)}{said(text)}".rstrip() for name, text in lines)
 
     def _speed(self) -> str:
@@ -253,12 +246,6 @@ class Plan(Printed):
             here = f" of a matrix product (nominal{how})"
         share = f"about {self.share:.0%}" if self.share >= 0.005 else "less than 1%"
         return said(share) + said(here)
-
-
-def _named(kernel: str) -> Kernel:
-    if kernel not in KERNELS:
-        raise ArgumentError(f"kernel must be 'auto' or one of {', '.join(KERNELS)}. Received: kernel={kernel!r}")
-    return KERNELS[kernel]
 
 
 def _options(call: AttentionCall) -> str:

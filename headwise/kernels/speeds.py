@@ -63,6 +63,7 @@ CUDA_HALF = dataclasses.replace(CUDA, flops=4.5e14, bytes=2e12, product=6e14)  #
 _given: ContextVar[Speeds | None] = ContextVar("headwise_speeds", default=None)
 
 
+@functools.cache  # each call asks several times
 def kind(dtype: torch.dtype, trains: bool) -> str:
     """What calls are told apart by: "float32", "float32, training", …"""
     return str(dtype).removeprefix("torch.") + (", training" if trains else "")
@@ -70,14 +71,13 @@ def kind(dtype: torch.dtype, trains: bool) -> str:
 
 def of_cpu(dtype: torch.dtype, trains: bool) -> Machine:
     """The speeds of calls of a dtype: measured if the file has them, nominal otherwise."""
-    given = _given.get()
-    return _found(dtype, trains, torch.get_num_threads()) if given is None else _of(given, dtype, trains)
+    return here().get(kind(dtype, trains)) or (CPU_HALF if dtype.itemsize == 2 else CPU)
 
 
 def here() -> Speeds:
     """The measured speeds of this machine; {} if there are none."""
     given = _given.get()
-    return _of_threads(torch.get_num_threads()) if given is None else given
+    return _read(torch.get_num_threads()) if given is None else given
 
 
 @contextlib.contextmanager
@@ -157,29 +157,14 @@ def store(speeds: Speeds | None) -> Path:
 
 def forget() -> None:
     """Read the file again when speeds are next needed."""
-    for each in (_found, _of_threads, _read):
-        each.cache_clear()
-
-
-@functools.cache  # each call asks several times
-def _found(dtype: torch.dtype, trains: bool, threads: int) -> Machine:
-    return _of(_of_threads(threads), dtype, trains)
-
-
-def _of(speeds: Speeds, dtype: torch.dtype, trains: bool) -> Machine:
-    return speeds.get(kind(dtype, trains)) or (CPU_HALF if dtype.itemsize == 2 else CPU)
+    _read.cache_clear()
 
 
 @functools.cache
-def _of_threads(threads: int) -> Speeds:
-    content = _read()
-    return speeds_of(content[key()]) if content and key() in content else {}
-
-
-@functools.cache
-def _read() -> dict[str, Any]:
+def _read(threads: int) -> Speeds:
     try:
-        return stored()
+        content = stored()
+        return speeds_of(content[key()]) if content and key() in content else {}
     except BROKEN as error:
         warnings.warn(
             f"{file()} cannot be read, so plans reckon with nominal speeds: expected what "

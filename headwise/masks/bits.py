@@ -92,9 +92,6 @@ class Bits(Mask, kind="bits"):
     def fixed_lengths(self) -> tuple[int, int]:
         return self.packed.shape[2], self.k_len
 
-    def natural_lengths(self) -> tuple[int, int]:
-        return self.fixed_lengths
-
     def __repr__(self) -> str:
         # Only the shape of a large mask is shown: it is not unpacked.
         shape = (*self.packed.shape[:3], self.k_len)

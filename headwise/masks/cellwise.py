@@ -135,6 +135,9 @@ class Dense(Mask, kind="dense", function="from_tensor"):
         rows, cols = self.allowed.shape[2:]
         return None if rows == 1 else rows, None if cols == 1 else cols
 
+    def natural_lengths(self) -> tuple[int, int]:
+        return self.allowed.shape[2], self.allowed.shape[3]
+
     def align(self, q_len: int, k_len: int) -> Mask:
         self.check(q_len, k_len)
         _, heads, rows, cols = self.allowed.shape

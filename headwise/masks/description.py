@@ -11,7 +11,6 @@ of query and key, evaluated some rows at a time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from headwise.errors import MaskError
 from headwise.masks.bits import bits_of_rows, row_blocks
-from headwise.masks.fields import received
+from headwise.masks.fields import Source, received
 from headwise.masks.mask import KINDS, Combined, Mask
 
 Keep = Callable[[str, Tensor], str]  # (what it is, the tensor) -> the name under which it is kept
@@ -51,7 +50,7 @@ def rebuild(tree: object, q_len: int, k_len: int, find: Find) -> Mask:
 
     Neither the tree nor the tensors are trusted: MaskError says what is wrong with them.
     """
-    return _Tree(find, MAX_DEPTH).mask(tree).aligned(q_len, k_len)
+    return _mask(tree, find, MAX_DEPTH).aligned(q_len, k_len)
 
 
 def _answers(mask: Mask, q_len: int, k_len: int) -> Mask:
@@ -61,23 +60,16 @@ def _answers(mask: Mask, q_len: int, k_len: int) -> Mask:
     return bits_of_rows((mask.cells(q[rows], k).cpu() for rows in row_blocks(shape)), k_len)
 
 
-@dataclass(frozen=True)
-class _Tree:
-    """Reads the fields of masks, down to a depth."""
-
-    tensor: Find
-    depth: int
-
-    def mask(self, tree: object) -> Mask:
-        if not isinstance(tree, dict) or "kind" not in tree:
-            raise MaskError(f"mask: expected a description. Received: {received(tree)}")
-        kind, values = tree["kind"], {name: value for name, value in tree.items() if name != "kind"}
-        cls = KINDS.get(kind) if isinstance(kind, str) else None
-        if cls is None or values.keys() != cls.declared.keys():
-            raise MaskError(f"mask: expected one of {', '.join(KINDS)}, and its fields. Received: {received(kind)}")
-        if issubclass(cls, Combined) and not self.depth:
-            raise MaskError(f"mask: nested deeper than {MAX_DEPTH}")
-        inner = _Tree(self.tensor, self.depth - 1)
-        return cls(
-            **{name: field.read(values[name], f"mask: {kind}: {name}", inner) for name, field in cls.declared.items()}
-        )
+def _mask(tree: object, find: Find, depth: int) -> Mask:
+    if not isinstance(tree, dict) or "kind" not in tree:
+        raise MaskError(f"mask: expected a description. Received: {received(tree)}")
+    kind, values = tree["kind"], {name: value for name, value in tree.items() if name != "kind"}
+    cls = KINDS.get(kind) if isinstance(kind, str) else None
+    if cls is None or values.keys() != cls.declared.keys():
+        raise MaskError(f"mask: expected one of {', '.join(KINDS)}, and its fields. Received: {received(kind)}")
+    if issubclass(cls, Combined) and not depth:
+        raise MaskError(f"mask: nested deeper than {MAX_DEPTH}")
+    inner = Source(find, lambda part: _mask(part, find, depth - 1))
+    return cls(
+        **{name: field.read(values[name], f"mask: {kind}: {name}", inner) for name, field in cls.declared.items()}
+    )

@@ -8,8 +8,8 @@ class Documents(Mask, kind="documents"):
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,14 +22,12 @@ WRITTEN_OUT = 32  # the cells of the largest table that repr writes out
 _DECLARED = "headwise"
 
 
-class Source(Protocol):
-    """Where a field's value is read from: the tensors and the parts that a file names."""
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where a field's value is read from: the tensors that a file names, and the masks that trees describe."""
 
-    def tensor(self, name: str) -> Tensor:
-        """The tensor of this name; raises a HeadwiseError if there is none."""
-
-    def mask(self, tree: object) -> Any:
-        """The mask that a tree describes."""
+    tensor: Callable[[str], Tensor]  # raises a HeadwiseError for an unknown name
+    mask: Callable[[object], Any]
 
 
 @dataclasses.dataclass(frozen=True)

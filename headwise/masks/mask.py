@@ -92,7 +92,7 @@ class Mask:
 
     def natural_lengths(self) -> tuple[int, int] | None:
         """The (Q, K) to draw the mask at, if it is made for any."""
-        q_len, k_len = self._size("q"), self._size("k")
+        q_len, k_len = self.fixed_lengths
         return None if k_len is None else (k_len if q_len is None else q_len, k_len)
 
     def _size(self, dim: str, *, shared: int | None = None) -> int | None:

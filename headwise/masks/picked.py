@@ -56,16 +56,9 @@ class Picked(Combined, kind="picked"):
     def patterns(self, r: Rectangles) -> list[Tensor]:
         return Mask.patterns(self, r)  # its positions are not those of its part
 
-    def align(self, q_len: int, k_len: int) -> Mask:
-        self.check(q_len, k_len)
-        return self
-
     @property
     def fixed_lengths(self) -> tuple[int, int]:
         return len(self.rows), len(self.cols)
-
-    def natural_lengths(self) -> tuple[int, int]:
-        return self.fixed_lengths
 
     @property
     def key_only(self) -> bool:

@@ -6,7 +6,6 @@ import functools
 import operator
 import threading
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -23,15 +22,9 @@ from headwise.tracing import is_plain
 KEPT = 32
 
 
-@dataclass
-class _Known:
-    """What is known of a tensor. It has no hold on the tensor's memory."""
-
-    storage: StorageWeakRef  # as long as this is kept, no other storage can have its address
-    owned: Any = None  # what the tensor held when it was last used, and the owned mask of that
-
-
-_known: dict[Hashable, _Known] = {}  # the last used at the end
+# Of a tensor: its storage (without a hold on the memory; as long as this is kept, no other storage can have its
+# address), what it held when it was last used, and the owned mask of that. The last used at the end.
+_known: dict[Hashable, tuple[StorageWeakRef, Any]] = {}
 _lock = threading.Lock()
 
 
@@ -51,20 +44,20 @@ def recall(dense: Dense, q_len: int, k_len: int) -> Mask:
     storage = given.untyped_storage()
     key = (storage._cdata, given.data_ptr(), given.shape, given.stride())
     with _lock:
-        known = _known.pop(key, None)
-        if known is None:
-            for old in [old for old, each in _known.items() if each.storage.expired()]:
+        reference, before = _known.pop(key, (None, None))
+        if reference is None:
+            for old in [old for old, (each, _) in _known.items() if each.expired()]:
                 del _known[old]
-            known = _Known(StorageWeakRef(storage))
-        _known[key] = known
-        while len(_known) > KEPT:
-            del _known[next(iter(_known))]
-    before = known.owned
+            reference = StorageWeakRef(storage)
     if before is not None:
         dense.__dict__["_owned"] = before
     owned = dense.owned()
-    known.owned = dense.__dict__.get("_owned")
-    if known.owned is not before and given.numel() < LARGE:
+    now = dense.__dict__.get("_owned")
+    with _lock:
+        _known[key] = reference, now
+        while len(_known) > KEPT:
+            del _known[next(iter(_known))]
+    if now is not before and given.numel() < LARGE:
         return owned
     return owned.remember(("simple", q_len, k_len), lambda mask: _simple(mask, q_len, k_len))
 

@@ -90,6 +90,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor | None, ...]:
-        (d_h, d_w), (of_hidden, of_weight) = ctx.saved_tensors, ctx.dtypes
+    def backward(ctx: Any, saved: tuple[Any, ...], d_total: Tensor) -> tuple[Tensor | None, ...]:
+        (d_h, d_w), (of_hidden, of_weight) = saved, ctx.dtypes
         return (d_h * d_total).to(of_hidden), (d_w * d_total).to(of_weight), None, None, None, None

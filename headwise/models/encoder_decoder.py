@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -25,9 +25,6 @@ from headwise.nn.dropout import Dropout
 from headwise.nn.feed_forward import Activation
 from headwise.nn.positions import Learned, Rope, Sinusoidal
 from headwise.parallel import context as parallel
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -216,8 +213,7 @@ class EncoderDecoder(Packable):
         with parallel.memory_as_own():
             if isinstance(self.encoder, Bert):
                 return self.encoder(source_ids, source_real)
-            memory = self.encoder(self.embed_source(source_ids), real=source_real)
-        assert isinstance(memory, Tensor)
+            memory: Tensor = self.encoder(self.embed_source(source_ids), real=source_real)
         return memory
 
     def embed_source(self, source_ids: Tensor) -> Tensor:
@@ -235,11 +231,9 @@ class EncoderDecoder(Packable):
         """
         start = 0 if cache is None else cache.length
         x_BQM = self._embed("target_ids", target_ids, self.target_embedding, self.target_positions, start)
-        mask = (
-            masks.causal() if parallel.length_of(target_ids.shape[1]) > 1 else None
-        )  # one token may see all before it
-        hidden = self.decoder(x_BQM, memory, mask=mask, cache=cache, memory_real=source_real)
-        assert isinstance(hidden, Tensor)
+        # One token may see all before it.
+        mask = masks.causal() if parallel.length_of(target_ids.shape[1]) > 1 else None
+        hidden: Tensor = self.decoder(x_BQM, memory, mask=mask, cache=cache, memory_real=source_real)
         return hidden
 
     def logits(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +23,6 @@ from headwise.models.packed import Packable
 from headwise.nn import Cache, Encoder, MultiHeadAttention, options
 from headwise.nn.dropout import Dropout
 from headwise.nn.positions import Rope
-
-if TYPE_CHECKING:
-    pass
 
 HEAD = "cls.predictions."  # what stands before the names of the head's tensors in a checkpoint
 

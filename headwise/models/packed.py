@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from headwise.functional import is_followed
 from headwise.native.library import instruction_set
-from headwise.native.linear import Dtype, Norm, Weights, norm_of, pack
+from headwise.native.linear import ACTIVATIONS, Dtype, Norm, Weights, norm_of, pack
+from headwise.nn.feed_forward import FeedForward
 from headwise.nn.multi_head import MultiHeadAttention
 from headwise.nn.positions import Rope
 from headwise.tracing import is_forward_mode, is_traced
@@ -22,6 +23,7 @@ from headwise.tracing import is_forward_mode, is_traced
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}  # the activation of the gate
 NAMES: dict[torch.dtype, Dtype] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 Made = TypeVar("Made")
@@ -115,9 +117,22 @@ def is_plain(attention: Any, dim: int) -> bool:
     )
 
 
-def frequencies_of(positions: Any) -> Tensor | None:
-    """Of such a RoPE, or of none."""
-    return None if positions is None else positions.inverse_frequencies
+def is_known(layer: Any, attention: Any) -> bool:
+    """Whether the feed-forward network of a layer and its self-attention are ones that the kernels know."""
+    mlp = layer.mlp
+    return (
+        type(mlp) is FeedForward
+        and is_plain(attention, layer.dim)
+        and attention.is_fused
+        and (attention.positions is None or turns_of(attention.positions) is not None)
+        and mlp.activation in (ACTIVATIONS if mlp.gate is None else GATED)
+        and all(type(x) is nn.Linear for x in (mlp.gate, mlp.up, mlp.down) if x is not None)
+    )
+
+
+def scale_of(attention: Any) -> float:
+    """The factor on q kᵀ."""
+    return attention.head_dim**-0.5 if attention.scale is None else attention.scale
 
 
 def _is_alone() -> bool:

@@ -9,15 +9,23 @@ from torch import Tensor, nn
 
 from headwise.models.encoder_decoder import EncoderDecoder
 from headwise.models.language_model import CausalLanguageModel
-from headwise.models.packed import frequencies_of, is_plain, layer_norm_of, packed, projections_of, turns_of, weights_of
+from headwise.models.packed import (
+    GATED,
+    is_known,
+    is_plain,
+    layer_norm_of,
+    packed,
+    projections_of,
+    scale_of,
+    turns_of,
+    weights_of,
+)
 from headwise.models.packed_encoder import stack_of
 from headwise.native.decoder import Decoder, Layer
-from headwise.native.linear import ACTIVATIONS, Dtype, Encoder, Norm, Weights, norm_of, pack
-from headwise.nn import DecoderLayer, EncoderLayer, FeedForward
+from headwise.native.linear import Dtype, Encoder, Norm, Weights, norm_of, pack
+from headwise.nn import DecoderLayer, EncoderLayer
 from headwise.nn import Encoder as Stack
 from headwise.nn.norm import LayerNorm, RMSNorm
-
-GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
 
 class Writer(NamedTuple):
@@ -85,12 +93,12 @@ def _packed(stack: Any, table: Tensor, dtype: Dtype) -> Decoder | None:
         [_layer(layer, dtype) for layer in layers],
         own.num_heads,
         GATED.get(first.mlp.activation, first.mlp.activation),
-        _scale(own),
-        _scale(cross),
+        scale_of(own),
+        scale_of(cross),
         _norm(stack.norm),
         pack(table, None, dtype),
         rms=kinds[0] is RMSNorm,
-        frequencies=frequencies_of(own.positions),
+        frequencies=getattr(own.positions, "inverse_frequencies", None),
     )
 
 
@@ -107,30 +115,18 @@ def _norms(layer: Any) -> tuple[nn.Module, ...]:
 def _options(layer: Any) -> tuple[object, ...]:
     """What all layers must have alike."""
     own, mlp = _own(layer), layer.mlp
-    cross = _scale(layer.cross_attention) if isinstance(layer, DecoderLayer) else None
-    return (type(layer), own.num_heads, _scale(own), cross, mlp.activation, mlp.hidden_dim, turns_of(own.positions))
-
-
-def _scale(attention: Any) -> float:
-    return attention.head_dim**-0.5 if attention.scale is None else attention.scale
+    cross = scale_of(layer.cross_attention) if isinstance(layer, DecoderLayer) else None
+    return (type(layer), own.num_heads, scale_of(own), cross, mlp.activation, mlp.hidden_dim, turns_of(own.positions))
 
 
 def _is_known(layer: Any) -> bool:
     """Whether a layer is one whose parts the kernels have, and nothing else."""
-    if type(layer) not in (EncoderLayer, DecoderLayer) or not layer.norm_first or type(layer.mlp) is not FeedForward:
+    if type(layer) not in (EncoderLayer, DecoderLayer) or not layer.norm_first or not is_known(layer, _own(layer)):
         return False
-    own, mlp = _own(layer), layer.mlp
-    if not is_plain(own, layer.dim) or not own.is_fused:
-        return False
-    if own.positions is not None and turns_of(own.positions) is None:
-        return False
-    if isinstance(layer, DecoderLayer):
-        cross = layer.cross_attention
-        if not is_plain(cross, layer.dim) or cross.positions is not None or cross.num_heads != own.num_heads:
-            return False
-    linear = [mlp.up, mlp.down] if mlp.gate is None else [mlp.gate, mlp.up, mlp.down]
-    is_known = mlp.activation in GATED if mlp.gate is not None else mlp.activation in ACTIVATIONS
-    return is_known and all(type(x) is nn.Linear for x in linear)
+    if not isinstance(layer, DecoderLayer):
+        return True
+    cross = layer.cross_attention
+    return is_plain(cross, layer.dim) and cross.positions is None and cross.num_heads == _own(layer).num_heads
 
 
 def _layer(layer: Any, dtype: Dtype) -> Layer:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from headwise import masks
 from headwise.call import AttentionCall, make_call
 from headwise.functional import listeners_of_calls
-from headwise.models.packed import frequencies_of, is_plain, layer_norm_of, packed, turns_of, weights_of
-from headwise.native.linear import ACTIVATIONS, Dtype, Embeddings, Encoder, Layer
-from headwise.nn import EncoderLayer, FeedForward
+from headwise.models.packed import is_known, layer_norm_of, packed, scale_of, turns_of, weights_of
+from headwise.native.linear import Dtype, Embeddings, Encoder, Layer, Norm
+from headwise.nn import EncoderLayer
 from headwise.nn.norm import LayerNorm
 
 
@@ -29,29 +29,19 @@ def encoder_of(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None = N
         tables: the class of embeddings that are sums of BERT's three tables, and their norm; others run as they are.
         dtype: of the products; None = that of the parameters.
     """
-    return packed(bert, lambda name: _packed(bert, tables, name), dtype)
+
+    def make(name: Dtype) -> Encoder | None:
+        embeddings = _embeddings(bert.embeddings) if type(bert.embeddings) is tables else None
+        return _packed(list(bert.layers), name, embeddings)  # type: ignore[arg-type]
+
+    return packed(bert, make, dtype)
 
 
 def stack_of(stack: Any, dtype: Dtype) -> Encoder | None:
     """A stack of `headwise.nn` whose norms stand before the branches; None if the kernels do not have its layers."""
-    layers = list(stack.layers)
-    if (
-        dtype != "float32"
-        or type(stack.norm) is not LayerNorm
-        or not all(_is_known(x, norm_first=True) for x in layers)
-    ):
+    if dtype != "float32" or type(stack.norm) is not LayerNorm:
         return None
-    if len({(*_options(layer), turns_of(layer.attention.positions)) for layer in layers}) > 1:
-        return None
-    own = layers[0].attention
-    return Encoder(
-        [_layer(layer, dtype) for layer in layers],
-        own.num_heads,
-        layers[0].mlp.activation,
-        own.head_dim**-0.5 if own.scale is None else own.scale,
-        last=layer_norm_of(stack.norm),
-        frequencies=frequencies_of(own.positions),
-    )
+    return _packed(list(stack.layers), dtype, last=layer_norm_of(stack.norm))
 
 
 def hidden_states(
@@ -98,38 +88,34 @@ def _calls(qkv: Tensor, scale: float, lengths: Tensor) -> Iterator[AttentionCall
         yield make_call(q, k, v, mask=mask, scale=scale)
 
 
-def _packed(bert: nn.Module, tables: type[nn.Module], dtype: Dtype) -> Encoder | None:
-    layers = list(bert.layers)  # type: ignore[arg-type]
-    if not layers or not all(_is_known(layer) for layer in layers):
+def _packed(
+    layers: list[Any], dtype: Dtype, embeddings: Embeddings | None = None, last: Norm | None = None
+) -> Encoder | None:
+    """The layers, with their norms before the branches if one comes `last`."""
+    if not all(_is_known(layer, norm_first=last is not None) for layer in layers):
         return None
-    first = layers[0]
-    if len({_options(layer) for layer in layers}) > 1:
+    if len({_options(layer) for layer in layers}) != 1:
         return None
-    scale = first.attention.head_dim**-0.5 if first.attention.scale is None else first.attention.scale
-    made = [_layer(layer, dtype) for layer in layers]
-    embeddings = _embeddings(bert.embeddings) if type(bert.embeddings) is tables else None
-    return Encoder(made, first.attention.num_heads, first.mlp.activation, scale, embeddings)
+    own, made = layers[0].attention, [_layer(layer, dtype) for layer in layers]
+    given = own.num_heads, layers[0].mlp.activation, scale_of(own), embeddings
+    return Encoder(made, *given, last=last, frequencies=getattr(own.positions, "inverse_frequencies", None))
 
 
 def _options(layer: Any) -> tuple[object, ...]:
     """What all layers must have alike."""
-    return layer.attention.num_heads, layer.attention.scale, layer.mlp.activation, layer.mlp.hidden_dim
+    own, mlp = layer.attention, layer.mlp
+    return own.num_heads, own.scale, mlp.activation, mlp.hidden_dim, turns_of(own.positions)
 
 
-def _is_known(layer: Any, *, norm_first: bool = False) -> bool:
+def _is_known(layer: Any, *, norm_first: bool) -> bool:
     """Whether a layer is one of BERT's, or such a one with its norms before the branches, where it may be rotary."""
-    if type(layer) is not EncoderLayer or layer.norm_first is not norm_first or type(layer.mlp) is not FeedForward:
-        return False
-    attention, mlp = layer.attention, layer.mlp
-    if attention.positions is not None and not (norm_first and turns_of(attention.positions)):
-        return False
     return (
-        is_plain(attention, layer.dim)
-        and attention.is_fused
-        and (attention.scale is None or attention.scale > 0)
-        and mlp.activation in ACTIVATIONS
-        and mlp.gate is None
-        and all(type(x) is nn.Linear for x in (mlp.up, mlp.down))
+        type(layer) is EncoderLayer
+        and layer.norm_first is norm_first
+        and is_known(layer, layer.attention)
+        and (norm_first or layer.attention.positions is None)
+        and scale_of(layer.attention) > 0
+        and layer.mlp.gate is None
         and all(type(x) is LayerNorm for x in (layer.attention_norm, layer.mlp_norm))
     )
 

@@ -191,7 +191,6 @@ def _call(
     seed: int = 0,
     share: float = 0.0,
 ) -> None:
-    loaded = the_library()
     (batch, heads, q_len, k_len), (key_heads, width) = call.shape, (call.k.shape[1], call.q.shape[3])
     v = getattr(call, "v", None)
     bias = None if call.bias is None else call.bias.float().expand(batch, heads, q_len, k_len)
@@ -223,6 +222,12 @@ def _call(
         *(number for x in gradients for number in _tensor(x)),
         *at("d_slopes", "d_sinks"),
     )
+    called(function, given)
+
+
+def called(function: str, given: bytes) -> None:
+    """Call a function of the library. Raises ArgumentError for what it refuses."""
+    loaded = the_library()
     code = getattr(loaded, function)(given)
     if code:
         raise ArgumentError(f"{function}: {loaded.hw_error(code).decode()}")

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.native.linear import ACTIVATIONS, DTYPES, Norm, Turns, Weights, called
+from headwise.native.attend import called
+from headwise.native.linear import ACTIVATIONS, DTYPES, Norm, Turns, Weights
 
 # Every field has 8 bytes.
 _LAYER = struct.Struct("=" + 7 * "4Q" + 3 * "2Qd")
@@ -124,15 +125,7 @@ class Decoder:
         self._step(x_TM, read, source, hidden=out)
         return out
 
-    def _step(
-        self,
-        x_TM: Tensor,
-        read: Read,
-        source: Source | None,
-        *,
-        hidden: Tensor | None = None,
-        logits: Tensor | None = None,
-    ) -> None:
+    def _step(self, x_TM: Tensor, read: Read, source: Source | None, **out: Tensor) -> None:
         x_TM = x_TM.contiguous()
         angles = self._turns.angles(read.keys.shape[2])
         cos, sin, _, turned = angles.fields()
@@ -143,7 +136,7 @@ class Decoder:
             *(read.places.data_ptr(), read.past.data_ptr()),
             *((0, 0, 0, 0, 0) if source is None else _source(source)),
             *(cos, sin, turned, *self.norm.fields(), *self.vocabulary.fields(), x_TM.data_ptr()),
-            *(0 if x is None else x.data_ptr() for x in (hidden, logits)),
+            *(out[name].data_ptr() if name in out else 0 for name in ("hidden", "logits")),
         )
         called("hw_decoder_step", given)
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function
 
-from headwise.native.attend import DTYPES, watching
+from headwise.native.attend import DTYPES, called, watching
 from headwise.native.library import missing
-from headwise.native.linear import called
 
 _LAYOUT = struct.Struct("=4qdq2Q")
 

@@ -84,13 +84,14 @@ def share_threads(folder: Path) -> None:
 def instruction_sets(loaded: ctypes.CDLL | None = None) -> list[str]:
     """Those that this machine has, from the plainest; [] without the library."""
     loaded = loaded or library()
-    if loaded is None:
-        return []
-    names, which = [], 0
-    while (name := loaded.hw_isa_name(which)) is not None:
-        if loaded.hw_isa_here(which):
-            names.append(name.decode())
-        which += 1
+    return [] if loaded is None else [name for which, name in enumerate(_names(loaded)) if loaded.hw_isa_here(which)]
+
+
+def _names(loaded: ctypes.CDLL) -> list[str]:
+    """All that were compiled."""
+    names: list[str] = []
+    while (name := loaded.hw_isa_name(len(names))) is not None:
+        names.append(name.decode())
     return names
 
 
@@ -109,9 +110,7 @@ def use(name: str) -> None:
 
 
 def _use(loaded: ctypes.CDLL, name: str) -> None:
-    which = 0
-    while (found := loaded.hw_isa_name(which)) is not None and found.decode() != name:
-        which += 1
-    if found is None or loaded.hw_isa_use(which):
+    names = _names(loaded)
+    if name not in names or loaded.hw_isa_use(names.index(name)):
         here = ", ".join([*instruction_sets(loaded), "off"])
         raise ArgumentError(f"{VARIABLE}: expected one of {here}, which this machine has. Received: {name!r}")

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.errors import ArgumentError, ShapeError
-from headwise.native.attend import the_library
+from headwise.errors import ShapeError
+from headwise.native.attend import called
 
 PANEL = 64  # columns of packed weights that stand together
 DTYPES = {"float32": 0, "bfloat16": 1, "int8": 3}  # as in headwise.h
@@ -276,11 +276,3 @@ class Encoder:
         )
         called("hw_encoder_forward", given)
         return x_TM
-
-
-def called(function: str, given: bytes) -> None:
-    """Call a function of the library. Raises ArgumentError for what it refuses."""
-    loaded = the_library()
-    code = getattr(loaded, function)(given)
-    if code:
-        raise ArgumentError(f"{function}: {loaded.hw_error(code).decode()}")

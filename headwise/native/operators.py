@@ -6,6 +6,7 @@ any other as bool [B|1, H|1, Q, K]. Programs that hold an operator run where hea
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -36,74 +37,47 @@ def attend(call: AttentionCall) -> Tensor:
     return out
 
 
-@torch.library.custom_op("headwise::attend", mutates_args=(), device_types="cpu")
-def _attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    allowed: Tensor | None,
-    bias: Tensor | None,
-    slopes: Tensor | None,
-    sinks: Tensor | None,
-    seed: Tensor | None,
-    low: int,
-    high: int,
-    scale: float,
-    softcap: float,
-    dropout: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+INPUTS = (
+    "Tensor q, Tensor k, Tensor v, Tensor? allowed, Tensor? bias, Tensor? slopes, Tensor? sinks, Tensor? seed, "
+    "SymInt low, SymInt high, float scale, float softcap, float dropout"
+)
+_operator = functools.partial(torch.library.custom_op, mutates_args=(), device_types="cpu")
+
+
+@_operator("headwise::attend", schema=f"({INPUTS}) -> (Tensor, Tensor, Tensor)")
+def _attend(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Output [B, H, Q, E], and float32 highest and log_sum [B, H, Q] for the gradients."""
-    call = _call(q, k, v, allowed, bias, slopes, sinks, low, high, scale, softcap, dropout)
-    out, highest, log_sum = _like(q, v)
-    kernels.forward(call, out, seed=_number(seed), highest=highest, log_sum=log_sum)
+    (call, seed), (out, highest, log_sum) = _call(*inputs), _like(*inputs)
+    kernels.forward(call, out, seed=seed, highest=highest, log_sum=log_sum)
     return out, highest, log_sum
 
 
 @_attend.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *rest: object) -> tuple[Tensor, Tensor, Tensor]:
-    return _like(q, v)
+def _like(q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+    rows = q.shape[:3]
+    highest, log_sum = (q.new_empty(rows, dtype=torch.float32) for _ in range(2))
+    return q.new_empty((*rows, v.shape[3])), highest, log_sum
 
 
-@torch.library.custom_op("headwise::attend_backward", mutates_args=(), device_types="cpu")
-def _attend_backward(
-    d_out: Tensor,
-    out: Tensor,
-    highest: Tensor,
-    log_sum: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    allowed: Tensor | None,
-    bias: Tensor | None,
-    slopes: Tensor | None,
-    sinks: Tensor | None,
-    seed: Tensor | None,
-    low: int,
-    high: int,
-    scale: float,
-    softcap: float,
-    dropout: float,
-    with_bias: bool,
-    with_slopes: bool,
-    with_sinks: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+@_operator(
+    "headwise::attend_backward",
+    schema=f"(Tensor d_out, Tensor out, Tensor highest, Tensor log_sum, {INPUTS}, bool with_bias, bool with_slopes, "
+    "bool with_sinks) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def _attend_backward(d_out: Tensor, out: Tensor, highest: Tensor, log_sum: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """The gradients of q, k and v, and those of bias, slopes and sinks, of no size where they are not asked for."""
-    call = _call(q, k, v, allowed, bias, slopes, sinks, low, high, scale, softcap, dropout)
-    found = (out, highest, log_sum, d_out)
-    asked: dict[str, Any] = {"with_bias": with_bias, "with_slopes": with_slopes, "with_sinks": with_sinks}
-    dq, dk, dv, *more = kernels.backward(call, *found, seed=_number(seed), **asked)
-    d_bias, d_slopes, d_sinks = (q.new_empty(0) if x is None else x for x in more)
-    return dq, dk, dv, d_bias, d_slopes, d_sinks
+    *inputs, with_bias, with_slopes, with_sinks = rest
+    call, seed = _call(*inputs)
+    asked = {"with_bias": with_bias, "with_slopes": with_slopes, "with_sinks": with_sinks}
+    found = kernels.backward(call, out, highest, log_sum, d_out, seed=seed, **asked)
+    return tuple(call.q.new_empty(0) if x is None else x for x in found)
 
 
 @_attend_backward.register_fake
-def _(
-    d_out: Tensor, out: Tensor, highest: Tensor, log_sum: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: object
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    asked = zip(rest[1:4], rest[-3:], strict=True)
-    likes = [x if wanted and isinstance(x, Tensor) else q.new_empty(0) for x, wanted in asked]
-    dq, dk, dv, d_bias, d_slopes, d_sinks = (x.new_empty(x.shape) for x in (q, k, v, *likes))
-    return dq, dk, dv, d_bias, d_slopes, d_sinks
+def _(d_out: Tensor, out: Tensor, highest: Tensor, log_sum: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    q, k, v, _, *options = rest
+    asked = zip(options[:3], rest[-3:], strict=True)
+    return tuple(x.new_empty(x.shape) for x in (q, k, v, *(x if wanted else q.new_empty(0) for x, wanted in asked)))
 
 
 def _setup(ctx: torch.autograd.function.FunctionCtx, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -123,20 +97,9 @@ def _backward(ctx, d_out: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # t
 _attend.register_autograd(_backward, setup_context=_setup)
 
 
-def _call(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    allowed: Tensor | None,
-    bias: Tensor | None,
-    slopes: Tensor | None,
-    sinks: Tensor | None,
-    low: int,
-    high: int,
-    scale: float,
-    softcap: float,
-    dropout: float,
-) -> AttentionCall:
+def _call(*inputs: Any) -> tuple[AttentionCall, int]:
+    """The call of these inputs, and the seed of its dropout."""
+    q, k, v, allowed, bias, slopes, sinks, seed, low, high, scale, softcap, dropout = inputs
     mask: Mask | None = None
     if allowed is not None:
         mask = Dense(allowed)
@@ -145,14 +108,5 @@ def _call(
     elif low > -NO_LIMIT:
         mask = Band(0, None, low)
     options: dict[str, Any] = {"bias": bias, "slopes": slopes, "sinks": sinks, "scale": scale, "dropout": dropout}
-    return AttentionCall(q, k, v=v, mask=mask, softcap=softcap or None, **options)
-
-
-def _like(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    rows = q.shape[:3]
-    highest, log_sum = (q.new_empty(rows, dtype=torch.float32) for _ in range(2))
-    return q.new_empty((*rows, v.shape[3])), highest, log_sum
-
-
-def _number(seed: Tensor | None) -> int:
-    return 0 if seed is None else int(seed)
+    call = AttentionCall(q, k, v=v, mask=mask, softcap=softcap or None, **options)
+    return call, 0 if seed is None else int(seed)

@@ -154,7 +154,7 @@ class Cache:
         real = left_padded(real, batch, count)
         dtypes = [x.dtype for x in tensors]
         if self.dtype is not None:
-            tensors = tuple(part for x in tensors for part in _parts_of(Int8.of(x)))
+            tensors = tuple(part for x in map(Int8.of, tensors) for part in (x.values, x.scale[..., None]))
         if self._slots is not None:
             check_alike(self._tensors(), tensors)
         if self.capacity is not None and self._length + count > self.capacity:
@@ -330,11 +330,6 @@ class Cache:
                 f"crop({length}): the next token would see the {self.window} before it, and this cache with window = "
                 f"{self.window} has dropped all before {first}. Use a Cache without a window, or reset() this one"
             )
-
-
-def _parts_of(x: Int8) -> tuple[Tensor, Tensor]:
-    """What slots hold of it, each [B, ·, S, ·]."""
-    return x.values, x.scale[..., None]
 
 
 def bind(cache: Cache | None, owner: nn.Module) -> None:

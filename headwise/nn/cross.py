@@ -123,17 +123,10 @@ class CrossLayer(ResidualLayer):
             CacheError: a cache of another module, or of another memory.
         """
         trace = Trace(record)
-        return trace.result(self.run(trace, query, key, value, mask, cache, real))
+        return trace.result(self.run(trace, query, key, value, cache, mask=mask, real=real))
 
     def run(
-        self,
-        trace: Trace,
-        query: Tensor,
-        key: Tensor | None,
-        value: Tensor | None,
-        mask: Mask | Tensor | None,
-        cache: Cache | None,
-        real: Tensor | None,
+        self, trace: Trace, query: Tensor, key: Tensor | None, value: Tensor | None, cache: Cache | None, **given: Any
     ) -> Tensor:
         """`forward`, inside a trace."""
         if key is None:
@@ -143,8 +136,7 @@ class CrossLayer(ResidualLayer):
         check_input("key", key, self.memory_dim, batch=query.shape[0], linear=self.attention.out)
         bind(cache, self)
         memory = key if self.memory_norm is None else self.memory_norm(key)
-        given = {"mask": mask, "cache": part_of(cache, "attention"), "real": real}
-        read = partial(trace, self.attention, "attention", key=memory, **given)
+        read = partial(trace, self.attention, "attention", key=memory, cache=part_of(cache, "attention"), **given)
         x = self._add(query, self.attention_norm, read, residual=self.query_residual)
         return self._add(x, self.mlp_norm, self.mlp)
 

@@ -254,8 +254,8 @@ class _Read(CrossLayer):
         super().reset_parameters()
         reset_parts(self.layers)
 
-    def run(self, trace: Trace, *given: Any) -> Tensor:
-        z = super().run(trace, *given)
+    def run(self, trace: Trace, *given: Any, **named: Any) -> Tensor:
+        z = super().run(trace, *given, **named)
         for i, layer in enumerate(self.layers):
             z = trace(layer, f"layers.{i}", z)
         return z

@@ -20,7 +20,7 @@ from headwise.nn.inputs import check_input, check_mask, follows, positions_of, w
 from headwise.nn.norm import NORMS
 from headwise.nn.positions import Positions
 from headwise.nn.real import as_real
-from headwise.nn.state_dict import load_other_names
+from headwise.nn.state_dict import rename
 from headwise.nn.trace import attend
 from headwise.parallel import context as parallel
 from headwise.parallel.placements import locally
@@ -120,7 +120,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         self.q_norm = NORMS[qk_norm](head_dim, eps=norm_eps, **factory) if qk_norm else None
         self.k_norm = NORMS[qk_norm](head_dim, eps=norm_eps, **factory) if qk_norm else None
         self.sinks = nn.Parameter(torch.empty(num_heads, **factory)) if sinks else None
-        load_other_names(self)
+        self.register_load_state_dict_pre_hook(rename)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.errors import CheckpointError
 
@@ -36,12 +36,8 @@ HEADS_OUTSIDE = ("query_key_value",)
 CONSTANTS = ("bias", "masked_bias", "rotary_emb.inv_freq")
 
 
-def load_other_names(module: nn.Module) -> None:
-    """Let `module.load_state_dict` accept the other common names of the projections of attention."""
-    module.register_load_state_dict_pre_hook(_rename)
-
-
-def _rename(module: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+def rename(module: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """A hook by which `load_state_dict` accepts the other common names of the projections of attention."""
     for name in HEADS_OUTSIDE:
         if f"{prefix}{name}.weight" in state:
             raise CheckpointError(

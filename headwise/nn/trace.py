@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -55,18 +56,11 @@ def attend(
     kind: Literal["self", "cross"], q: Tensor, k: Tensor | Int8, v: Tensor | Int8, *, record: bool, **given: Any
 ) -> tuple[Tensor, AttentionRecord | None]:
     """`attention`, for a module: the output [B, H, Q, E] and, if requested, the record with its kind."""
-    if parallel.current() is not None:
-        with parallel.reading_memory(kind == "cross"):
-            return _attend(kind, q, k, v, record=record, **given)
-    return _attend(kind, q, k, v, record=record, **given)
-
-
-def _attend(
-    kind: Literal["self", "cross"], q: Tensor, k: Tensor | Int8, v: Tensor | Int8, *, record: bool, **given: Any
-) -> tuple[Tensor, AttentionRecord | None]:
+    with nullcontext() if parallel.current() is None else parallel.reading_memory(kind == "cross"):
+        found: Any = attention(q, k, v, **given, record=record)  # type: ignore[call-overload]
     if not record:
-        return attention(q, k, v, **given), None
-    out, found = attention(q, k, v, **given, record=True)
+        return found, None
+    out, found = found
     causal = kind == "self" and is_causal(*found.call.whole)
     found.site = Site(UNNAMED, 0, kind, causal, found.shape[1], found.k.shape[1])
     return out, found

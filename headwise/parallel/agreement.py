@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -106,6 +107,19 @@ def agree(what: str, question: Mapping[str, object], group: Any, failed: Excepti
         raise ParallelError(
             f"{what}: process {others[0]} cannot answer its part. Look at the error of that process, and ask again"
         )
+
+
+@contextmanager
+def agreeing(what: str, question: Mapping[str, object], group: Any) -> Iterator[None]:
+    """`agree`, where what is done inside is this process's part of the answer."""
+    failed = None
+    try:
+        yield
+    except ParallelError:  # all of them know
+        raise
+    except Exception as error:  # whatever it is, the others wait for an answer
+        failed = error
+    agree(what, question, group, failed)
 
 
 def told_by_all(what: str, told: Mapping[str, int], group: Any) -> list[dict[str, int]]:

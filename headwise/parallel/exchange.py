@@ -105,7 +105,7 @@ class _Needed(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, _: object, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
         ways, group, rows = ctx.rest
         away = rows_of(dk[:, :, ways.received_at], dv[:, :, ways.received_at])
         back = split(all_to_all(away, ways.receives, ways.sends, group), dk, dv)
@@ -158,5 +158,5 @@ class Turned(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, _: object, d_out: Tensor) -> tuple[Tensor | None, ...]:
         return ctx.back(d_out), None, None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from headwise.errors import DtypeError, FileError, ParallelError, RecordError
 from headwise.parallel import exchange
-from headwise.parallel.agreement import agree
+from headwise.parallel.agreement import agree, agreeing
 from headwise.parallel.context import check_mesh
 from headwise.parallel.exchange import talking
 from headwise.records.coverage import Coverage
@@ -59,12 +59,8 @@ def joined(seen: Seen, mesh: DeviceMesh) -> SharedSeen:
     if not isinstance(seen, Seen):
         raise DtypeError(f"joined: expected what a watch has seen. Received: seen={type(seen).__name__}")
     group = mesh.get_group()
-    told, failed = [], None
-    try:
+    with agreeing("joined", {"number of records": len(seen.records)}, group):
         told = [told_of(record) for record in seen.records]
-    except RecordError as error:
-        failed = error
-    agree("joined", {"number of records": len(seen.records)}, group, failed)
     agree("joined", {"records": told}, group)
     together = _Together(group)
     shares = [share_of(record) for record in seen.records]
@@ -112,14 +108,10 @@ class SharedSeen(Seen):
             ParallelError: on the others, if one process cannot do its part.
             RecordError: a record that cannot be represented.
         """
-        failed = None
-        try:
+        told = {"parts": parts, "records": [repr(each) for each in self.records]}
+        with agreeing("save", told, self._together.group):
             for record in self.whole_records:
                 record.parts.own.check()
-        except RecordError as error:
-            failed = error
-        told = {"parts": parts, "records": [repr(each) for each in self.records]}
-        agree("save", told, self._together.group, failed)
         if parts:
             self._save_part(Path(path))
         else:
@@ -127,16 +119,8 @@ class SharedSeen(Seen):
 
     def _save_whole(self, path: Path) -> None:
         together = self._together
-        tensors: dict[str, Tensor | Pieced] = {}
-        metadata: dict[str, str] = {}
-        failed = None
-        try:
+        with agreeing("save", {}, together.group):
             tensors, metadata = in_file(self)
-        except ParallelError:  # all of them know
-            raise
-        except Exception as error:
-            failed = error
-        agree("save", {}, together.group, failed)
         in_pieces = {name: x for name, x in in_file_order(tensors).items() if isinstance(x, Pieced)}
         told = [(name, x.shape, x.dtype) for name, x in in_pieces.items()]
         agree("save", {"tensors": told}, together.group)
@@ -249,14 +233,9 @@ class _Processes:
         self._name = own.site.name if own.site else "record"
 
     def ask(self, question: Mapping[str, object], plan: Plan) -> Answer:
-        counts: Sequence[int] = ()
-        answer, failed = Answer(), None
-        try:
+        with agreeing(self._name, question, self._together.group):
             counts, work = plan()
             answer = work(self.own)
-        except Exception as error:  # whatever it is, the others wait for an answer
-            failed = error
-        agree(self._name, question, self._together.group, failed)
         return Answer(
             [self._together.rows(x, counts) for x in answer.rows],
             [self._together.reduced(x, dist.ReduceOp.SUM) for x in answer.sums],

@@ -19,11 +19,6 @@ class Routes(NamedTuple):
     sends: tuple[Tensor, ...]  # for each process: which of this process's rows it needs, counted here
     receives: tuple[Tensor, ...]  # for each process: the places in `keys` that its rows fill
 
-    @property
-    def receive_counts(self) -> list[int]:
-        """Rows from each process."""
-        return [len(each) for each in self.receives]
-
 
 def routes_of(mask: Mask | None, layout: Layout, key_layout: Layout, process: int) -> Routes:
     """The routes of a process; `mask` is aligned to the whole sequences, that of the rows and that of the keys."""

@@ -39,16 +39,11 @@ def runs_of_rows(
     band = mask.band()
     if band is not None:
         return runs_of_band(*band, q_lo, q_hi, first, past)
-    edges = edges_of(first, past)
+    edges = [*range(first, past, WIDTH), past]
     k = torch.tensor(edges, device="cpu")
     q = torch.tensor([q_lo, q_hi], device="cpu")
     codes = mask.rectangles(q[:1], q[1:], k[:-1], k[1:])
     return runs_of(codes[b or 0, h or 0].numpy(), edges)
-
-
-def edges_of(first: int, past: int) -> list[int]:
-    """Where the blocks of keys in [first, past) begin, and where the last ends."""
-    return [*range(first, past, WIDTH), past]
 
 
 def joined(tiles: Sequence[Tile]) -> Tile:

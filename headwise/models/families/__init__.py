@@ -14,15 +14,7 @@ from headwise.models.families.config import ACTIVATIONS, BertConfig, ModernLayer
 from headwise.models.families.family import Family
 
 FAMILIES: dict[str, Family] = {
-    each.name: each
-    for each in (
-        bert.FAMILY,
-        roberta.FAMILY,
-        distilbert.FAMILY,
-        electra.FAMILY,
-        mpnet.FAMILY,
-        modernbert.FAMILY,
-    )
+    each.FAMILY.name: each.FAMILY for each in (bert, roberta, distilbert, electra, mpnet, modernbert)
 }
 
 

@@ -15,10 +15,6 @@ from headwise.models.families.config import BertConfig
 _BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
 
 
-def nothing(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True)
 class Family:
     """One kind of checkpoint.
@@ -39,7 +35,7 @@ class Family:
     prefix: str
     settings: Mapping[str, str]
     tensors: Mapping[str, str]
-    own: Callable[[Mapping[str, Any]], dict[str, Any]] = nothing
+    own: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda config: {}
     layer: str = "encoder.layer."
 
     def config(self, config: Mapping[str, Any]) -> BertConfig:

@@ -39,12 +39,8 @@ int64_t check(const hw_decoder& call) {
     }
     if (call.cos && !call.sin) return MISSING;
     if (call.cos && (call.turned < 0 || call.turned > call.M / call.H / 2)) return SIZES;
-    const void* fours[] = {call.keys, call.values, call.source_keys, call.source_values, call.cos, call.sin, call.x, call.hidden, call.logits};
-    for (const void* each : fours)
-        if ((uintptr_t)each % 4) return ALIGNMENT;
-    const void* eights[] = {call.layer, call.places, call.past, call.lengths};
-    for (const void* each : eights)
-        if ((uintptr_t)each % 8) return ALIGNMENT;
+    if (!aligned(4, {call.keys, call.values, call.source_keys, call.source_values, call.cos, call.sin, call.x, call.hidden, call.logits})) return ALIGNMENT;
+    if (!aligned(8, {call.layer, call.places, call.past, call.lengths})) return ALIGNMENT;
     for (int64_t i = 0; i < call.layers; i++) {
         const hw_decoder_layer& layer = call.layer[i];
         for (const hw_weights* each : {&layer.qkv, &layer.out, &layer.up, &layer.down})

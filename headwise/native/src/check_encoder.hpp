@@ -8,17 +8,21 @@
 
 namespace {
 
+// Whether pointers are multiples of so many bytes, or null.
+bool aligned(uintptr_t bytes, std::initializer_list<const void*> pointers) {
+    for (const void* each : pointers)
+        if ((uintptr_t)each % bytes) return false;
+    return true;
+}
+
 int64_t check_weights(const hw_weights& weights, int64_t dtype) {
     if (!weights.data || !weights.bias || (dtype == HW_INT8 && (!weights.scale || !weights.offset))) return MISSING;
-    const void* given[] = {weights.data, weights.bias, weights.scale, weights.offset};
-    for (const void* each : given)
-        if ((uintptr_t)each % 4) return ALIGNMENT;
-    return FINE;
+    return aligned(4, {weights.data, weights.bias, weights.scale, weights.offset}) ? FINE : ALIGNMENT;
 }
 
 int64_t check_norm(const hw_norm& norm) {
     if (!norm.weight || !norm.bias) return MISSING;
-    return (uintptr_t)norm.weight % 4 || (uintptr_t)norm.bias % 4 ? ALIGNMENT : FINE;
+    return aligned(4, {norm.weight, norm.bias}) ? FINE : ALIGNMENT;
 }
 
 // What a linear layer and an encoder have in common. A row of a matrix has at most 2^20 numbers, so that no size overflows.
@@ -36,7 +40,7 @@ int64_t check_rows(const Call& call, std::initializer_list<int64_t> widths) {
 int64_t check(const hw_linear& call) {
     if (const int64_t code = check_rows(call, {call.K, call.N})) return code;
     if (call.T && (!call.x || !call.y)) return MISSING;
-    if ((uintptr_t)call.x % 4 || (uintptr_t)call.y % 4 || (uintptr_t)call.residual % 4) return ALIGNMENT;
+    if (!aligned(4, {call.x, call.y, call.residual})) return ALIGNMENT;
     if (const int64_t code = check_weights(call.weights, call.dtype)) return code;
     return call.residual ? check_norm(call.norm) : (int64_t)FINE;
 }
@@ -46,7 +50,7 @@ int64_t check(const hw_encoder& call) {
     if (call.layers < 0 || call.layers > 1 << 20 || call.texts < 0 || call.texts > LARGE) return SIZES;
     if (call.M % call.H) return HEADS;
     if (!call.first || (call.layers && !call.layer) || (call.T && !call.x)) return MISSING;
-    if ((uintptr_t)call.x % 4 || (uintptr_t)call.qkv % 4 || (uintptr_t)call.first % 8 || (uintptr_t)call.layer % 8) return ALIGNMENT;
+    if (!aligned(4, {call.x, call.qkv}) || !aligned(8, {call.first, call.layer})) return ALIGNMENT;
     if (call.first[0] || call.first[call.texts] != call.T) return TEXTS;
     for (int64_t i = 0; i < call.texts; i++)
         if (call.first[i + 1] < call.first[i]) return TEXTS;
@@ -61,9 +65,7 @@ int64_t check(const hw_encoder& call) {
             if (call.first[i + 1] - call.first[i] > call.longest) return TEXTS;
     }
     if (const hw_embeddings& tables = call.embeddings; tables.ids) {
-        const void* given[] = {tables.types, tables.places, tables.word, tables.type, tables.position};
-        for (const void* each : given)
-            if (!each) return MISSING;
+        if (!tables.types || !tables.places || !tables.word || !tables.type || !tables.position) return MISSING;
         if (const int64_t code = check_norm(tables.norm)) return code;
     }
     for (int64_t i = 0; i < call.layers; i++) {

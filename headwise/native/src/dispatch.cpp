@@ -153,12 +153,8 @@ int64_t check_mask(const hw_attention& call) {
 }
 
 int64_t check_answers(const hw_attention& call) {
-    const void *fours[] = {call.highest, call.log_sum, call.entropy, call.distance, call.received, call.top_weights, call.mean, call.greatest, call.at_offsets, call.at_keys, call.sinks, call.slopes, call.d_slopes, call.d_sinks};
-    for (const void* each : fours)
-        if ((uintptr_t)each % 4) return ALIGNMENT;
-    const void *eights[] = {call.odd, call.needed, call.top_keys, call.offsets, call.keys, call.matrix, call.tiles, call.runs, call.words};
-    for (const void* each : eights)
-        if ((uintptr_t)each % 8) return ALIGNMENT;
+    if (!aligned(4, {call.highest, call.log_sum, call.entropy, call.distance, call.received, call.top_weights, call.mean, call.greatest, call.at_offsets, call.at_keys, call.sinks, call.slopes, call.d_slopes, call.d_sinks})) return ALIGNMENT;
+    if (!aligned(8, {call.odd, call.needed, call.top_keys, call.offsets, call.keys, call.matrix, call.tiles, call.runs, call.words})) return ALIGNMENT;
     if (call.needed && !(call.share > 0.0 && call.share <= 1.0)) return ANSWERS;
     if (call.top < 0 || call.top > 64 || call.top > call.K) return ANSWERS;
     if (call.top && (!call.top_weights || !call.top_keys)) return MISSING;
@@ -255,6 +251,12 @@ int64_t run(const hw_attention* given, Pass pass, int64_t (*kernel)(const hw_att
     return kernel(&call);
 }
 
+template <class Call>
+int64_t run(const Call* call, int64_t (*kernel)(const Call*)) {
+    const int64_t code = call ? check(*call) : (int64_t)MISSING;
+    return code ? code : kernel(call);
+}
+
 } // namespace
 
 const char* hw_isa_name(int64_t which) { return which >= 0 && which < count ? isas[which].name : nullptr; }
@@ -275,20 +277,11 @@ int64_t hw_attention_backward(const hw_attention* call) { return run(call, BACKW
 
 int64_t hw_attention_look(const hw_attention* call) { return run(call, LOOK, isas[used].look); }
 
-int64_t hw_linear_forward(const hw_linear* call) {
-    const int64_t code = call ? check(*call) : (int64_t)MISSING;
-    return code ? code : isas[used].linear(call);
-}
+int64_t hw_linear_forward(const hw_linear* call) { return run(call, isas[used].linear); }
 
-int64_t hw_encoder_forward(const hw_encoder* call) {
-    const int64_t code = call ? check(*call) : (int64_t)MISSING;
-    return code ? code : isas[used].encoder(call);
-}
+int64_t hw_encoder_forward(const hw_encoder* call) { return run(call, isas[used].encoder); }
 
-int64_t hw_decoder_step(const hw_decoder* call) {
-    const int64_t code = call ? check(*call) : (int64_t)MISSING;
-    return code ? code : isas[used].decoder(call);
-}
+int64_t hw_decoder_step(const hw_decoder* call) { return run(call, isas[used].decoder); }
 
 int64_t hw_dropout_of(const hw_dropout* given) {
     if (const int64_t code = given ? check(*given) : (int64_t)MISSING) return code;

@@ -27,41 +27,20 @@ static int64_t forward_and_received(const hw_attention* call) {
     return look<T>(&alone);
 }
 
-int64_t attention_forward(const hw_attention* call) {
+// A kernel in the dtype of its call: of attention, which computes float16 in float32; and of packed weights.
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16)
-    if (call->dtype == HW_BFLOAT16) return forward_and_received<BFloat16>(call);
+#define ATTENDS(kernel) (call->dtype == HW_BFLOAT16 ? kernel<BFloat16>(call) : kernel<Float32>(call))
+#else
+#define ATTENDS(kernel) kernel<Float32>(call)
 #endif
-    return forward_and_received<Float32>(call);
-}
+#define MAPS(kernel) (call->dtype == HW_FLOAT32 ? kernel<Float32>(*call) : call->dtype == HW_BFLOAT16 ? kernel<Half>(*call) : kernel<Int8>(*call))
 
-int64_t attention_backward(const hw_attention* call) {
-#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16)
-    if (call->dtype == HW_BFLOAT16) return backward<BFloat16>(call);
-#endif
-    return backward<Float32>(call);
-}
-
-int64_t attention_look(const hw_attention* call) {
-#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16)
-    if (call->dtype == HW_BFLOAT16) return look<BFloat16>(call);
-#endif
-    return look<Float32>(call);
-}
-
-int64_t linear_forward(const hw_linear* call) {
-    if (call->dtype == HW_FLOAT32) return linear<Float32>(*call);
-    return call->dtype == HW_BFLOAT16 ? linear<Half>(*call) : linear<Int8>(*call);
-}
-
-int64_t encoder_forward(const hw_encoder* call) {
-    if (call->dtype == HW_FLOAT32) return encoder<Float32>(*call);
-    return call->dtype == HW_BFLOAT16 ? encoder<Half>(*call) : encoder<Int8>(*call);
-}
-
-int64_t decoder_step(const hw_decoder* call) {
-    if (call->dtype == HW_FLOAT32) return decoder<Float32>(*call);
-    return call->dtype == HW_BFLOAT16 ? decoder<Half>(*call) : decoder<Int8>(*call);
-}
+int64_t attention_forward(const hw_attention* call) { return ATTENDS(forward_and_received); }
+int64_t attention_backward(const hw_attention* call) { return ATTENDS(backward); }
+int64_t attention_look(const hw_attention* call) { return ATTENDS(look); }
+int64_t linear_forward(const hw_linear* call) { return MAPS(linear); }
+int64_t encoder_forward(const hw_encoder* call) { return MAPS(encoder); }
+int64_t decoder_step(const hw_decoder* call) { return MAPS(decoder); }
 
 int64_t dropout_of(const hw_dropout* call) {
     if (call->dtype == HW_FLOAT32) dropout<HW_FLOAT32>(*call);

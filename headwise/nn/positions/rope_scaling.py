@@ -13,6 +13,9 @@ from torch import Tensor
 from headwise.errors import ArgumentError
 from headwise.nn.options import positive, whole
 
+Length = int | Tensor | None  # the tokens there are
+Device = torch.device | str | None
+
 
 class RopeScaling:
     """A change of RoPE's frequencies θ_i = base^(-2i/D), for i = 0 … D/2 - 1.
@@ -31,9 +34,7 @@ class RopeScaling:
     def check(self, dim: int) -> None:
         """Raise ArgumentError unless so many dimensions can be turned this way."""
 
-    def frequencies(
-        self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
+    def frequencies(self, dim: int, base: float, length: Length = None, device: Device = None) -> Tensor:
         """Float32 [dim / 2], radians per position. `length`: the tokens there are, where it matters."""
         raise NotImplementedError
 
@@ -47,9 +48,7 @@ class Linear(RopeScaling):
     def __post_init__(self) -> None:
         positive("Linear.factor", self.factor)
 
-    def frequencies(
-        self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
+    def frequencies(self, dim: int, base: float, length: Length = None, device: Device = None) -> Tensor:
         return unscaled(dim, base, device) / self.factor
 
 
@@ -75,9 +74,7 @@ class DynamicNTK(RopeScaling):
         if dim < 4:
             raise ArgumentError(f"DynamicNTK: expected at least 4 rotated dimensions. Received: rotary_dim={dim}")
 
-    def frequencies(
-        self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
+    def frequencies(self, dim: int, base: float, length: Length = None, device: Device = None) -> Tensor:
         if length is None:
             return unscaled(dim, base, device)
         # A tensor, not a Python number: a compiled graph must not depend on what the length is.
@@ -136,9 +133,7 @@ class Yarn(RopeScaling):
         """The factor of the softmax scale in DeepSeek, beside `amplitude`: m(mscale_all_dim)², or 1."""
         return self._mscale(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
 
-    def frequencies(
-        self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
+    def frequencies(self, dim: int, base: float, length: Length = None, device: Device = None) -> Tensor:
         turns = base ** _exponents(dim, device)
         low, high = self._dimension(self.beta_fast, dim, base), self._dimension(self.beta_slow, dim, base)
         if self.truncate:
@@ -184,9 +179,7 @@ class Llama3(RopeScaling):
                 f"high_freq_factor={self.high_freq_factor}, low_freq_factor={self.low_freq_factor}"
             )
 
-    def frequencies(
-        self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
+    def frequencies(self, dim: int, base: float, length: Length = None, device: Device = None) -> Tensor:
         theta = unscaled(dim, base, device)
         wavelength = 2.0 * math.pi / theta
         smooth = (self.original_length / wavelength - self.low_freq_factor) / (
@@ -197,10 +190,10 @@ class Llama3(RopeScaling):
         return (1.0 - smooth) * theta / self.factor + smooth * theta
 
 
-def unscaled(dim: int, base: float, device: torch.device | str | None = None) -> Tensor:
+def unscaled(dim: int, base: float, device: Device = None) -> Tensor:
     """base^(-2i/dim), i = 0 … dim/2 - 1: float32 [dim / 2] (Su et al. 2021, equation 15)."""
     return 1.0 / base ** _exponents(dim, device)
 
 
-def _exponents(dim: int, device: torch.device | str | None) -> Tensor:
+def _exponents(dim: int, device: Device) -> Tensor:
     return torch.arange(0, dim, 2, dtype=torch.float32, device=device) / dim

@@ -52,29 +52,22 @@ def attend(part: Part, local: Callable[..., Any]) -> Any:
         """Of something with numbers for each head, those of this process's."""
         return x if x.shape[dim] == 1 else x.chunk(count, dim)[rank]
 
-    q = _to_heads(part.q, part, part.layout)
-    k, v = (_to_heads(x, part, part.dealt_keys) for x in (part.k, part.v))
+    def ways(layout: Layout) -> list[Callable[[Tensor], Tensor]]:
+        return [partial(turn, layout=layout, group=part.group) for turn in (_there, _back)]
+
+    q = Turned.apply(part.q, *ways(part.layout))
+    k, v = (Turned.apply(x, *ways(part.dealt_keys)) for x in (part.k, part.v))
     options = dict(part.options)
     for name, option in OPTIONS.items():
         if (x := options.get(name)) is not None and (dims := option.dims):
             options[name] = own(x[(None,) * (len(dims) - x.ndim)], dims.index("H"))
     mask, here = part.mask, slice(rank * q.shape[1], (rank + 1) * q.shape[1])
     mask = None if mask is None else share_of(mask, slice(0, len(q)), here)
-    return _to_rows(local(q, k, v, mask=mask, **options), part)
-
-
-def _to_heads(x: Tensor, part: Part, layout: Layout) -> Tensor:
-    """[B, H, S, D] of these rows as [B, H / P, N, D] of these heads."""
-    there, back = (partial(turn, layout=layout, group=part.group) for turn in (_there, _back))
-    return Turned.apply(x, there, back)
-
-
-def _to_rows(x: Tensor, part: Part) -> Tensor:
-    there, back = (partial(turn, layout=part.layout, group=part.group) for turn in (_there, _back))
-    return Turned.apply(x, back, there)
+    return Turned.apply(local(q, k, v, mask=mask, **options), *reversed(ways(part.layout)))
 
 
 def _there(x: Tensor, layout: Layout, group: Any) -> Tensor:
+    """[B, H, S, D] of these rows as [B, H / P, N, D] of these heads."""
     count = layout.processes
     rows = [len(each) for each in layout.positions]
     mine, own = rows[dist.get_rank(group)], x.shape[1] // count
@@ -85,6 +78,7 @@ def _there(x: Tensor, layout: Layout, group: Any) -> Tensor:
 
 
 def _back(x: Tensor, layout: Layout, group: Any) -> Tensor:
+    """The other way."""
     count = dist.get_world_size(group)
     rows = [len(each) for each in layout.positions]
     mine = rows[dist.get_rank(group)]

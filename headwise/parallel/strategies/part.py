@@ -8,11 +8,10 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headwise.call import Share
+from headwise.call import Scores, Share
 from headwise.masks import Mask
 from headwise.masks.picked import picked
 from headwise.parallel.layout import Layout, grid_of
@@ -161,14 +160,8 @@ class Part:
                 if bias.shape[dim] == length > 1:
                     bias = bias.index_select(dim, places.to(bias.device))
         if slopes is not None:
-            rows, keys = (x.to(slopes.device) for x in (self.rows, keys))
-            far = (
-                (keys - rows[:, None] - (self.key_length - self.layout.length))
-                .abs()
-                .to(torch.promote_types(slopes.dtype, torch.float32))
-            )
-            more = -slopes[:, None, None] * far
-            bias = more[None] if bias is None else bias + more
+            rows, cols = (x.to(slopes.device) for x in (self.rows + self.key_length - self.layout.length, keys))
+            bias = Scores(self.q, self.k, bias=bias, slopes=slopes, places=(rows, cols)).added()
         return bias
 
     @cached_property

@@ -19,7 +19,7 @@ from headwise.kernels import exact
 from headwise.kernels.kept import inference_copies, name_changed, owned
 from headwise.kernels.once import once_differentiable
 from headwise.masks import Mask
-from headwise.masks.bits import packed_bits
+from headwise.masks.cellwise import fixed
 from headwise.native import attend as native
 from headwise.native.sight import Sight, sight_of
 from headwise.options import OPTIONS
@@ -87,23 +87,17 @@ def attend(part: Part, local: Callable[..., Any]) -> Any:
 
 class _Ring(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None,
-        slopes: Tensor | None,
-        sinks: Tensor | None,
-        part: Part,
-        seeds: list[int],
-    ) -> Tensor:
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        q, k, v, bias, slopes, sinks, part, seeds = given
         total = Normaliser.empty(q[..., 0].float())
         out = q.new_zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32)
-        trip, sights, is_odd = _Trip(part.routes, part.rank, part.group), {}, False
+        trip, is_odd = _Trip(part.routes, part.rank, part.group), False
+        sights: dict[int, Sight] = {}
+        masks: dict[int, tuple[Mask, int, int]] = {}
         for source, keys, *received in _received(trip, k, v):
             call = _call(part, *received, keys=keys, mask=part.masked(keys, source))
-            sights[source] = sight_of(call.mask, *call.shape[2:])  # the mask may change before backward
+            sights[source] = sight_of(call.mask, *call.shape[2:])  # a function of the mask may change before backward
+            masks |= {} if call.mask is None else {source: (call.mask, *call.shape[2:])}
             found, normaliser, odd = _computed(call, sights[source], seeds[source])
             merged, is_odd = total.merged(normaliser), is_odd or odd
             out = out * total.share(merged)[..., None] + found.float() * normaliser.share(merged)[..., None]
@@ -113,16 +107,16 @@ class _Ring(torch.autograd.Function):
             out, total = out * total.share(merged)[..., None], merged
         written = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, owned(bias), owned(slopes), owned(sinks), written, *total)
-        ctx.trip, ctx.seeds, ctx.sights = trip, seeds, sights
-        ctx.bits = {source: _bits(part, source, seeds[source]) for source in sights} if is_odd else {}
+        ctx.trip, ctx.seeds, ctx.sights, ctx.is_odd = trip, seeds, sights, is_odd
+        ctx.masks = {source: fixed(*given) for source, given in masks.items()} if is_odd else {}
         ctx.layout, ctx.key_layout = part.layout, part.key_layout
         ctx.options = _options(part)
         return written
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, bias, slopes, sinks, out, highest, log_sum = ctx.saved_tensors
+    def backward(ctx: Any, saved: tuple[Any, ...], d_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, bias, slopes, sinks, out, highest, log_sum = saved
         trip, total = ctx.trip, Normaliser(highest, log_sum)
         given = {**ctx.options, "bias": bias, "slopes": slopes}
         part = Part(q, k, v, None, ctx.layout, ctx.key_layout, trip.rank, trip.group, given)
@@ -130,13 +124,12 @@ class _Ring(torch.autograd.Function):
         d_rows = k.new_zeros(k.shape[2], k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3]), dtype=torch.float32)
         back = _Back(trip, d_rows)
         for source, keys, *received in _received(trip, k, v):
-            call = _call(part, *received, keys=keys)
-            if source in ctx.bits:
-                d_part, dk, dv = exact.gradients(call, total, out, d_out, *ctx.bits[source])
+            call, seed = _call(part, *received, keys=keys, mask=ctx.masks.get(source)), ctx.seeds[source]
+            if ctx.is_odd:
+                d_part, dk, dv = exact.gradients(call, total, out, d_out, _kept(call, seed))
             else:
                 found = out, total.highest, total.log_sum, d_out.contiguous()
-                how: dict[str, Any] = {"sight": ctx.sights[source], "seed": ctx.seeds[source]}
-                d_part, dk, dv, *_ = native.backward(call, *found, **how)
+                d_part, dk, dv, *_ = native.backward(call, *found, sight=ctx.sights[source], seed=seed)
             dq += d_part
             back.send(source, rows_of(dk.float(), dv.float()))
         back.finish()
@@ -174,7 +167,7 @@ def _exchanged(trip: _Trip, rows: Tensor, to: int, source: int) -> tuple[int, Te
     sent = rows[trip.routes.sends[to]]
     if source == trip.rank:
         return source, sent, []
-    received = rows.new_empty(trip.routes.receive_counts[source], rows.shape[1])
+    received = rows.new_empty(len(trip.routes.receives[source]), rows.shape[1])
     works: list[Any] = [sent]  # held until it is sent
     with talking(trip.group):
         if len(sent):
@@ -222,7 +215,7 @@ class _Back:
             _wait(trip, each)
 
 
-def _call(part: Part, k: Tensor, v: Tensor, *, keys: Tensor, mask: Mask | None = None) -> AttentionCall:
+def _call(part: Part, k: Tensor, v: Tensor, *, keys: Tensor, mask: Mask | None) -> AttentionCall:
     """The call of this process's rows over some keys."""
     return make_call(part.q, k, v, mask=mask, bias=part.bias_of(keys), **_options(part))
 
@@ -243,20 +236,11 @@ def _computed(call: AttentionCall, sight: Sight, seed: int) -> tuple[Tensor, Nor
     finite = native.forward(call, out, sight=sight, seed=seed, **normaliser._asdict())
     if finite and exact.is_finite(call.k, call.v):
         return out, normaliser, False
-    return exact.by_definition(call, _kept(call, seed)), Normaliser.of(call.scores()), True
-
-
-def _bits(part: Part, process: int, seed: int) -> tuple[Tensor, Tensor | None]:
-    """Which pairs are allowed of the keys of a process, and of which the weight was kept: one bit each."""
-    keys = part.routes.keys[part.routes.receives[process]]
-    k, v = (x.new_zeros(*x.shape[:2], len(keys), x.shape[3]) for x in (part.k, part.v))
-    call = _call(part, k, v, keys=keys, mask=part.masked(keys, process))
-    kept = _kept(call, seed)
-    return packed_bits(call.allowed()), None if kept is None else packed_bits(kept)
+    return exact.by_definition(call, out, None, _kept(call, seed)), Normaliser.of(call.scores()), True
 
 
 def _kept(call: AttentionCall, seed: int) -> Tensor | None:
-    """Which weights were kept, bool [B, H, Q, K]; None = nothing is dropped."""
+    """Which weights were kept, as of `exact.kept_weights`; None = nothing is dropped."""
 
     def again(other: AttentionCall) -> Tensor:
         out = _empty(other)
