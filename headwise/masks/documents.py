@@ -12,6 +12,7 @@ from headwise.errors import MaskError
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import INTEGERS, number, table
 from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.memo import converted, source_of
 from headwise.masks.tables import counts, integer, integer_table, look_up
 
 
@@ -29,7 +30,8 @@ def documents(ids: Sequence[int] | Tensor, offset: int | None = None) -> Mask:
     · · · · ·
     """
     found = integer_table("documents: ids", ids, (1, 2))
-    return Documents(found if found.ndim == 2 else found[None], integer("documents: offset", offset, optional=True))
+    found = found if found.ndim == 2 else converted(source_of(found)[None], found.dtype)
+    return Documents(found, integer("documents: offset", offset, optional=True))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -12,6 +12,7 @@ from headwise.errors import DtypeError, MaskError, brief
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import table
 from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.memo import converted
 from headwise.masks.tables import any_of, as_tensor, counts, look_up
 
 
@@ -46,7 +47,7 @@ def _flags(name: str, values: Sequence[bool] | Tensor) -> Tensor:
         raise DtypeError(f"knockout: {name}: expected bool, True = blocked. Received: {brief(values)}")
     if found.ndim not in {1, 2} or 0 in found.shape[:-1]:
         raise MaskError(f"knockout: {name}: expected one or two dimensions. Received: {list(found.shape)}")
-    return (found if found.ndim == 2 else found[None]).bool()
+    return converted(found if found.ndim == 2 else found[None], torch.bool)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

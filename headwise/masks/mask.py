@@ -24,7 +24,7 @@ from headwise.errors import DtypeError, MaskError, brief
 from headwise.masks import cells, fields
 from headwise.masks.block_runs import BlockRuns, block_runs
 from headwise.masks.extent import Extent, Rectangles
-from headwise.masks.memo import MISSING, Memo, contents_of, copy_of
+from headwise.masks.memo import MISSING, Memo, contents_of, copy_of, source_of
 from headwise.tracing import is_plain
 
 if TYPE_CHECKING:
@@ -191,12 +191,12 @@ class Mask:
         tables = self.tensors
         if not tables:
             return as_owned(self)
-        contents = [contents_of(x) for x in tables]
+        contents = [contents_of(source_of(x)) for x in tables]
         known: tuple[list[Hashable], Mask] | None = mine.get("_owned")
         if known is not None and known[0] == contents:
             return known[1]
         copy = as_owned(self.copied())
-        if contents == [contents_of(x) for x in tables]:  # else somebody wrote to them meanwhile
+        if contents == [contents_of(source_of(x)) for x in tables]:  # else somebody wrote to them meanwhile
             mine["_owned"] = contents, copy
         return copy
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from headwise.tracing import is_plain
+
 MISSING = object()
 
 # Answers kept for each purpose, the last used ones. Training, evaluation, and the last batch of each, at some lengths.
@@ -73,8 +75,22 @@ def as_once(x: Tensor) -> Tensor:
     return x[tuple([slice(0, 1) if step == 0 else slice(None) for step in x.stride()])]
 
 
+def converted(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A tensor in the dtype of a table. An owned mask has what `x` holds when it is made, as if it were `x` itself."""
+    found = x.to(dtype)
+    if found is not x and is_plain():
+        found._headwise_source = x  # type: ignore[attr-defined]
+    return found
+
+
+def source_of(table: Tensor) -> Tensor:
+    """What a table was `converted` from, or itself."""
+    return getattr(table, "_headwise_source", table)
+
+
 def copy_of(x: Tensor) -> Tensor:
     """A copy of a tensor that later calls may use too, whatever inference mode this one is made in."""
+    x = source_of(x).to(x.dtype)
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
         once = as_once(x)
         return x.clone() if once is x else once.clone().expand(x.shape)

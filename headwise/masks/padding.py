@@ -13,6 +13,7 @@ from headwise.errors import DtypeError, MaskError, brief
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import INTEGERS, table
 from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.memo import converted
 from headwise.masks.tables import any_of, as_tensor, check_at_most, counts, integer_table, look_up
 
 
@@ -42,7 +43,7 @@ def padding(real: Sequence[Any] | Tensor) -> Mask:
     if found.dtype != torch.bool and any_of((found != 0) & (found != 1)):
         received = brief(found.unique().tolist())
         raise MaskError(f"padding: expected True or 1 for a real token, False or 0. Received: {received}. {hint}")
-    return PaddingKeys((found if found.ndim == 2 else found[None]).bool())
+    return PaddingKeys(converted(found if found.ndim == 2 else found[None], torch.bool))
 
 
 def lengths(n: int | Sequence[int] | Tensor) -> Mask:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import DtypeError, MaskError, brief
+from headwise.masks.memo import converted
 from headwise.tracing import is_traced
 
 # Lengths stay below this, so that positions and their distances fit into int32; what is farther away is out of reach.
@@ -70,7 +71,7 @@ def integer_table(name: str, values: object, ranks: tuple[int, ...], *, least: i
         raise MaskError(f"{name}: expected rank {' or '.join(map(str, ranks))}. Received: shape {list(table.shape)}")
     if least is not None and any_of(table < least):
         raise MaskError(f"{name}: expected integers of at least {least}. Received: {brief(table.tolist())}")
-    return table.long()
+    return converted(table, torch.int64)
 
 
 def integer(

@@ -39,6 +39,20 @@ TABLES: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], Mask], Callable
         lambda x: masks.block_sparse(x[:, None], 4),
         flipped,
     ),
+    "padding of integers": (lambda: (torch.arange(8 * N).view(8, N) % 3).clamp(max=1), masks.padding, lambda x: 1 - x),
+    "documents of int32": (
+        lambda: torch.arange(8 * N, dtype=torch.int32).view(8, N) // 4,
+        masks.documents,
+        lambda ids: -ids - 1,
+    ),
+    "documents of all": (lambda: torch.arange(N, dtype=torch.int16) // 4, masks.documents, lambda ids: -ids - 1),
+    "lengths of int32": (lambda: torch.arange(1, N + 1).repeat(8).int(), masks.lengths, lambda n: n - 1),
+    "prefix of uint8": (lambda: torch.arange(1, N + 1).repeat(8).byte(), masks.prefix, lambda n: n - 1),
+    "knockout of integers": (
+        lambda: torch.arange(N) % 2,
+        lambda x: masks.knockout(x, torch.ones(N, dtype=torch.uint8)),
+        lambda x: 1 - x,
+    ),
     "runs": (
         lambda: torch.zeros(8, 1, N, dtype=torch.int32),
         lambda x: masks.mask.KINDS["runs"](x, torch.full_like(x, 5)),  # type: ignore[call-arg]
