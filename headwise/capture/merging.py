@@ -101,7 +101,7 @@ class _Grid:
         of_rows = held_by(rows, origins)
         if len(of_rows) != 1:
             raise RecordError(_FORMS)
-        of_keys = held_by(keys, origins)
+        of_keys = _in_order_of_keys(held_by(keys, origins), pairs)
         if len(of_keys) > 1 and _are_the_same(pairs):
             shared, single, k_at = *_groups(of_rows[0], pairs), None
         else:
@@ -328,6 +328,13 @@ def _range(x: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     """The smallest and the largest number of each row, of the real ones."""
     big = 2**40
     return x.long().masked_fill(~real, big).amin(1), x.long().masked_fill(~real, -big).amax(1)
+
+
+def _in_order_of_keys(of_keys: Sequence[Origin], pairs: Sequence[tuple[Side, Side]]) -> list[Origin]:
+    """The origins of keys as their first ones stand beside each other: those of a cache before the new ones."""
+    longest = max((keys.numbers for _, keys in pairs), key=lambda numbers: numbers.shape[1])
+    first = {each: each.holds(longest).any(0).nonzero().flatten().tolist()[:1] for each in of_keys}
+    return sorted(of_keys, key=lambda each: first[each] or [longest.shape[1]])
 
 
 def _places(numbers: Tensor, origins: Sequence[Origin], shared: Sequence[int]) -> _Places:

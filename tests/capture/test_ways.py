@@ -117,6 +117,35 @@ def test_heads_before_as_many_examples(model: Decoder) -> None:
     check_last(seen, model, batch=2)
 
 
+class Buffered(Layer):
+    """With a cache of a fixed size, which every pass writes to; several tokens are read a head at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer, self.filled = torch.zeros(3, 2, 16, 4), 0
+
+    def forward(self, x: Tensor, way: Way) -> Tensor:
+        h = self.q(x).unflatten(-1, (2, 4)).transpose(1, 2)
+        begin, self.filled = self.filled, self.filled + x.shape[1]
+        self.buffer[:, :, begin : self.filled] = h
+        k = self.buffer[:, :, : self.filled]
+        if x.shape[1] == 1:
+            return way(h, k, k)
+        return torch.cat([way(h[:, i : i + 1], k[:, i : i + 1], k[:, i : i + 1]) for i in range(2)], 1)
+
+
+def test_records_and_keys_are_in_order_where_heads_are_a_loop() -> None:
+    torch.manual_seed(0)
+    layer, x = Buffered(), torch.randn(3, 7, 8)
+    with torch.no_grad(), headwise.watch(layer) as seen:
+        for begin, end in ((0, 3), (3, 4), (4, 5), (5, 7)):
+            layer(x[:, begin:end], fused)
+    assert [record.shape for record in seen] == [(3, 2, 5, 5), (3, 2, 2, 7)]
+    last = list(seen)[-1]
+    expected = (last.call.q @ layer.buffer[:, :, :7].mT / 2).softmax(-1)
+    torch.testing.assert_close(last.weights(), expected)
+
+
 def test_a_pass_inside_of_an_operator(model: Decoder) -> None:
     @torch.library.custom_op("headwise_tests::read", mutates_args=())
     def read(x: Tensor) -> Tensor:
