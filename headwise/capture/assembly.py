@@ -90,15 +90,11 @@ class Assembly:
         """A piece was refused: a record of the others would be of a part."""
         self._group(place, queries, None).refused = True
 
-    def reach(self, place: Place) -> None:
-        """A run of a module computes something: of other runs no more pieces come."""
+    def _group(self, place: Place, queries: Node, heads: int | None) -> _Group:
         run = id(place.module), self._watcher.parts.run_of(place)
         if run != self._run:
             self.close()
             self._run = run
-
-    def _group(self, place: Place, queries: Node, heads: int | None) -> _Group:
-        self.reach(place)
         return self._groups.setdefault(id(queries), _Group(place, queries, heads))
 
     def close(self) -> None:

@@ -137,8 +137,6 @@ class Watcher(Follower):
                 return
             if self._goes_on(place, call, event.how):
                 return
-            if part is not None and not in_backward():
-                self._assembly.reach(place)  # which puts the records of earlier runs before this one
             k, v = (out_of_buffer(x) for x in share_heads(call.k, call.v))
             out = event.out[0] if isinstance(event.out, tuple) else event.out
             entry = self.found(place, dataclasses.replace(event, call=dataclasses.replace(call, k=k, v=v), out=out))
