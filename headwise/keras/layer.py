@@ -17,6 +17,7 @@ from torch import nn
 
 from headwise.errors import DtypeError, ShapeError
 from headwise.keras import saving
+from headwise.keras.call import precision
 
 Tensor = Any  # a tensor of the backend
 Parts = Sequence[tuple[Any, int | None]]  # layers, each with the width that it reads; None = it is told none
@@ -160,6 +161,14 @@ class Layer(keras.layers.Layer):
             ArgumentError: another kind of layer, a layer that is not built, or an option that Keras does not have.
         """
         return conversions().to_keras(self)
+
+    def _attended(self, query: Any, k_len: int | None, with_weights: bool) -> Any:
+        """The shape of the output of attention with `num_heads` heads; on request also that of the weights."""
+        out = keras.KerasTensor(query.shape, dtype=self.compute_dtype)
+        if not with_weights:
+            return out
+        shape = (query.shape[0], self.num_heads, query.shape[1], k_len)
+        return out, keras.KerasTensor(shape, dtype=precision(out))
 
     def dense(self, width: int, *, name: str, bias: bool = True, **kwargs: Any) -> keras.layers.Dense:
         """A linear map, in this layer's dtype."""
