@@ -18,59 +18,58 @@ from headwise.worksheet.multi_head import Reading, attention
 from headwise.worksheet.multi_head_latent import latent_attention
 from headwise.worksheet.parts import feed_forward, normalised, residual
 
-Part = Callable[[Matrix], Matrix]
+
+def _add_attention(
+    b: Builder,
+    layer: Any,
+    x: Matrix,
+    norm: nn.Module,
+    module: nn.Module,
+    memory: Matrix | None,
+    reading: Reading,
+    *,
+    add: bool = True,
+) -> Matrix:
+    """x plus the attention of a layer, of either kind."""
+
+    def attended(y: Matrix) -> Matrix:
+        if isinstance(module, MultiHeadLatentAttention) and memory is None:
+            return latent_attention(b, module, y, reading, output="Attended")
+        if isinstance(module, MultiHeadAttention):
+            return attention(b, module, y, memory, None, reading, output="Attended")
+        raise WorksheetError(
+            f"attention must be a MultiHeadAttention or MultiHeadLatentAttention for a worksheet. Received: "
+            f"{type(module).__name__}"
+        )
+
+    return residual(b, layer, x, norm, "attention", attended, add=add)
 
 
-def attend(b: Builder, module: nn.Module, x: Matrix, memory: Matrix | None, reading: Reading, name: str) -> Matrix:
-    """The attention of a layer, of either kind."""
-    if isinstance(module, MultiHeadLatentAttention) and memory is None:
-        return latent_attention(b, module, x, reading, output=name)
-    if isinstance(module, MultiHeadAttention):
-        return attention(b, module, x, memory, None, reading, output=name)
-    raise WorksheetError(
-        f"attention must be a MultiHeadAttention or MultiHeadLatentAttention for a worksheet. Received: "
-        f"{type(module).__name__}"
-    )
+def _add_mlp(b: Builder, layer: Any, x: Matrix) -> Matrix:
+    return residual(b, layer, x, layer.mlp_norm, "feed_forward", lambda y: feed_forward(b, layer.mlp, y))
 
 
 def encoder_layer(b: Builder, layer: EncoderLayer, x: Matrix, reading: Reading) -> Matrix:
     """Attention, then the feed-forward network, each added to its input."""
-    x = residual(
-        b,
-        layer,
-        x,
-        layer.attention_norm,
-        "attention",
-        lambda y: attend(b, layer.attention, y, None, reading, "Attended"),
-    )
-    return residual(b, layer, x, layer.mlp_norm, "feed_forward", lambda y: feed_forward(b, layer.mlp, y))
+    return _add_mlp(b, layer, _add_attention(b, layer, x, layer.attention_norm, layer.attention, None, reading))
 
 
 def decoder_layer(b: Builder, layer: DecoderLayer, x: Matrix, memory: Matrix, own: Reading, other: Reading) -> Matrix:
     """Self-attention, attention to the memory, then the feed-forward network."""
     with b.part("Self-attention", "Self"):
-        x = residual(
-            *(b, layer, x, layer.self_attention_norm, "attention"),
-            lambda y: attend(b, layer.self_attention, y, None, own, "Attended"),
-        )
+        x = _add_attention(b, layer, x, layer.self_attention_norm, layer.self_attention, None, own)
     with b.part("Cross-attention", "Cross"):
-        x = residual(
-            *(b, layer, x, layer.cross_attention_norm, "attention"),
-            lambda y: attend(b, layer.cross_attention, y, memory, other, "Attended"),
-        )
-    return residual(b, layer, x, layer.mlp_norm, "feed_forward", lambda y: feed_forward(b, layer.mlp, y))
+        x = _add_attention(b, layer, x, layer.cross_attention_norm, layer.cross_attention, memory, other)
+    return _add_mlp(b, layer, x)
 
 
 def cross_layer(b: Builder, layer: CrossLayer, x: Matrix, memory: Matrix, reading: Reading) -> Matrix:
     """Attention to a memory, then the feed-forward network."""
     if layer.memory_norm is not None:
         (memory,) = normalised(b, layer.memory_norm, [memory], ["Memory_normed"], "memory", "Norm of the memory")
-    x = residual(
-        *(b, layer, x, layer.attention_norm, "attention"),
-        lambda y: attend(b, layer.attention, y, memory, reading, "Attended"),
-        add=layer.query_residual,
-    )
-    return residual(b, layer, x, layer.mlp_norm, "feed_forward", lambda y: feed_forward(b, layer.mlp, y))
+    add = layer.query_residual
+    x = _add_attention(b, layer, x, layer.attention_norm, layer.attention, memory, reading, add=add)
+    return _add_mlp(b, layer, x)
 
 
 def latents(
@@ -130,9 +129,6 @@ def bert(b: Builder, model: Bert, words: Matrix, kinds: Matrix, places: Matrix, 
     (x,) = normalised(b, model.embeddings.norm, [total], ["X"], "embeddings", "Norm of the embeddings")
     for i, layer in enumerate(model.layers):
         assert isinstance(layer, EncoderLayer)
-        if len(model.layers) == 1:
-            x = encoder_layer(b, layer, x, reading)
-            continue
-        with b.part(f"Layer {i + 1}", f"Layer{i + 1}"):
+        with b.part(f"Layer {i + 1}", f"Layer{i + 1}") if len(model.layers) > 1 else contextlib.nullcontext():
             x = encoder_layer(b, layer, x, reading)
     return x
