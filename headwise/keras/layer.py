@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Sequence
@@ -208,12 +209,7 @@ def values_of(x: Tensor) -> np.ndarray | None:
 def both(*masks: Tensor | None) -> Tensor | None:
     """The tokens [B, K] that are real in all given masks; None without any."""
     found = [ops.cast(mask, "bool") for mask in masks if mask is not None]
-    if not found:
-        return None
-    first = found[0]
-    for mask in found[1:]:
-        first = first if mask is first else ops.logical_and(first, mask)
-    return first
+    return functools.reduce(lambda a, b: a if a is b else ops.logical_and(a, b), found) if found else None
 
 
 def _options(twin: type[nn.Module]) -> dict[str, inspect.Parameter]:

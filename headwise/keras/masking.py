@@ -157,7 +157,10 @@ def cells(mask: Mask, rows: Tensor, cols: Tensor, *, whole: bool = False) -> Ten
     rank = len(rows.shape) + 1
     q, k = ops.expand_dims(rows, -1), ops.expand_dims(cols, -2)
     mask = with_tables(mask)
-    b, h = (_axis(size, rank + 1 - i) for i, size in enumerate((mask.batch, mask.heads)))
+    b, h = (
+        ops.reshape(ops.arange(size or 1, dtype="int32"), (-1, *[1] * behind))
+        for size, behind in ((mask.batch, rank + 1), (mask.heads, rank))
+    )
     allowed = mask.allows(b, h, q, k)
     missing = rank + 2 - len(allowed.shape)
     return ops.reshape(allowed, (1,) * missing + tuple(ops.shape(allowed))) if missing else allowed
@@ -182,12 +185,6 @@ def picked(given: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
     b, h, q_len, k_len = ops.shape(given)
     flat = ops.clip(ops.expand_dims(rows, -1), 0, q_len - 1) * k_len + ops.expand_dims(cols, -2)
     return ops.take(ops.reshape(given, (b, h, -1)), flat, axis=2)
-
-
-def _axis(size: int | None, rank: int) -> Tensor:
-    """Indices of examples or heads, with `rank` dimensions of 1 behind them."""
-    index = ops.arange(size or 1, dtype="int32")
-    return ops.reshape(index, (-1, *[1] * rank))
 
 
 def with_tables(mask: Mask) -> Mask:
