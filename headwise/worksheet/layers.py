@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from headwise.errors import WorksheetError
@@ -72,15 +72,8 @@ def cross_layer(b: Builder, layer: CrossLayer, x: Matrix, memory: Matrix, readin
     return _add_mlp(b, layer, x)
 
 
-def latents(
-    b: Builder,
-    module: LatentAttention,
-    x: Matrix,
-    queries: Matrix,
-    reading: Reading,
-    open_: Callable[[int, int], Reading],
-) -> Matrix:
-    """Latents attend to the input and to one another, and may be attended to. `open_` makes a mask that allows all."""
+def latents(b: Builder, module: LatentAttention, x: Matrix, queries: Matrix, reading: Reading) -> Matrix:
+    """Latents attend to the input and to one another, and may be attended to."""
     names = Axis("N", module.latent_names)
     z = b.given("parameter", "Latents", module.latents, names, numbered("M", module.latent_dim))
     b.step(
@@ -100,7 +93,7 @@ def latents(
             z = cross_layer(b, read, z, x, reading)
         for j, layer in enumerate(read.layers):
             with b.part(f"Read {i + 1}, layer {j + 1}", f"Read{i + 1}_layer{j + 1}"):
-                z = encoder_layer(b, layer, z, open_(len(names), len(names)))
+                z = encoder_layer(b, layer, z, _of_all(names, names))
     if module.num_reads > len(module.reads):
         b.notes.append(
             "In the module, the second read and all later ones share their weights. Here each has its own cells: a "
@@ -108,8 +101,13 @@ def latents(
         )
     if module.read_out is not None:
         with b.part("Read-out", "Out"):
-            z = cross_layer(b, module.read_out, queries, z, open_(len(queries.rows), len(names)))
+            z = cross_layer(b, module.read_out, queries, z, _of_all(queries.rows, names))
     return z
+
+
+def _of_all(rows: Axis, cols: Axis) -> Reading:
+    """Each row may attend to each column."""
+    return Reading(np.ones((1, len(rows), len(cols)), dtype=bool))
 
 
 def bert(b: Builder, model: Bert, words: Matrix, kinds: Matrix, places: Matrix, reading: Reading) -> Matrix:
