@@ -63,22 +63,15 @@ def run_on(model: CausalLanguageModel, sessions: Sessions) -> Callable[..., Caus
     return make_steps
 
 
-class CausalSteps:
+class CausalSteps(Reading):
     """A decoder's graph that has read the beginning of a text, so the first step does not read [BOS]."""
 
     def __init__(self, decoder: Session, begun: Sequence[int]) -> None:
+        super().__init__(decoder, {})
         self._begun = begun
-        self._reading = Reading(decoder)
 
     def __call__(self, ids: Tensor) -> Tensor:
-        return self.read(ids[:, None] if self._reading.past else torch.tensor([self._begun]))[:, -1]
-
-    def read(self, ids: Tensor) -> Tensor:
-        """Logits [rows, S, V] after each of the next tokens [rows, S]."""
-        return self._reading.read(ids, {})
-
-    def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
-        self._reading.reorder(order)
+        return self.read(ids[:, None] if self.past else torch.tensor([self._begun]))[:, -1]
 
 
 class DecoderGraph(Computation[CausalLanguageModel]):

@@ -98,7 +98,7 @@ def run_on(model: EncoderDecoder, sessions: Sessions) -> Callable[..., EncoderDe
     return make_steps
 
 
-class EncoderDecoderSteps:
+class EncoderDecoderSteps(Reading):
     """An encoder's graph, called once, and a decoder's graph, called for each token."""
 
     def __init__(self, encoder: Session, decoder: Session, source_ids: Tensor, source_real: Tensor) -> None:
@@ -107,20 +107,10 @@ class EncoderDecoderSteps:
         found = dict(zip(names, encoder.giving(*names)(source_ids, source_real), strict=True))
         # By position: version 0.1.0 called the second input source_padding.
         source = dict(zip((value.name for value in encoder.inputs), (source_ids, source_real), strict=True))
-        self._given = {name: tensor for name, tensor in (source | found).items() if name in wanted}
-        self._reading = Reading(decoder)
+        super().__init__(decoder, {name: tensor for name, tensor in (source | found).items() if name in wanted})
 
     def __call__(self, ids: Tensor) -> Tensor:
         return self.read(ids[:, None])[:, 0]
-
-    def read(self, ids: Tensor) -> Tensor:
-        """Logits [rows, Q, V] after each of the next tokens [rows, Q]."""
-        return self._reading.read(ids, self._given)
-
-    def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
-        self._reading.reorder(order)
-        if not same_sources:
-            self._given = {name: each[order] for name, each in self._given.items()}
 
 
 class EncoderGraph(Computation[EncoderDecoder]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from headwise.graphs.graph import Graph, Value
+from headwise.graphs.graph import Computation, Graph, Value
 from headwise.graphs.tokens import IDS, MASK, TYPES, random_tokens
 from headwise.models.bert import Bert
 from headwise.models.latent_encoder import LatentEncoder
@@ -31,11 +31,7 @@ def longest_of(encoder: nn.Module) -> int | None:
     return encoder.config.max_positions if isinstance(encoder, Bert) else None
 
 
-class _WithPooled(nn.Module):
-    def __init__(self, bert: Bert) -> None:
-        super().__init__()
-        self.bert = bert
-
+class _WithPooled(Computation[Bert]):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.bert(input_ids, attention_mask, token_type_ids)
-        return hidden, self.bert.pool(hidden)
+        hidden = self.model(input_ids, attention_mask, token_type_ids)
+        return hidden, self.model.pool(hidden)

@@ -15,8 +15,7 @@ from headwise.graphs import (
     image_text,
     masked_language_model,
     patch_forecaster,
-    span_reader,
-    text_classifier,
+    text_heads,
 )
 from headwise.graphs.graph import Graph
 
@@ -24,8 +23,8 @@ MODELS: dict[type[nn.Module], Callable[[Any], tuple[Graph, ...]]] = {
     models.Bert: encoders.graphs,
     models.SmallEncoder: encoders.graphs,
     models.LatentEncoder: encoders.graphs,
-    models.TextClassifier: text_classifier.graphs,
-    models.SpanReader: span_reader.graphs,
+    models.TextClassifier: text_heads.graphs,
+    models.SpanReader: text_heads.graphs,
     models.MaskedLanguageModel: masked_language_model.graphs,
     models.CausalLanguageModel: causal_language_model.graphs,
     models.EncoderDecoder: encoder_decoder.graphs,

@@ -106,26 +106,30 @@ class Reading:
 
     Args:
         decoder: its inputs are ids, constant inputs and a past; its outputs are logits and the next past.
+        given: the constant inputs by name.
     """
 
-    def __init__(self, decoder: Session) -> None:
+    def __init__(self, decoder: Session, given: dict[str, Tensor]) -> None:
         names = [value.name for value in decoder.inputs]
         self.names = [name for name in names if name.startswith(PAST)]
         self._inputs = names
         self._run = decoder.giving("logits", *(name.removeprefix(PAST) for name in self.names))
         self._empty = {value.name: value for value in decoder.inputs if value.name in self.names}
         self.past: list[Tensor] = []
+        self.given = given
 
-    def read(self, ids: Tensor, given: dict[str, Tensor]) -> Tensor:
+    def read(self, ids: Tensor) -> Tensor:
         """Logits [rows, S, V] after each of these tokens [rows, S], which follow the tokens read before."""
         past = self.past or [
             torch.empty((len(ids), value.axes[1], 0, value.axes[3]), dtype=value.dtype)  # type: ignore[arg-type]
             for value in self._empty.values()
         ]
-        known = given | dict(zip(self.names, past, strict=True))
+        known = self.given | dict(zip(self.names, past, strict=True))
         logits, *self.past = self._run(ids, *(known[name] for name in self._inputs[1:]))
         return logits
 
-    def reorder(self, order: Tensor) -> None:
-        """Reorder the past: row i continues from row order[i]."""
+    def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
+        """Row i continues from row order[i]. `same_sources`: the constant inputs of the two rows are the same."""
         self.past = [each[order] for each in self.past]
+        if not same_sources:
+            self.given = {name: each[order] for name, each in self.given.items()}

@@ -62,7 +62,12 @@ class Call:
     @property
     def float(self) -> str:
         """The dtype of the scores."""
-        return "float64" if keras.backend.standardize_dtype(self.q.dtype) == "float64" else "float32"
+        return precision(self.q)
+
+
+def precision(x: Tensor) -> str:
+    """The dtype of tensors that are added to scores: float32, float64 for float64 x."""
+    return "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
 
 
 def attend(
@@ -97,7 +102,8 @@ def attend(
     if callable(call.bias):
         scores = scores + ops.cast(call.bias(q, rows, cols, whole=whole), call.float)
     elif call.bias is not None:
-        bias = ops.cast(_tile(call.bias, rows, cols, whole), call.float)
+        bias = call.bias[(None,) * (4 - len(call.bias.shape))]
+        bias = ops.cast(bias if whole else masking.picked(bias, rows, cols), call.float)
         seen = bias > -float("inf")  # an additive mask: what it forbids is forbidden, and no NaN can come of it
         allowed, empty_rows = (seen if allowed is None else ops.logical_and(allowed, seen)), True
         scores = scores + ops.where(seen, bias, 0.0)
@@ -146,21 +152,6 @@ def _softmax(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None) -> Te
     if scores.shape[-1] == 1:  # one key; ops.softmax warns that its answer is 1
         return ops.ones_like(scores)
     return ops.softmax(scores, axis=-1)
-
-
-def _tile(bias: Tensor, rows: Tensor, cols: Tensor, whole: bool) -> Tensor:
-    """The part of a bias for a tile."""
-    while len(bias.shape) < 4:
-        bias = bias[None]
-    if whole:
-        return bias
-    if len(rows.shape) == 2:  # blocks, [n, r] and [n, c]
-        b, h, q_len, k_len = ops.shape(bias)
-        r = ops.clip(ops.expand_dims(rows, -1), 0, q_len - 1)
-        c = ops.clip(ops.expand_dims(cols, -2), 0, k_len - 1)
-        return ops.take(ops.reshape(bias, (b, h, -1)), r * k_len + c, axis=2)
-    bias = bias if bias.shape[2] == 1 else ops.take(bias, rows, axis=2)
-    return bias if bias.shape[3] == 1 else ops.take(bias, cols, axis=3)
 
 
 class _Drawn(keras.random.SeedGenerator):

@@ -9,8 +9,7 @@ from typing import Any
 
 import keras
 
-from headwise.errors import ArgumentError
-from headwise.keras.layer import Parts, Tensor, check_input
+from headwise.keras.layer import Parts, Tensor
 from headwise.keras.multi_head import MultiHeadAttention
 from headwise.keras.residual import Attend, ResidualLayer, seeds
 from headwise.keras.saving import PACKAGE
@@ -83,7 +82,7 @@ class CrossLayer(ResidualLayer, twin=cross.CrossLayer):
         Raises:
             ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
         """
-        self._check_inputs(query, value)
+        self._check_memory(query, value, self.attention)
         memory = value if self.memory_norm is None else self.memory_norm(value)
         given = {"attention_mask": attention_mask, "value_mask": value_mask, "training": training}
         read = Attend(self.attention, return_attention_scores, value=memory, **given)
@@ -93,11 +92,5 @@ class CrossLayer(ResidualLayer, twin=cross.CrossLayer):
 
     def compute_output_spec(self, query: Any, value: Any, return_attention_scores: bool = False, **kwargs: Any) -> Any:
         """The shapes of the outputs of `call`, without calling it."""
-        self._check_inputs(query, value)
+        self._check_memory(query, value, self.attention)
         return self.attention.compute_output_spec(query, value, return_attention_scores=return_attention_scores)
-
-    def _check_inputs(self, query: Any, value: Any) -> None:
-        if value is None:
-            raise ArgumentError("value: expected the memory [B, K, memory_dim]. Received: value=None")
-        check_input("query", query, self.dim)
-        check_input("value", value, self.memory_dim, batch=query.shape[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from torch import nn
 
 from headwise.errors import DtypeError, ShapeError
 from headwise.keras import saving
+from headwise.keras.call import precision
 
 Tensor = Any  # a tensor of the backend
 Parts = Sequence[tuple[Any, int | None]]  # layers, each with the width that it reads; None = it is told none
@@ -161,6 +163,14 @@ class Layer(keras.layers.Layer):
         """
         return conversions().to_keras(self)
 
+    def _attended(self, query: Any, k_len: int | None, with_weights: bool) -> Any:
+        """The shape of the output of attention with `num_heads` heads; on request also that of the weights."""
+        out = keras.KerasTensor(query.shape, dtype=self.compute_dtype)
+        if not with_weights:
+            return out
+        shape = (query.shape[0], self.num_heads, query.shape[1], k_len)
+        return out, keras.KerasTensor(shape, dtype=precision(out))
+
     def dense(self, width: int, *, name: str, bias: bool = True, **kwargs: Any) -> keras.layers.Dense:
         """A linear map, in this layer's dtype."""
         return keras.layers.Dense(width, use_bias=bias, name=name, dtype=self.dtype_policy, **kwargs)
@@ -199,12 +209,7 @@ def values_of(x: Tensor) -> np.ndarray | None:
 def both(*masks: Tensor | None) -> Tensor | None:
     """The tokens [B, K] that are real in all given masks; None without any."""
     found = [ops.cast(mask, "bool") for mask in masks if mask is not None]
-    if not found:
-        return None
-    first = found[0]
-    for mask in found[1:]:
-        first = first if mask is first else ops.logical_and(first, mask)
-    return first
+    return functools.reduce(lambda a, b: a if a is b else ops.logical_and(a, b), found) if found else None
 
 
 def _options(twin: type[nn.Module]) -> dict[str, inspect.Parameter]:

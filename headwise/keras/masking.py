@@ -146,19 +146,21 @@ def cells(mask: Mask, rows: Tensor, cols: Tensor, *, whole: bool = False) -> Ten
 
     `whole` says that rows and cols are all rows and columns in order, so no lookup is needed.
     """
-    if isinstance(mask, And):
-        return functools.reduce(operator.and_, (cells(part, rows, cols, whole=whole) for part in mask.parts))
-    if isinstance(mask, Or):
-        return functools.reduce(operator.or_, (cells(part, rows, cols, whole=whole) for part in mask.parts))
+    if isinstance(mask, (And, Or)):
+        join = operator.and_ if isinstance(mask, And) else operator.or_
+        return functools.reduce(join, (cells(part, rows, cols, whole=whole) for part in mask.parts))
     if isinstance(mask, Not):
         return ops.logical_not(cells(mask.part, rows, cols, whole=whole))
     given = tensor_of(mask)
     if given is not None:
-        return given if whole else _picked(given, rows, cols)
+        return given if whole else picked(given, rows, cols)
     rank = len(rows.shape) + 1
     q, k = ops.expand_dims(rows, -1), ops.expand_dims(cols, -2)
     mask = with_tables(mask)
-    b, h = (_axis(size, rank + 1 - i) for i, size in enumerate((mask.batch, mask.heads)))
+    b, h = (
+        ops.reshape(ops.arange(size or 1, dtype="int32"), (-1, *[1] * behind))
+        for size, behind in ((mask.batch, rank + 1), (mask.heads, rank))
+    )
     allowed = mask.allows(b, h, q, k)
     missing = rank + 2 - len(allowed.shape)
     return ops.reshape(allowed, (1,) * missing + tuple(ops.shape(allowed))) if missing else allowed
@@ -172,8 +174,10 @@ def tensor_of(mask: Mask) -> Tensor | None:
     return table.values[:, None, None] if isinstance(mask, PaddingKeys) else table.values
 
 
-def _picked(given: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
-    """The cells of a tensor [B|1, H|1, Q|1, K]."""
+def picked(given: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
+    """The cells of a tensor [B|1, H|1, Q|1, K|1] for rows and cols as of `cells`."""
+    if given.shape[3] == 1:
+        cols = ops.zeros_like(cols)
     if given.shape[2] == 1:
         return ops.expand_dims(ops.take(given[:, :, 0], cols, axis=2), -2)
     if len(rows.shape) == 1:
@@ -181,12 +185,6 @@ def _picked(given: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
     b, h, q_len, k_len = ops.shape(given)
     flat = ops.clip(ops.expand_dims(rows, -1), 0, q_len - 1) * k_len + ops.expand_dims(cols, -2)
     return ops.take(ops.reshape(given, (b, h, -1)), flat, axis=2)
-
-
-def _axis(size: int | None, rank: int) -> Tensor:
-    """Indices of examples or heads, with `rank` dimensions of 1 behind them."""
-    index = ops.arange(size or 1, dtype="int32")
-    return ops.reshape(index, (-1, *[1] * rank))
 
 
 def with_tables(mask: Mask) -> Mask:

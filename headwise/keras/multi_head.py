@@ -167,12 +167,7 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
     ) -> Any:
         """The shapes of the outputs of `call`, without calling it."""
         self._check_inputs(query, value, key, kwargs.get("position_ids"))
-        out = keras.KerasTensor(query.shape, dtype=self.compute_dtype)
-        if not return_attention_scores:
-            return out
-        k_len = (query if value is None else value).shape[1]
-        dtype = "float64" if self.compute_dtype == "float64" else "float32"
-        return out, keras.KerasTensor((query.shape[0], self.num_heads, query.shape[1], k_len), dtype=dtype)
+        return self._attended(query, (query if value is None else value).shape[1], return_attention_scores)
 
     def _check_inputs(self, query: Any, value: Any, key: Any, position_ids: Any) -> None:
         check_input("query", query, self.dim)

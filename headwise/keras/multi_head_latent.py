@@ -157,11 +157,7 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
         """The shapes of the outputs of `call`, without calling it."""
         check_input("query", query, self.dim)
         self._absorbs(kwargs.get("path"))
-        out = keras.KerasTensor(query.shape, dtype=self.compute_dtype)
-        if not return_attention_scores:
-            return out
-        shape = (query.shape[0], self.num_heads, query.shape[1], query.shape[1])
-        return out, keras.KerasTensor(shape, dtype="float64" if self.compute_dtype == "float64" else "float32")
+        return self._attended(query, query.shape[1], return_attention_scores)
 
     def _queries(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """[B, H, S, nope_dim] and, rotated, [B, H, S, rope_dim]. Equations 12-14."""

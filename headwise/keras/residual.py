@@ -10,9 +10,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from headwise.errors import ArgumentError
 from headwise.keras.drop_path import DropPath
 from headwise.keras.feed_forward import FeedForward
-from headwise.keras.layer import Layer, Parts, Tensor
+from headwise.keras.layer import Layer, Parts, Tensor, check_input
 from headwise.keras.multi_head import MultiHeadAttention
 from headwise.keras.norm import make_norm
 from headwise.nn import options
@@ -55,6 +56,14 @@ class ResidualLayer(Layer):
         self.drop_path = DropPath(
             options.probability("drop_path", o.drop_path), seed=third, name="drop_path", dtype=self.dtype_policy
         )
+
+    def _check_memory(self, query: Any, value: Any, attention: Any) -> None:
+        """Raise unless queries and memory fit this layer and the attention between them."""
+        check_input("query", query, self.dim)
+        if value is None:
+            raise ArgumentError("value: expected the memory [B, K, memory_dim]. Received: value=None")
+        width = getattr(attention, "kdim", None)
+        check_input("value", value, value.shape[-1] if width is None else width, batch=query.shape[0])
 
     def _norm(self, name: str, o: Any) -> keras.layers.Layer:
         return make_norm(o.norm, eps=o.norm_eps, bias=o.bias, name=name, dtype=self.dtype_policy)

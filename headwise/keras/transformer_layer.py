@@ -11,7 +11,6 @@ from typing import Any
 import keras
 
 from headwise import nn
-from headwise.errors import ArgumentError
 from headwise.keras.layer import Parts, Tensor, check_input, positions_of
 from headwise.keras.residual import Attend, ResidualLayer, seeds
 from headwise.keras.saving import PACKAGE
@@ -171,7 +170,7 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
         Raises:
             ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
         """
-        self._check_inputs(query, value)
+        self._check_memory(query, value, self.cross_attention)
         only_other = has_positions(self.cross_attention) and not has_positions(self.self_attention)
         given: dict[str, Any] = {"query_mask": query_mask, "attention_mask": attention_mask, "training": training}
         given |= {"position_ids": None if only_other else position_ids, "use_causal_mask": use_causal_mask}
@@ -190,16 +189,9 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
         self, query: Any, value: Any, return_attention_scores: bool = False, position_ids: Any = None, **kwargs: Any
     ) -> Any:
         """The shapes of the outputs of `call`, without calling it."""
-        self._check_inputs(query, value)
+        self._check_memory(query, value, self.cross_attention)
         only_other = has_positions(self.cross_attention) and not has_positions(self.self_attention)
         ids, wanted = None if only_other else position_ids, {"return_attention_scores": return_attention_scores}
         own = self.self_attention.compute_output_spec(query, position_ids=ids, **wanted)
         other = self.cross_attention.compute_output_spec(query, value, **wanted)
         return (*own, other[1]) if return_attention_scores else own
-
-    def _check_inputs(self, query: Any, value: Any) -> None:
-        check_input("query", query, self.dim)
-        if value is None:
-            raise ArgumentError("value: expected the memory [B, K, memory_dim]. Received: value=None")
-        width = getattr(self.cross_attention, "kdim", None)
-        check_input("value", value, value.shape[-1] if width is None else width, batch=query.shape[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headwise.errors import ArgumentError
 from headwise.text.tokens import Tokens
@@ -33,14 +33,5 @@ class Frames:
 
     def tokens(self) -> Tokens:
         """The frames as `Tokens` without text."""
-        no = (False,) * self.count
-        return Tokens(
-            ids=(-1,) * self.count,
-            labels=tuple(f"{i * self.seconds:.2f} s" for i in range(self.count)),
-            offsets=((0, 0),) * self.count,
-            special=no,
-            text="",
-            unknown=no,
-            word_ids=(None,) * self.count,
-            seconds=self.seconds,
-        )
+        named = Tokens.of_names([f"{i * self.seconds:.2f} s" for i in range(self.count)])
+        return replace(named, word_ids=(None,) * self.count, seconds=self.seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headwise.errors import ArgumentError
 from headwise.text.tokens import Tokens
@@ -77,14 +77,5 @@ class Patches:
 
     def tokens(self) -> Tokens:
         """The patches as `Tokens` without text; prefix tokens are special."""
-        size = len(self)
-        return Tokens(
-            ids=(-1,) * size,
-            labels=self.labels,
-            offsets=((0, 0),) * size,
-            special=tuple(i < len(self.prefix) for i in range(size)),
-            text="",
-            unknown=(False,) * size,
-            word_ids=(None,) * size,
-            patches=self,
-        )
+        special = tuple(i < len(self.prefix) for i in range(len(self)))
+        return replace(Tokens.of_names(self.labels), special=special, word_ids=(None,) * len(self), patches=self)

@@ -9,9 +9,8 @@ same steps are written as Markdown (.md) and as a page (.html). Only the workboo
 """
 
 from headwise.worksheet.description import Axis, Matrix, Step
-from headwise.worksheet.make import make
+from headwise.worksheet.make import make, write
 from headwise.worksheet.of_weight import of_weight
 from headwise.worksheet.sheet import Worksheet
-from headwise.worksheet.write import write
 
 __all__ = ["Axis", "Matrix", "Step", "Worksheet", "make", "of_weight", "write"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headwise.errors import WorksheetError
 from headwise.language import said
-from headwise.worksheet.description import LETTERS, ONE, Axis, Kind, Matrix, Step
+from headwise.worksheet.description import LETTERS, ONE, Axis, Kind, Matrix, Step, in_lines
 from headwise.worksheet.formulas import Array, Formula
 from headwise.worksheet.names import check_name
 from headwise.worksheet.sheet import Worksheet
@@ -139,13 +139,5 @@ def check_heads(count: int) -> None:
 
 def side_by_side(groups: Iterable[Sequence[Matrix]]) -> list[list[Matrix]]:
     """Groups of matrices, such as those of each head, in rows with as many as fit."""
-    rows: list[list[Matrix]] = [[]]
-    used = 0
-    for group in groups:
-        wide = sum(len(matrix.cols) + 2 for matrix in group)
-        if rows[-1] and used + wide > WIDTH:
-            rows.append([])
-            used = 0
-        rows[-1].extend(group)
-        used += wide
-    return rows
+    rows = in_lines(groups, lambda group: sum(len(matrix.cols) + 2 for matrix in group), WIDTH)
+    return [[matrix for group in row for matrix in group] for row in rows]

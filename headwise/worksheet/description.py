@@ -6,14 +6,17 @@ A worksheet (`sheet.py`) is a list of `Step`s; a step holds matrices; a matrix h
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwise.errors import shortened
 from headwise.worksheet.formulas import Formula
+
+T = TypeVar("T")
 
 # input, parameter, option, positions and mask are numbers that may be changed; formulas compute the others from them.
 Kind = Literal["input", "parameter", "option", "positions", "mask", "result", "weights", "output"]
@@ -73,6 +76,20 @@ def printable(text: str, longest: int = LONGEST_LABEL) -> str:
         for each in text
     )
     return shortened(text, longest)
+
+
+def in_lines(things: Iterable[T], width_of: Callable[[T], int], room: int) -> list[list[T]]:
+    """Things in lines, with as many side by side as fit."""
+    lines: list[list[T]] = [[]]
+    used = 0
+    for each in things:
+        wide = width_of(each)
+        if lines[-1] and used + wide > room:
+            lines.append([])
+            used = 0
+        lines[-1].append(each)
+        used += wide
+    return lines
 
 
 ONE = Axis("", ("",))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.nn.positions import Alibi, ShawRelative, T5Buckets
 from headwise.worksheet.builder import Builder, side_by_side
-from headwise.worksheet.description import ONE, Axis, Matrix
+from headwise.worksheet.description import ONE, Axis, Matrix, numbered
 
 
 def distances(b: Builder, query_ids: Tensor, key_ids: Tensor, rows: Axis, cols: Axis) -> Matrix:
@@ -30,7 +30,7 @@ def distances(b: Builder, query_ids: Tensor, key_ids: Tensor, rows: Axis, cols: 
 
 def alibi(b: Builder, scheme: Alibi, distance: Matrix) -> list[Matrix]:
     """−slope · |distance|, [Q × K] for each head."""
-    heads = Axis("H", tuple(f"head {h}" for h in range(1, scheme.num_heads + 1)))
+    heads = numbered("H", scheme.num_heads, "head ")
     most = b.option("Alibi_max_bias", scheme.max_bias)
     below = 2 ** math.floor(math.log2(scheme.num_heads))
     powers = [f"{h}/{below}" for h in range(1, below + 1)]
@@ -69,7 +69,7 @@ def t5(b: Builder, scheme: T5Buckets, distance: Matrix) -> list[Matrix]:
         [buckets],
     )
     rows = Axis("W", tuple(f"bucket {i}" for i in range(scheme.num_buckets)))
-    heads = Axis("H", tuple(f"head {h}" for h in range(1, scheme.num_heads + 1)))
+    heads = numbered("H", scheme.num_heads, "head ")
     table = b.given("parameter", "T5_table", scheme.relative_attention_bias.weight, rows, heads)
     made = [
         b.cells(f"Bias_{h}", distance.rows, distance.cols, f"INDEX({table.name},{buckets.name}[i,j]+1,{h})")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
 from headwise.errors import ArgumentError, WorksheetError
@@ -53,11 +52,7 @@ def _latents(b: Builder, module: LatentAttention, given: Given) -> Matrix:
     _show_inputs(b, [x, queries] if apart else [x])
     like = torch.zeros(1, module.num_latents, 1)
     allowed = dense(given.get("mask"), given.batched.get("real"), like, module.num_heads, len(x.rows))
-
-    def open_(rows: int, cols: int) -> Reading:
-        return Reading(np.ones((1, rows, cols), dtype=bool))
-
-    return layers.latents(b, module, x, queries, Reading(allowed), open_)
+    return layers.latents(b, module, x, queries, Reading(allowed))
 
 
 def _encoder_layer(b: Builder, module: EncoderLayer, given: Given) -> Matrix:

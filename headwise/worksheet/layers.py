@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from headwise.errors import WorksheetError
@@ -18,70 +18,62 @@ from headwise.worksheet.multi_head import Reading, attention
 from headwise.worksheet.multi_head_latent import latent_attention
 from headwise.worksheet.parts import feed_forward, normalised, residual
 
-Part = Callable[[Matrix], Matrix]
+
+def _add_attention(
+    b: Builder,
+    layer: Any,
+    x: Matrix,
+    norm: nn.Module,
+    module: nn.Module,
+    memory: Matrix | None,
+    reading: Reading,
+    *,
+    add: bool = True,
+) -> Matrix:
+    """x plus the attention of a layer, of either kind."""
+
+    def attended(y: Matrix) -> Matrix:
+        if isinstance(module, MultiHeadLatentAttention) and memory is None:
+            return latent_attention(b, module, y, reading, output="Attended")
+        if isinstance(module, MultiHeadAttention):
+            return attention(b, module, y, memory, None, reading, output="Attended")
+        raise WorksheetError(
+            f"attention must be a MultiHeadAttention or MultiHeadLatentAttention for a worksheet. Received: "
+            f"{type(module).__name__}"
+        )
+
+    return residual(b, layer, x, norm, "attention", attended, add=add)
 
 
-def attend(b: Builder, module: nn.Module, x: Matrix, memory: Matrix | None, reading: Reading, name: str) -> Matrix:
-    """The attention of a layer, of either kind."""
-    if isinstance(module, MultiHeadLatentAttention) and memory is None:
-        return latent_attention(b, module, x, reading, output=name)
-    if isinstance(module, MultiHeadAttention):
-        return attention(b, module, x, memory, None, reading, output=name)
-    raise WorksheetError(
-        f"attention must be a MultiHeadAttention or MultiHeadLatentAttention for a worksheet. Received: "
-        f"{type(module).__name__}"
-    )
+def _add_mlp(b: Builder, layer: Any, x: Matrix) -> Matrix:
+    return residual(b, layer, x, layer.mlp_norm, "feed_forward", lambda y: feed_forward(b, layer.mlp, y))
 
 
 def encoder_layer(b: Builder, layer: EncoderLayer, x: Matrix, reading: Reading) -> Matrix:
     """Attention, then the feed-forward network, each added to its input."""
-    x = residual(
-        b,
-        layer,
-        x,
-        layer.attention_norm,
-        "attention",
-        lambda y: attend(b, layer.attention, y, None, reading, "Attended"),
-    )
-    return residual(b, layer, x, layer.mlp_norm, "feed_forward", lambda y: feed_forward(b, layer.mlp, y))
+    return _add_mlp(b, layer, _add_attention(b, layer, x, layer.attention_norm, layer.attention, None, reading))
 
 
 def decoder_layer(b: Builder, layer: DecoderLayer, x: Matrix, memory: Matrix, own: Reading, other: Reading) -> Matrix:
     """Self-attention, attention to the memory, then the feed-forward network."""
     with b.part("Self-attention", "Self"):
-        x = residual(
-            *(b, layer, x, layer.self_attention_norm, "attention"),
-            lambda y: attend(b, layer.self_attention, y, None, own, "Attended"),
-        )
+        x = _add_attention(b, layer, x, layer.self_attention_norm, layer.self_attention, None, own)
     with b.part("Cross-attention", "Cross"):
-        x = residual(
-            *(b, layer, x, layer.cross_attention_norm, "attention"),
-            lambda y: attend(b, layer.cross_attention, y, memory, other, "Attended"),
-        )
-    return residual(b, layer, x, layer.mlp_norm, "feed_forward", lambda y: feed_forward(b, layer.mlp, y))
+        x = _add_attention(b, layer, x, layer.cross_attention_norm, layer.cross_attention, memory, other)
+    return _add_mlp(b, layer, x)
 
 
 def cross_layer(b: Builder, layer: CrossLayer, x: Matrix, memory: Matrix, reading: Reading) -> Matrix:
     """Attention to a memory, then the feed-forward network."""
     if layer.memory_norm is not None:
         (memory,) = normalised(b, layer.memory_norm, [memory], ["Memory_normed"], "memory", "Norm of the memory")
-    x = residual(
-        *(b, layer, x, layer.attention_norm, "attention"),
-        lambda y: attend(b, layer.attention, y, memory, reading, "Attended"),
-        add=layer.query_residual,
-    )
-    return residual(b, layer, x, layer.mlp_norm, "feed_forward", lambda y: feed_forward(b, layer.mlp, y))
+    add = layer.query_residual
+    x = _add_attention(b, layer, x, layer.attention_norm, layer.attention, memory, reading, add=add)
+    return _add_mlp(b, layer, x)
 
 
-def latents(
-    b: Builder,
-    module: LatentAttention,
-    x: Matrix,
-    queries: Matrix,
-    reading: Reading,
-    open_: Callable[[int, int], Reading],
-) -> Matrix:
-    """Latents attend to the input and to one another, and may be attended to. `open_` makes a mask that allows all."""
+def latents(b: Builder, module: LatentAttention, x: Matrix, queries: Matrix, reading: Reading) -> Matrix:
+    """Latents attend to the input and to one another, and may be attended to."""
     names = Axis("N", module.latent_names)
     z = b.given("parameter", "Latents", module.latents, names, numbered("M", module.latent_dim))
     b.step(
@@ -101,7 +93,7 @@ def latents(
             z = cross_layer(b, read, z, x, reading)
         for j, layer in enumerate(read.layers):
             with b.part(f"Read {i + 1}, layer {j + 1}", f"Read{i + 1}_layer{j + 1}"):
-                z = encoder_layer(b, layer, z, open_(len(names), len(names)))
+                z = encoder_layer(b, layer, z, _of_all(names, names))
     if module.num_reads > len(module.reads):
         b.notes.append(
             "In the module, the second read and all later ones share their weights. Here each has its own cells: a "
@@ -109,8 +101,13 @@ def latents(
         )
     if module.read_out is not None:
         with b.part("Read-out", "Out"):
-            z = cross_layer(b, module.read_out, queries, z, open_(len(queries.rows), len(names)))
+            z = cross_layer(b, module.read_out, queries, z, _of_all(queries.rows, names))
     return z
+
+
+def _of_all(rows: Axis, cols: Axis) -> Reading:
+    """Each row may attend to each column."""
+    return Reading(np.ones((1, len(rows), len(cols)), dtype=bool))
 
 
 def bert(b: Builder, model: Bert, words: Matrix, kinds: Matrix, places: Matrix, reading: Reading) -> Matrix:
@@ -130,9 +127,6 @@ def bert(b: Builder, model: Bert, words: Matrix, kinds: Matrix, places: Matrix, 
     (x,) = normalised(b, model.embeddings.norm, [total], ["X"], "embeddings", "Norm of the embeddings")
     for i, layer in enumerate(model.layers):
         assert isinstance(layer, EncoderLayer)
-        if len(model.layers) == 1:
-            x = encoder_layer(b, layer, x, reading)
-            continue
-        with b.part(f"Layer {i + 1}", f"Layer{i + 1}"):
+        with b.part(f"Layer {i + 1}", f"Layer{i + 1}") if len(model.layers) > 1 else contextlib.nullcontext():
             x = encoder_layer(b, layer, x, reading)
     return x

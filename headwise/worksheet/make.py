@@ -1,9 +1,10 @@
-"""Makes a worksheet from a module and its arguments, and compares it with the module's output."""
+"""Makes a worksheet from a module and its arguments, compares it with the module's output, and writes it."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from headwise.worksheet.description import LONGEST_TITLE, Matrix, printable
 from headwise.worksheet.given import Given, Inputs
 from headwise.worksheet.kinds import ABOUT, KINDS
 from headwise.worksheet.sheet import Worksheet
+from headwise.worksheet.writers import writer_of
 
 EXACT = 1e-9  # the largest allowed difference of worksheet and module, relative to the largest number
 MOST_PARAMETERS = 5_000_000  # an embedding table may be large: only the rows for the text are shown
@@ -73,6 +75,34 @@ def make(
     _compare(module, b, output, expected)
     usual, about = ABOUT[type_of(module)]
     return b.finish(said(usual) if title is None else printable(title, LONGEST_TITLE), about, output)
+
+
+def write(
+    module: nn.Module,
+    inputs: Inputs,
+    path: str | Path,
+    *,
+    tokens: Sequence[str] | None = None,
+    memory_tokens: Sequence[str] | None = None,
+    title: str | None = None,
+    **arguments: Any,
+) -> Worksheet:
+    """Write the steps of one forward pass of a small module: `make`, then `Worksheet.write`, with their arguments.
+
+    >>> headwise.worksheet.write(module, x, "attention.xlsx", mask=masks.causal(), tokens=["I", "drink", "and"])
+
+    Returns:
+        The worksheet that was written.
+
+    Raises:
+        ArgumentError: the path does not end in .xlsx, .md or .html.
+        WorksheetError: an unsupported module or option, too large a module, or XlsxWriter is missing.
+        FileError: the file cannot be written.
+    """
+    writer_of(Path(path))  # before any work
+    sheet = make(module, inputs, tokens=tokens, memory_tokens=memory_tokens, title=title, **arguments)
+    sheet.write(path)
+    return sheet
 
 
 def type_of(module: nn.Module) -> type[nn.Module]:

@@ -17,7 +17,11 @@ from headwise.worksheet.builder import Builder, check_heads, side_by_side
 from headwise.worksheet.description import Axis, Kind, Matrix, numbered
 from headwise.worksheet.parts import check_linear, in_rows, normalised, projection
 
-NAMES = {"q": ("Q", "queries"), "k": ("K", "keys"), "v": ("V", "values")}
+NAMES = {
+    "q": ("Q", "queries", "what each token is looking for"),
+    "k": ("K", "keys", "what each token can be found by"),
+    "v": ("V", "values", "what each token passes to those that attend to it"),
+}
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def attention(
 
 def _projected(b: Builder, module: MultiHeadAttention, which: str, x: Matrix) -> list[Matrix]:
     """Queries, keys or values of each head."""
-    name, words = NAMES[which]
+    name, words, what = NAMES[which]
     heads = module.num_heads if which == "q" else module.num_kv_heads
     width = module.value_head_dim if which == "v" else module.head_dim
     cols = numbered("E" if which == "v" else "D", width)
@@ -82,11 +86,6 @@ def _projected(b: Builder, module: MultiHeadAttention, which: str, x: Matrix) ->
         own = slice(h * width, (h + 1) * width)
         groups.append(projection(b, x, weight[own], None if bias is None else bias[own], cols, name, f"_{h + 1}"))
     fewer = f" There are {heads} for {module.num_heads} query heads." if heads < module.num_heads else ""
-    what = {
-        "q": "what each token is looking for",
-        "k": "what each token can be found by",
-        "v": "what each token passes to those that attend to it",
-    }[which]
     b.step(
         words.capitalize(),
         f"Each head computes {words} from every token: {what}.{fewer}",
@@ -98,7 +97,7 @@ def _projected(b: Builder, module: MultiHeadAttention, which: str, x: Matrix) ->
 
 def _shared(b: Builder, x: Matrix, weight: Tensor, cols: Axis, heads: int, which: str) -> list[Matrix]:
     """A projection that all heads share: head h projects its own columns of x."""
-    name, words = NAMES[which]
+    name, words, _ = NAMES[which]
     width = len(cols)
     matrix = b.given("parameter", f"W_{name}", weight.mT, numbered("D", width, "in"), cols)
     groups, made = [], []

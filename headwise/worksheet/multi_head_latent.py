@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from headwise.nn import MultiHeadLatentAttention
 from headwise.worksheet import rotary, softmax
 from headwise.worksheet.builder import Builder, check_heads, side_by_side
@@ -51,7 +49,7 @@ def _queries(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rota
         source, weight = x, check_linear(module.q, "q").weight
     else:
         down = check_linear(module.q_down, "q_down")
-        rank = Axis("R'", tuple(f"r'{i}" for i in range(1, module.q_rank + 1)))
+        rank = numbered("R'", module.q_rank, "r'")
         shown = projection(b, x, down.weight, down.bias, rank, "DQ", result="C_Q")
         b.step(
             "Compress the queries",
@@ -127,7 +125,8 @@ def _keys_and_values(
     b: Builder, module: MultiHeadLatentAttention, latent: Matrix, key: Matrix
 ) -> tuple[list[Matrix], list[Matrix]]:
     """Keys [S × D] and values [S × E] of each head."""
-    w_k, w_v = _up(module)
+    weight = check_linear(module.kv_up, "kv_up").weight.unflatten(0, (module.num_heads, -1))
+    w_k, w_v = weight.split((module.nope_dim, module.value_head_dim), 1)
     nope = Axis("D", _head_dims(module).labels[: module.nope_dim])
     groups, keys = [], []
     for h, part in enumerate(w_k, start=1):
@@ -146,12 +145,6 @@ def _keys_and_values(
     groups = [projection(b, latent, part, None, width, "UV", f"_{h}", result=f"V_{h}") for h, part in enumerate(w_v, 1)]
     b.step("Values", "Each head computes its values from the same latent.", "Vₕ = C_KV W_UV,ₕ", *groups)
     return keys, [group[-1] for group in groups]
-
-
-def _up(module: MultiHeadLatentAttention) -> tuple[list[Tensor], list[Tensor]]:
-    weight = check_linear(module.kv_up, "kv_up").weight.unflatten(0, (module.num_heads, -1))
-    w_k, w_v = weight.split((module.nope_dim, module.value_head_dim), 1)
-    return list(w_k), list(w_v)
 
 
 def _head_dims(module: MultiHeadLatentAttention) -> Axis:

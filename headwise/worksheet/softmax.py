@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwise.worksheet.builder import Builder, side_by_side
-from headwise.worksheet.description import ONE, Axis, Matrix
+from headwise.worksheet.description import ONE, Axis, Matrix, numbered
 from headwise.worksheet.formulas import FORBIDDEN
 
 
@@ -117,7 +117,7 @@ def weights(b: Builder, s: Heads, options: Options) -> list[Matrix]:
     """The softmax of each row, in two steps."""
     sinks = None
     if options.sinks is not None:
-        sinks = b.given("parameter", "Sinks", options.sinks, ONE, Axis("H", tuple(f"head {h}" for h, _ in _counted(s))))
+        sinks = b.given("parameter", "Sinks", options.sinks, ONE, numbered("H", len(s), "head "))
     groups, exps = [], []
     for h, each in _counted(s):
         sink = f",{sinks.name}[1,{h}]" if sinks else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from headwise.language import said
 from headwise.worksheet import colour
-from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step
+from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step, in_lines
 
 if TYPE_CHECKING:
     from headwise.worksheet.sheet import Worksheet
@@ -52,25 +52,15 @@ def _print_step(console: Console, number: int, step: Step) -> None:
     console.print(Text(step.sentence))
     console.print(Text(step.symbols, style="italic dim"))
     room = console.width - MARGIN
+
+    def width_of(drawn: RenderableType) -> int:
+        return Measurement.get(console, console.options, drawn).maximum + GAP
+
     for row in step.grid:
-        for line in _lines([_drawn(matrix, room) for matrix in row], console, room):
+        for line in in_lines((_drawn(matrix, room) for matrix in row), width_of, room):
             side_by_side = Table.grid(padding=(0, GAP, 0, 0))
             side_by_side.add_row(*line)
             console.print(Padding(side_by_side, (1, 0, 0, MARGIN), expand=False))
-
-
-def _lines(drawn: Sequence[RenderableType], console: Console, room: int) -> list[list[RenderableType]]:
-    """As many side by side as fit."""
-    lines: list[list[RenderableType]] = [[]]
-    used = 0
-    for each in drawn:
-        wide = Measurement.get(console, console.options, each).maximum + GAP
-        if lines[-1] and used + wide > room:
-            lines.append([])
-            used = 0
-        lines[-1].append(each)
-        used += wide
-    return lines
 
 
 def _drawn(matrix: Matrix, room: int) -> RenderableType:

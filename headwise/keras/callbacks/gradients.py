@@ -72,6 +72,7 @@ class GradientNorms(Logging):
         sizes = {int(each.shape[0]) for each in keras.tree.flatten(self._batch) if each is not None}
         if len(sizes) != 1:
             raise ArgumentError(f"x, y, sample_weight: expected as many examples in each. Received: {sorted(sizes)}")
+        # (values of the variables, a batch, scale) -> Σ g² of each trainable weight, float32; compiled as the model is
         self._squares: Callable[..., list[Tensor]] | None = None
         self._batches = 0
 
@@ -104,7 +105,8 @@ class GradientNorms(Logging):
         model = self.model
         scale = float(ops.convert_to_numpy(model.optimizer.scale_loss(ops.ones(()))))
         if self._squares is None:
-            self._squares = _compiled(model)
+            find = {"tensorflow": _by_tensorflow, "jax": _by_jax, "torch": _by_torch}[keras.backend.backend()]
+            self._squares = find(model)
         values = {name: [ops.convert_to_tensor(v) for v in getattr(model, name)] for name in _KINDS}
         found = self._squares(values, self._batch, ops.convert_to_tensor(scale, dtype="float32"))
         square = {id(v): float(s) for v, s in zip(model.trainable_variables, map(_number, found), strict=True)}
@@ -121,12 +123,6 @@ _KINDS = ("trainable_variables", "non_trainable_variables", "metrics_variables")
 
 def _number(x: Tensor) -> np.ndarray:
     return np.asarray(ops.convert_to_numpy(x))
-
-
-def _compiled(model: Any) -> Callable[..., list[Tensor]]:
-    """(values of the variables, a batch, scale) -> Σ g² of each trainable weight, float32; compiled as the model is."""
-    find = {"tensorflow": _by_tensorflow, "jax": _by_jax, "torch": _by_torch}[keras.backend.backend()]
-    return find(model)
 
 
 def _loss(model: Any, values: Values, batch: dict[str, Any], scale: Tensor) -> Tensor:

@@ -66,8 +66,7 @@ def latent(module: torch_nn.LatentAttention, convert: Convert) -> Options:
         "read_out": out is not None,
     }
     parts = [first] if out is None else [first, cross(out, convert)]
-    for name, default in (("head_dim", _own_head_dim), ("value_head_dim", _own_value_dim), ("ffn_dim", _own_ffn_dim)):
-        # None means another number in layers of another width.
+    for name, default in _OF_WIDTH.items():  # None means another number in layers of another width
         found[name] = None if all(part[name] == default(part) for part in parts) else first[name]
     if out is not None:
         found |= {"output_dim": module.output_dim, "query_residual": out.query_residual}
@@ -186,15 +185,9 @@ def _eps(norm: Any) -> float:
     return float(norm.eps)
 
 
-def _own_head_dim(part: Options) -> int | None:
-    whole: int = part["dim"] // part["num_heads"]
-    return None if part["dim"] % part["num_heads"] else whole
-
-
-def _own_value_dim(part: Options) -> int:
-    dim: int = part["head_dim"]
-    return dim
-
-
-def _own_ffn_dim(part: Options) -> int:
-    return FeedForward(part["dim"], activation=part["activation"], device="meta").hidden_dim
+# What None means for a CrossLayer.
+_OF_WIDTH: dict[str, Callable[[Options], int | None]] = {
+    "head_dim": lambda part: None if part["dim"] % part["num_heads"] else part["dim"] // part["num_heads"],
+    "value_head_dim": lambda part: part["head_dim"],
+    "ffn_dim": lambda part: FeedForward(part["dim"], activation=part["activation"], device="meta").hidden_dim,
+}

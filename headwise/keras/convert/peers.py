@@ -13,6 +13,7 @@ import numpy as np
 from keras import ops
 
 from headwise.errors import ArgumentError, DtypeError
+from headwise.keras.call import precision
 from headwise.keras.convert.weights import check_plain_keras
 from headwise.keras.layer import Layer
 from headwise.keras.multi_head import MultiHeadAttention
@@ -165,8 +166,9 @@ def _check_options(config: dict[str, Any], parts: Parts) -> None:
         raise ArgumentError(
             "use_gate: expected use_bias=False, because the gate has no bias here. Received: use_bias=True"
         )
+    input_rank = len(parts["query"].equation.split(",")[0])
     ranks = {len(part.kernel.shape) for part in parts.values()}
-    if tuple(config.get("attention_axes") or (1,)) != (1,) or ranks != {3} or _input_rank(parts["query"]) != 3:
+    if tuple(config.get("attention_axes") or (1,)) != (1,) or ranks != {3} or input_rank != 3:
         raise ArgumentError(
             "attention_axes, output_shape: expected attention along axis 1 of inputs [B, S, M], and outputs [B, S, M]. "
             f"Received: attention_axes={config.get('attention_axes')}, output_shape={config.get('output_shape')}"
@@ -178,10 +180,6 @@ def _check_options(config: dict[str, Any], parts: Parts) -> None:
         )
 
 
-def _input_rank(dense: Any) -> int:
-    return len(dense.equation.split(",")[0])
-
-
 def _matrix(kernel: Any, *, into_heads: bool) -> np.ndarray:
     """[M, H, D] as [M, H · D], or of the output's projection [H, D, M] as [H · D, M]."""
     values = _array(kernel)
@@ -189,5 +187,4 @@ def _matrix(kernel: Any, *, into_heads: bool) -> np.ndarray:
 
 
 def _array(x: Any) -> np.ndarray:
-    double = str(x.dtype) == "float64"
-    return np.asarray(ops.convert_to_numpy(ops.cast(x, "float64" if double else "float32")))
+    return np.asarray(ops.convert_to_numpy(ops.cast(x, precision(x))))

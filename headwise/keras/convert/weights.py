@@ -16,6 +16,7 @@ from keras import ops
 from torch import nn
 
 from headwise.errors import ArgumentError, CheckpointError
+from headwise.keras.call import precision
 from headwise.nn.norm import LayerNorm, RMSNorm
 
 # The Keras class of a part, and the names of its weights there.
@@ -47,8 +48,7 @@ class Place:
 
     def to_torch(self, *, trained: bool) -> None:
         """Copy the variable to the parameter."""
-        double = self.variable.dtype == "float64"
-        values = np.array(ops.convert_to_numpy(ops.cast(self.variable, "float64" if double else "float32")))
+        values = np.array(ops.convert_to_numpy(ops.cast(self.variable, precision(self.variable))))
         with torch.no_grad():
             self.parameter.copy_(torch.from_numpy(values.T if self.transposed else values))
         self.parameter.requires_grad_(trained)

@@ -25,8 +25,8 @@ def run(call: Call, low: int, high: int) -> Tensor:
     # Block i of queries begins at i · size; the blocks of keys that it may attend to, relative to its own:
     first, last = low // size, (size - 1 + high) // size
     before, after = max(0, -first), max(0, last)
-    q = _blocks(call.q, q_len, 0, count, size)
-    k, v = (_blocks(x, k_len, before, before + count + after, size) for x in (call.k, call.v))
+    q = in_blocks(call.q, q_len, 0, count, size)
+    k, v = (in_blocks(x, k_len, before, before + count + after, size) for x in (call.k, call.v))
 
     def rows_of(begin: int, end: Tensor) -> Tensor:
         """The output of the blocks of queries from `begin` to before `end`."""
@@ -49,7 +49,7 @@ def run(call: Call, low: int, high: int) -> Tensor:
     return ops.reshape(out, (-1, call.q.shape[1], count * size, call.v.shape[3]))[:, :, :q_len]
 
 
-def _blocks(x: Tensor, length: Tensor, before: int, count: Tensor, size: int) -> Tensor:
+def in_blocks(x: Tensor, length: Tensor, before: int, count: Tensor, size: int) -> Tensor:
     """x [B, H, S, D] as [B, H, count, size, D]: `before` blocks of 0, then x, padded with 0 or cut at the end."""
     missing = count * size - before * size - length
     end = max(missing, 0) if isinstance(missing, int) else ops.maximum(missing, 0)

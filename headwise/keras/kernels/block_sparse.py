@@ -12,6 +12,7 @@ from keras import ops
 
 from headwise.errors import ArgumentError
 from headwise.keras.call import Call, Tensor, attend
+from headwise.keras.kernels.banded import in_blocks
 from headwise.masks import Mask
 
 
@@ -28,7 +29,8 @@ def run(call: Call, layout: np.ndarray, size: int) -> Tensor:
         raise ArgumentError(
             "block_sparse: expected lengths that are known before the call. Received: an unknown length"
         )
-    q, k, v = (_blocks(x, length, size) for x, length in ((call.q, q_len), (call.k, k_len), (call.v, k_len)))
+    pairs = ((call.q, q_len), (call.k, k_len), (call.v, k_len))
+    q, k, v = (in_blocks(x, length, 0, -(-length // size), size) for x, length in pairs)
     alike: dict[int, list[int]] = defaultdict(list)
     for i, needed in enumerate(layout.sum(1)):
         # For few groups, a row may have up to a quarter more blocks than it needs.
@@ -57,9 +59,3 @@ def run(call: Call, layout: np.ndarray, size: int) -> Tensor:
     if order != sorted(order):
         out = ops.take(out, ops.convert_to_tensor(np.argsort(order).astype(np.int32)), axis=2)
     return ops.reshape(out, (-1, call.q.shape[1], out.shape[2] * size, call.v.shape[3]))[:, :, :q_len]
-
-
-def _blocks(x: Tensor, length: int, size: int) -> Tensor:
-    """x [B, H, S, D] as [B, H, ⌈S/size⌉, size, D], with 0 at the end."""
-    x = ops.pad(x, [(0, 0), (0, 0), (0, -length % size), (0, 0)]) if length % size else x
-    return ops.reshape(x, (-1, x.shape[1], -(-length // size), size, x.shape[3]))

@@ -25,16 +25,14 @@ def choose(call: Call, kernel: str) -> Callable[[Call], Tensor]:
     band, layout = _band(call), None
     if kernel == "block_sparse" or (kernel == "auto" and band is None):
         layout = _layout(call, only_blocks=kernel == "auto")
+    why = None
     if kernel == "banded" and band is None:
-        raise KernelRefused(
-            "kernel: banded computes windows with both ends, such as masks.window(64, 0). Received: "
-            f"attention_mask={call.mask!r}, Q={call.lengths[0]}, K={call.lengths[1]}"
-        )
-    if kernel == "block_sparse" and layout is None:
-        raise KernelRefused(
-            "kernel: block_sparse needs a mask of headwise.masks, and lengths known before the call. Received: "
-            f"attention_mask={call.mask!r}, Q={call.lengths[0]}, K={call.lengths[1]}"
-        )
+        why = "computes windows with both ends, such as masks.window(64, 0)"
+    elif kernel == "block_sparse" and layout is None:
+        why = "needs a mask of headwise.masks, and lengths known before the call"
+    if why is not None:
+        received = f"attention_mask={call.mask!r}, Q={call.lengths[0]}, K={call.lengths[1]}"
+        raise KernelRefused(f"kernel: {kernel} {why}. Received: {received}")
     if band is not None and (kernel == "banded" or (kernel == "auto" and _pays(call, band))):
         return lambda call: banded.run(call, *band)
     if layout is not None and (kernel == "block_sparse" or layout.mean() < 0.6):

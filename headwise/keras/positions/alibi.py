@@ -8,8 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from headwise.keras.layer import Tensor
-from headwise.keras.positions.scheme import Positions, distances, placed, precision
+from headwise.keras.call import Tensor, precision
+from headwise.keras.positions.scheme import Positions, distances, placed
 from headwise.keras.saving import PACKAGE
 from headwise.masks import Mask
 from headwise.nn import positions as torch_positions

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from keras import ops
 
-from headwise.keras.layer import Tensor
-from headwise.keras.positions.scheme import precision
+from headwise.keras.call import Tensor, precision
 
 
 def turn(x: Tensor, phases: Tensor, *, amplitude: float = 1.0, interleaved: bool = False) -> Tensor:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import keras
 from keras import ops
 
 from headwise.errors import DtypeError, ShapeError
@@ -87,8 +86,3 @@ def distances(x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
         check_ids("query_ids", query_ids, x.shape[0], x.shape[2])
         check_ids("key_ids", key_ids, x.shape[0], key_ids.shape[-1])
     return ops.expand_dims(placed(x, key_ids), -2) - ops.expand_dims(placed(x, query_ids), -1)
-
-
-def precision(x: Tensor) -> str:
-    """The dtype of tensors that are added to scores: float32, float64 for float64 x."""
-    return "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"

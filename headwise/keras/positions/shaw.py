@@ -8,8 +8,9 @@ import keras
 import torch
 from keras import ops
 
+from headwise.keras.call import precision
 from headwise.keras.layer import Parts, Tensor
-from headwise.keras.positions.scheme import Positions, distances, precision
+from headwise.keras.positions.scheme import Positions, distances
 from headwise.keras.saving import PACKAGE
 from headwise.masks import Mask
 from headwise.nn import positions as torch_positions
