@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from headwise.call import AttentionCall
-from headwise.kernels import fused, sdpa
+from headwise.kernels import exact, fused, sdpa
 from headwise.kernels.kernel import Cost, cut_to_values, fused_inputs
 from headwise.softmax import merge_parts
 from headwise.tracing import is_traced
@@ -59,6 +59,10 @@ def run(call: AttentionCall) -> Tensor:
     else:
         if mask is not None and mask.shape[1] > 1:
             mask = mask.squeeze(2).unflatten(1, groups)
+        if call.trains and sdpa.is_fused(call):  # backward needs a log-sum-exp that is exact
+            out, lse = sdpa.attend(q, k, v, scale, mask)
+            out = cut_to_values(call, out.flatten(1, 2)[:, :, None])
+            return exact.rounded_rows(call, out, lse.flatten(1, 2)[:, :, None])
         out = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=call.dropout, scale=scale)
     return cut_to_values(call, out.flatten(1, 2)[:, :, None])
 

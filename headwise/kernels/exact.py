@@ -47,7 +47,7 @@ def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
 def _may_be_large(call: AttentionCall) -> bool:
     """Whether the largest numbers of q and k allow a score of `LARGE`."""
     largest = [x.detach().abs().max().item() for x in (call.q, call.k)]
-    return abs(call.scale) * call.q.shape[-1] * largest[0] * largest[1] >= LARGE
+    return not abs(call.scale) * call.q.shape[-1] * largest[0] * largest[1] < LARGE  # (NaN may)
 
 
 def usable(call: AttentionCall) -> AttentionCall:
@@ -69,12 +69,18 @@ def contained(call: AttentionCall, out: Tensor, run: Run, drawn_from: Tensor | N
     """
     if is_finite(out) and (not out.requires_grad or is_finite(call.k, call.v)):
         return out  # (a gradient can meet a key that the output did not)
-    # A row that sees a key of NaN, or is NaN itself, is NaN throughout: it is right as it is.
+    # A row that sees a key of NaN, or is NaN itself, is NaN throughout. (Torch's fused kernel may give 0 if a row sees
+    # nothing else.)
     bad_key = call.k.isnan().any(-1).repeat_interleave(call.heads_per_key_head, 1)[:, :, None]
     bad_row = call.q.isnan().any(-1)
-    again = ~bad_row if call.trains else ~bad_row & ~out.isfinite().all(-1)
-    if not call.trains and bool(again.any()) and bool(bad_key.any()):
-        again &= ~torch.cat([(call.allowed(rows) & bad_key).any(-1) for rows in row_blocks(call.shape, CELLS)], dim=2)
+    again = ~bad_row
+    if not call.trains:
+        finite = out.isfinite().all(-1)
+        if bool(bad_key.any()):
+            sees = [(call.allowed(rows) & bad_key).any(-1) for rows in row_blocks(call.shape, CELLS)]
+            again &= finite == torch.cat(sees, dim=2)
+        else:
+            again &= ~finite
     if not bool(again.any()):
         return out
     kept = kept_weights(call, run, drawn_from) if call.dropout else None

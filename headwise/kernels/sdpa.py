@@ -101,11 +101,9 @@ def run(call: AttentionCall) -> Tensor:
     is_causal = _is_causal(call)
     q, k, v, scale = fused_inputs(call)
     mask = None if is_causal else dense_mask(call)
-    if call.trains and _is_fused(call):  # backward needs a log-sum-exp that is exact
+    if call.trains and is_fused(call):  # backward needs a log-sum-exp that is exact
         is_bias = call.bias is not None and mask is not None and mask.data_ptr() == call.bias.data_ptr()
-        if mask is not None and mask.dtype == torch.bool:
-            mask = q.new_zeros(mask.shape).masked_fill_(~mask, EMPTY)
-        out, lse = fused.attend(q, k, v, scale, owned(mask) if is_bias else mask, causal=is_causal)
+        out, lse = attend(q, k, v, scale, owned(mask) if is_bias else mask, causal=is_causal)
         name_changed(out, {"bias": call.bias} if is_bias and call.bias is not None else {})
         return exact.rounded_rows(call, cut_to_values(call, out), lse)
     shared: dict[str, Any] = {"enable_gqa": True} if call.heads_per_key_head > 1 else {}
@@ -132,6 +130,15 @@ def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor 
     return scaled_dot_product_attention(q, k, v, scale=scale, **shared)
 
 
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, *, causal: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] of torch's fused CPU kernel. `mask`: bool, or to be added."""
+    if mask is not None and mask.dtype == torch.bool:
+        mask = q.new_zeros(mask.shape).masked_fill_(~mask, EMPTY)
+    return fused.attend(q, k, v, scale, mask, causal=causal)
+
+
 def _one_tile_each(call: AttentionCall) -> TileList:
     """Each matrix of the mask as one tile."""
     _, _, q_len, k_len = call.shape
@@ -141,7 +148,7 @@ def _one_tile_each(call: AttentionCall) -> TileList:
     return TileList((Tile(0, q_len, runs, b, h) for b, h in places), matrices=(batch or 1) * (heads or 1))
 
 
-def _is_fused(call: AttentionCall) -> bool:
+def is_fused(call: AttentionCall) -> bool:
     """Whether torch runs this call on its fused CPU kernel, rather than hold the weights, and may be asked for it."""
     if not call.q.is_cpu or call.dropout or any(x.requires_grad for x in call.biases):
         return False

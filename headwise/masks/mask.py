@@ -385,8 +385,8 @@ class Mask:
         return mask if found is _ITSELF else found
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was remembered is not pickled or copied: it can be large, and can be made again.
-        return {name: value for name, value in self.__dict__.items() if name not in _KEPT}
+        # What was remembered is not pickled or copied: it can be large, and can be made again. (A thread may add some.)
+        return {name: value for name, value in dict(self.__dict__).items() if name not in _KEPT}
 
     def __and__(self, other: Mask) -> Mask:
         return And((self, _beside("&", other)))
