@@ -152,7 +152,7 @@ def _of_rows(call: AttentionCall, rows: slice, kept: Tensor | None, *given: Tens
 def gradients(
     call: AttentionCall, normaliser: Normaliser, out: Tensor, d_out: Tensor, kept: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Those of q, k and v by the definition, where the call has some of the keys of its rows.
+    """Gradients of q, k and v by the definition, where the call has some of the keys of its rows.
 
     Args:
         normaliser, out, d_out: of all keys of the rows: their normaliser, output and its gradient.
