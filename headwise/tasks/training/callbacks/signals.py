@@ -46,4 +46,7 @@ class Interrupt:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+        self._tell(number)
+
+    def _tell(self, number: int) -> None:
         print("stopping after this step, and saving; Ctrl-C again stops at once", file=sys.stderr)
