@@ -1,8 +1,7 @@
 """Everything that is changed outside of headwise while somebody follows a model.
 
-What a follower needs of the process (torch.compile's stance, jobs of threads that take it along, operators,
-transformers' registry) or of a model (`generate`) is changed by the first that needs it, and changed back by the last
-that leaves.
+What a follower needs of the process (torch.compile's stance, jobs of threads that take it along, transformers'
+registry) or of a model (`generate`) is changed by the first that needs it, and changed back by the last that leaves.
 """
 
 from __future__ import annotations

@@ -263,14 +263,13 @@ class Functions(TorchFunctionMode):
         if running():
             return func(*args, **kwargs)
         recogniser, edits = self.recogniser, None
-        query = args[0] if args else kwargs["query"]
         listed = recogniser.flex if name == "flex_attention" else recogniser.attended
 
         def read(out: Any) -> Read:
             return lambda place, values: listed(place, values, out, *args, **kwargs)
 
         if name != "flex_attention" and any(follower.changes for follower in FOLLOWERS.here()):
-            value = args[2] if len(args) > 2 else kwargs["value"]
+            query, value = (args[at] if len(args) > at else kwargs[key] for at, key in ((0, "query"), (2, "value")))
             out = torch.empty(*query.shape[:-1], value.shape[-1], dtype=query.dtype, device="meta")
             edits = recogniser.hear_before(name, read(out))
             if edits and edits[-1].new is not None:

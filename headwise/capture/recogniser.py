@@ -414,7 +414,7 @@ class Recogniser:
         # Where memory does not tell, it is as torch's documentation has it: examples first.
         layout = _by_memory(layout, heads, lambda: self._numbers(query)) or read_layout(tuple(lead), None)
         q = layout.fold(query)
-        as_is = layout.at is None  # and there may be fewer heads of keys
+        as_is = layout.at is None  # examples stand first; keys may have fewer heads than queries
         k, v = (x if as_is and x.ndim == 4 and x.shape[0] == len(q) else layout.fold(x) for x in (key, value))
         arrange: Arrange = layout.fold
         asked = self.asked

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-_ALL = window(None, None).owned()
+_ALL = window(None, None).owned()  # what a call without a mask may attend to
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
