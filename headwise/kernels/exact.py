@@ -36,7 +36,7 @@ def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
 
     Where the scores themselves may be so large, a fused backward gives NaN to every key: then all rows.
     """
-    if is_traced() or lse.abs().max().item() < (limit := -FORBIDS if call.biases else LARGE):
+    if is_traced() or largest(lse) < (limit := -FORBIDS if call.biases else LARGE):
         return out
     large = (lse.abs() >= limit) & (lse != EMPTY)
     if not bool(large.any()):
@@ -46,8 +46,12 @@ def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
 
 def _may_be_large(call: AttentionCall) -> bool:
     """Whether the largest numbers of q and k allow a score of `LARGE`."""
-    largest = [x.detach().abs().max().item() for x in (call.q, call.k)]
-    return not abs(call.scale) * call.q.shape[-1] * largest[0] * largest[1] < LARGE  # (NaN may)
+    return not abs(call.scale) * call.q.shape[-1] * largest(call.q.detach()) * largest(call.k.detach()) < LARGE  # (NaN may)
+
+
+def largest(x: Tensor) -> float:
+    """The largest absolute value; NaN if there is one."""
+    return torch.linalg.vector_norm(x, math.inf).item()
 
 
 def usable(call: AttentionCall) -> AttentionCall:
