@@ -105,7 +105,7 @@ def closed(names: dict[str, nn.Module]) -> Iterator[CallSite]:
         kind = type(module)
         if kind not in of_class:
             of_class[kind] = list(_scripted(vars(kind).values()))
-        for called, function in (*of_class[kind], *_scripted(vars(module).values())):
+        for called, function in (*of_class[kind], *_scripted(list(vars(module).values()))):
             if _SOFTMAX.search(_graph(function)):
                 reason = f"it may call `{called}`, a scripted function with a softmax: nothing can be seen inside"
                 yield CallSite(name, "missed", 0, reason)

@@ -51,7 +51,7 @@ class Place:
         """Whether the module was given a cache of keys, as an argument whose name says so or as its own."""
         flags = (bool, int, float, str, type(None))  # use_cache=True is no cache
         given = (name for name, value in self.keywords.items() if not isinstance(value, flags))
-        held = (name for name, value in vars(self.module).items() if not isinstance(value, flags))
+        held = (name for name, value in list(vars(self.module).items()) if not isinstance(value, flags))
         if any(_CACHE.search(name) for name in (*given, *held, *getattr(self.module, "_buffers", ()))):
             return True
         passed = any(_CACHE.search(type(value).__name__) for value in self.arguments)

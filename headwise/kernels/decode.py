@@ -60,7 +60,7 @@ def run(call: AttentionCall) -> Tensor:
         if mask is not None and mask.shape[1] > 1:
             mask = mask.squeeze(2).unflatten(1, groups)
         if call.trains and sdpa.is_fused(call):  # backward needs a log-sum-exp that is exact
-            out, lse = sdpa.attend(q, k, v, scale, mask)
+            out, lse = fused.attend(q, k, v, scale, mask)
             out = cut_to_values(call, out.flatten(1, 2)[:, :, None])
             return exact.rounded_rows(call, out, lse.flatten(1, 2)[:, :, None])
         out = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=call.dropout, scale=scale)

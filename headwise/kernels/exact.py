@@ -46,7 +46,8 @@ def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
 
 def _may_be_large(call: AttentionCall) -> bool:
     """Whether the largest numbers of q and k allow a score of `LARGE`."""
-    return not abs(call.scale) * call.q.shape[-1] * largest(call.q.detach()) * largest(call.k.detach()) < LARGE  # (NaN may)
+    bound = abs(call.scale) * call.q.shape[-1] * largest(call.q.detach()) * largest(call.k.detach())
+    return not bound < LARGE  # (NaN may)
 
 
 def largest(x: Tensor) -> float:

@@ -103,7 +103,7 @@ def run(call: AttentionCall) -> Tensor:
     mask = None if is_causal else dense_mask(call)
     if call.trains and is_fused(call):  # backward needs a log-sum-exp that is exact
         is_bias = call.bias is not None and mask is not None and mask.data_ptr() == call.bias.data_ptr()
-        out, lse = attend(q, k, v, scale, owned(mask) if is_bias else mask, causal=is_causal)
+        out, lse = fused.attend(q, k, v, scale, owned(mask) if is_bias else mask, causal=is_causal)
         name_changed(out, {"bias": call.bias} if is_bias and call.bias is not None else {})
         return exact.rounded_rows(call, cut_to_values(call, out), lse)
     shared: dict[str, Any] = {"enable_gqa": True} if call.heads_per_key_head > 1 else {}
@@ -128,15 +128,6 @@ def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor 
         return out if exact.largest(lse) < exact.LARGE else None
     shared: dict[str, Any] = {"enable_gqa": True} if heads != key_heads else {}
     return scaled_dot_product_attention(q, k, v, scale=scale, **shared)
-
-
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, *, causal: bool = False
-) -> tuple[Tensor, Tensor]:
-    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] of torch's fused CPU kernel. `mask`: bool, or to be added."""
-    if mask is not None and mask.dtype == torch.bool:
-        mask = q.new_zeros(mask.shape).masked_fill_(~mask, EMPTY)
-    return fused.attend(q, k, v, scale, mask, causal=causal)
 
 
 def _one_tile_each(call: AttentionCall) -> TileList:

@@ -65,7 +65,7 @@ def fixed(mask: Mask, q_len: int, k_len: int) -> Mask:
 
 
 def _has_function(mask: Mask) -> bool:
-    parts = [x for value in vars(mask).values() for x in (value if isinstance(value, tuple) else (value,))]
+    parts = [x for value in mask.__getstate__().values() for x in (value if isinstance(value, tuple) else (value,))]
     return isinstance(mask, Predicate) or any(_has_function(x) for x in parts if isinstance(x, Mask))
 
 

@@ -448,7 +448,7 @@ def _tensors_in(value: Any) -> tuple[Tensor, ...]:
     if isinstance(value, Tensor):
         return (value,)
     if isinstance(value, Mask):
-        value = [each for name, each in vars(value).items() if name not in _KEPT]
+        value = list(value.__getstate__().values())
     found: tuple[Tensor, ...] = ()
     if isinstance(value, (list, tuple)):
         for each in value:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -260,3 +263,21 @@ def test_several_threads_may_ask_at_once() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_new_mask_may_be_copied_while_another_thread_asks_it() -> None:
+    """The first questions add what a mask remembers to it."""
+
+    def copy_and_ask(mask: Mask) -> None:
+        copy.copy(mask)
+        mask.to_bool(4, 4)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(300):
+                mask = masks.documents(torch.arange(4)) & masks.causal()
+                list(pool.map(copy_and_ask, [mask] * 4))
+    finally:
+        sys.setswitchinterval(interval)
