@@ -1,4 +1,7 @@
-"""The blind sets of benchmarks/blind: each answer is of a file that is there, and a file is scored as it says."""
+"""The blind sets of benchmarks/blind: each answer is of a file that is there, and a file is scored as it says.
+
+A file lies there to be read or is packed, and packing loses none.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 
@@ -27,14 +31,59 @@ def blind() -> ModuleType:
     return module
 
 
+@pytest.fixture(scope="module")
+def unpacked(blind: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sets")
+    blind.unpack(folder)
+    return folder
+
+
 @pytest.mark.parametrize("name", SETS)
-def test_the_answers_of_a_set(blind: ModuleType, name: str) -> None:
-    cases = blind.cases([name], [])
+def test_the_answers_of_a_set(blind: ModuleType, unpacked: Path, name: str) -> None:
+    cases = blind.cases(unpacked, [name], [])
     assert (len(cases), sum(case.broken for case in cases)) == ((40, 0) if name.startswith("healthy") else (50, 30))
-    assert {case.file for case in cases} == {path.name for path in (BLIND / name).glob("*.py")}
+    assert {case.path for case in cases} == set((unpacked / name).glob("*.py"))
     for case in cases:
-        body = ast.parse((BLIND / name / case.file).read_text(encoding="utf-8")).body
+        body = ast.parse(case.path.read_text(encoding="utf-8")).body
         assert case.kind in {x.name for x in body if isinstance(x, ast.ClassDef)}, case
+
+
+def test_each_file_is_in_one_place(blind: ModuleType) -> None:
+    with tarfile.open(BLIND / blind.ARCHIVE) as archive:
+        members = archive.getmembers()
+    packed, readable = [member.name for member in members], blind.files(BLIND)
+    assert (len(SETS), len(packed), len(readable)) == (32, 1408, 152 + 32)
+    assert not readable & set(packed)
+    assert packed == sorted(set(packed))
+    assert {(member.mtime, member.uid, member.uname, member.mode) for member in members} == {(0, 0, "", 0o644)}
+
+
+def test_what_was_changed_is_packed(blind: ModuleType, tmp_path: Path) -> None:
+    here, folder, again = (tmp_path / name for name in ("here", "folder", "again"))
+    for name in ("one/01.py", "one/02.py", "one/03.py", "one/04.py", "one/answers.csv"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(f"{name}\r\n".encode())
+    blind.copy("one/01.py", folder, here)
+    blind.copy("one/02.py", folder, here)
+    blind.pack(folder, here)
+    assert blind.files(here) == {"one/01.py", "one/02.py", "one/answers.csv"}
+
+    for name in ("one/01.py", "one/03.py", "two/05.py", "two/answers.csv"):  # here, packed, new
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"changed")
+    (folder / "one/02.py").unlink()  # here
+    (folder / "one/04.py").unlink()  # packed
+    blind.pack(folder, here)
+    assert blind.files(here) == {"one/01.py", "one/answers.csv", "two/answers.csv"}
+    blind.unpack(again, here)
+    assert contents(blind, again) == contents(blind, folder)
+    packed = (here / blind.ARCHIVE).read_bytes()
+    blind.pack(again, here)
+    assert (here / blind.ARCHIVE).read_bytes() == packed
+
+
+def contents(blind: ModuleType, folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in blind.files(folder)}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 from headwise.cli.files import NamedText, encoded
 from headwise.cli.layers import LayerRange, choose_layers
 from headwise.cli.loading import tell_missing
+from headwise.cli.looking import named_inputs
 from headwise.cli.output import Say
 from headwise.errors import ArgumentError, FileError
 
@@ -100,15 +100,11 @@ def _shown(
 ) -> tuple[list[Input], Tables]:
     from headwise.cli.heads import print_unseen, print_whole
     from headwise.records.summary import head_table
-    from headwise.viewer import inputs_of
 
     for each in seen:
         if not each.records:
             each.only(0)  # raises with the reason why nothing was recorded
     shown = choose_layers(ranges, len(seen[0].layers))
-    inputs = inputs_of(seen[0] if len(seen) == 1 else list(seen), layers=shown, **given)
-    if len(inputs) == len(titles):
-        inputs = [dataclasses.replace(one, name=title) for one, title in zip(inputs, titles, strict=True)]
 
     def print_tables(console: Console) -> None:
         for name, each in zip(names, seen, strict=True):
@@ -116,4 +112,4 @@ def _shown(
             print_whole(console, head_table(rows, headings=("entropy", "distance", "first visible"), title=name))
         print_unseen(console, seen[0].coverage())
 
-    return inputs, print_tables
+    return named_inputs(seen, titles, shown, **given), print_tables

@@ -22,17 +22,13 @@ class Grouped(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         left = dict(self.commands)
+        longest = max(map(len, left))  # so that the columns of all groups are alike
         groups = {title: [(name, left.pop(name)) for name in names] for title, names in GROUPS.items()}
         for title, commands in {**groups, "Others": list(left.items())}.items():
             if commands:
                 with formatter.section(title):
-                    formatter.write_dl([(name.ljust(longest(self)), each.short_help or "") for name, each in commands])
+                    formatter.write_dl([(name.ljust(longest), each.short_help or "") for name, each in commands])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_paragraph()
         formatter.write_text("'headwise COMMAND --help' says more of each.")
-
-
-def longest(group: click.Group) -> int:
-    """The length of the longest name, so that the columns of all groups are alike."""
-    return max(map(len, group.commands))

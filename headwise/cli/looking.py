@@ -1,18 +1,19 @@
-"""What `headwise view` shows of a run folder: the attention of the trained task on each input."""
+"""What `headwise view` shows of records, and of a run folder: the attention of the trained task on each input."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwise.cli.files import STDIN
 from headwise.cli.layers import LayerRange, choose_layers
 from headwise.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from headwise.records import Seen
     from headwise.viewer import Input
 
 
@@ -52,21 +53,28 @@ def _is_folder(text: str) -> bool:
         return False
 
 
+def named_inputs(seen: Sequence[Seen], names: Sequence[str], layers: Collection[int], **given: Any) -> list[Input]:
+    """The inputs of a page of some records, each by its name if there is one for each. `given`: see `inputs_of`."""
+    from headwise.viewer import inputs_of
+
+    found = inputs_of(seen[0] if len(seen) == 1 else list(seen), layers=layers, **given)
+    if len(found) != len(names):
+        return found
+    return [dataclasses.replace(one, name=name) for one, name in zip(found, names, strict=True)]
+
+
 def look(
     run: Path, inputs: Sequence[str], names: Sequence[str], ranges: Sequence[LayerRange] | None
 ) -> tuple[list[Input], str]:
     """What the page shows of each input, and the Python code that produces it."""
     from headwise import tasks
-    from headwise.viewer import inputs_of
 
     task = tasks.load(run)
     seen = task.look(list(inputs))
     pictures_of = getattr(task, "pictures", None)  # of match: the images behind the patches
     pictures = pictures_of(list(inputs)) if pictures_of is not None else None
     chosen = {layer for each in seen for layer in choose_layers(ranges, len(each.layers))}
-    found = inputs_of(seen[0] if len(seen) == 1 else seen, images=pictures, layers=chosen)
-    if len(found) == len(names):
-        found = [dataclasses.replace(one, name=name) for one, name in zip(found, names, strict=True)]
+    found = named_inputs(seen, names, chosen, images=pictures)
     listed = json.dumps(list(inputs), ensure_ascii=False)
     made = f"headwise.tasks.load({json.dumps(str(run), ensure_ascii=False)}).look({listed})"
     return found, f"{made}[0]" if len(seen) == 1 else made

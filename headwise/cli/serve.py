@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -13,6 +13,7 @@ from headwise.cli.later import Later, later
 from headwise.cli.shared import PATH, language
 from headwise.errors import ArgumentError, FileError
 from headwise.server.protocols import grpc_protocols
+from headwise.server.settings import Backend, Precision, Settings
 
 _OFF = "off"
 _MINILM = "minilm"
@@ -47,46 +48,52 @@ def _ports() -> Iterator[click.Option]:
 @click.argument("models", nargs=-1, required=True, metavar="[NAME=]RUN_OR_EXPORT...")
 @click.option(
     "--backend",
-    type=click.Choice(["auto", "torch", "onnx"]),
-    default="auto",
+    type=click.Choice(get_args(Backend)),
+    default=Settings.backend,
     help="What runs the models. auto: ONNX Runtime for an ONNX export, otherwise PyTorch.",
 )
 @click.option(
     "--precision",
-    type=click.Choice(["fp32", "bf16", "fp16", "int8"]),
-    default="fp32",
+    type=click.Choice(get_args(Precision)),
+    default=Settings.precision,
     help="The precision that models compute in.",
 )
-@click.option("--workers", type=int, default=1, metavar="N", help="Processes that run models.")
+@click.option("--workers", type=int, default=Settings.workers, metavar="N", help="Processes that run models.")
 @click.option("--threads", type=int, metavar="N", help="Threads of each worker. Default: cores divided by workers.")
-@click.option("--max-batch", type=int, default=32, metavar="ROWS", help="Most rows in one batch of a model.")
+@click.option(
+    "--max-batch", type=int, default=Settings.max_batch, metavar="ROWS", help="Most rows in one batch of a model."
+)
 @click.option(
     "--max-delay-ms",
     type=float,
-    default=2.0,
+    default=Settings.max_delay_ms,
     metavar="MS",
     help="How long a row may wait for others to share its batch.",
 )
 @click.option(
     "--max-queue",
     type=int,
-    default=1024,
+    default=Settings.max_queue,
     metavar="ROWS",
     help="Most rows in the queue of a model; clients of further rows are told to try again later.",
 )
-@click.option("--max-tokens", type=int, default=4096, metavar="N", help="Most tokens in one row; 0 = no limit.")
-@click.option("--max-body", type=int, default=16 * 2**20, metavar="BYTES", help="Size limit of a request, unpacked.")
-@click.option("--timeout", type=float, default=60.0, metavar="SECONDS", help="Time limit for a request.")
+@click.option(
+    "--max-tokens", type=int, default=Settings.max_tokens, metavar="N", help="Most tokens in one row; 0 = no limit."
+)
+@click.option(
+    "--max-body", type=int, default=Settings.max_body, metavar="BYTES", help="Size limit of a request, unpacked."
+)
+@click.option("--timeout", type=float, default=Settings.timeout, metavar="SECONDS", help="Time limit for a request.")
 @click.option(
     "--host",
-    default="127.0.0.1",
+    default=Settings.host,
     metavar="ADDRESS",
     help="The address to listen on. The default accepts connections from this machine only.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    default=8000,
+    default=Settings.http_port,
     metavar="N",
     help="The port for HTTP; 0 = any free port, here and for the other ports.",
 )
@@ -101,7 +108,7 @@ def _ports() -> Iterator[click.Option]:
 @click.option(
     "--drain",
     type=float,
-    default=30.0,
+    default=Settings.drain,
     metavar="SECONDS",
     help="Time for accepted requests to finish when the server is stopped.",
 )
@@ -127,7 +134,6 @@ def serve(
     try:
         from headwise.server.auth import read_token
         from headwise.server.run import serve as run
-        from headwise.server.settings import Settings
     except ImportError as error:
         raise ArgumentError(
             f'headwise serve needs the package {error.name}, which is not installed: pip install "headwise[serve]"'

@@ -17,23 +17,15 @@ PATH: Any = {"type": click.Path(path_type=Path), "metavar": "PATH"}
 COUNT: Any = {"type": click.IntRange(min=1), "metavar": "N"}
 
 # `main` reads both before click does, wherever they stand: here they are for the help.
-_LANGUAGE: dict[str, Any] = {"metavar": "LANGUAGE", "help": "Speak en or zh; by default what the system speaks."}
-_DEBUG: dict[str, Any] = {"is_flag": True, "help": "Show a traceback when something fails."}
+_LANGUAGE = "Speak en or zh; by default what the system speaks."
+_DEBUG = "Show a traceback when something fails."
 
 
 def language(f: F) -> F:
     """--lang"""
-    return click.option(OPTION, expose_value=False, **_LANGUAGE)(f)
+    return click.option(OPTION, expose_value=False, metavar="LANGUAGE", help=_LANGUAGE)(f)
 
 
 def shared(f: F) -> F:
     """--lang and --debug."""
-    return language(click.option("--debug", expose_value=False, **_DEBUG)(f))
-
-
-def shared_options() -> list[click.Parameter]:
-    """The same, for a command that is made of parameters."""
-    return [
-        click.Option([OPTION], expose_value=False, **_LANGUAGE),
-        click.Option(["--debug"], expose_value=False, **_DEBUG),
-    ]
+    return language(click.option("--debug", expose_value=False, is_flag=True, help=_DEBUG)(f))

@@ -15,7 +15,7 @@ import click
 from headwise.cli import task_options
 from headwise.cli.files import size
 from headwise.cli.scores import print_scores
-from headwise.cli.shared import shared, shared_options
+from headwise.cli.shared import shared
 from headwise.errors import HeadwiseError
 from headwise.language import said
 from headwise.tasks import kinds
@@ -112,15 +112,19 @@ def _command(word: str) -> click.Command:
             ["--config"], type=path, metavar="PATH", help="A YAML file of options; the command line overrides it."
         ),
         click.Option(["--print-config"], is_flag=True, help="Print all options as such a file and exit."),
-        *shared_options(),
     ]
-    return _TrainTask(
+
+    @shared
+    def command(**parameters: Any) -> None:
+        _train(word, **parameters)
+
+    return click.command(
         word,
+        cls=_TrainTask,
         params=[data, *how, *task_options.click_options(options)],
-        callback=lambda **parameters: _train(word, **parameters),
         help=f"{options.about}\n\nDATA is a CSV, TSV, JSON, JSON lines or Parquet file, or the name of a data set on "
         f"the hub. For example:\n\n\b\n  headwise train {word} {options.data_example}",
-    )
+    )(command)
 
 
 def _train(

@@ -17,7 +17,7 @@ from headwise.cli.files import NamedText, check_writable, encoded, read_texts, s
 from headwise.cli.layers import LayerRange, choose_layers, parse_layers
 from headwise.cli.live import is_bert, live_bert, live_causal, predicts, read_prompt, title_of
 from headwise.cli.loading import plural
-from headwise.cli.looking import look, run_among
+from headwise.cli.looking import look, named_inputs, run_among
 from headwise.cli.output import Say, check_served, working
 from headwise.cli.profiled import profile_among, view_profile
 from headwise.cli.shared import PATH, shared
@@ -229,7 +229,6 @@ def _read_by_bert(
     from headwise.models.bert import Bert
     from headwise.models.checkpoint import default_model, resolve
     from headwise.text import Tokenizer
-    from headwise.viewer import inputs_of
 
     folder = default_model() if model is None else resolve(model)
     bert, tokenizer = Bert.from_pretrained(folder), Tokenizer.from_pretrained(folder)
@@ -239,8 +238,7 @@ def _read_by_bert(
         say(f"reading {each.name} ({number} of {len(named)})")
         seen.append(_look(bert, tokenizer, each))
         tables.append(summarise(seen[-1], shown))
-    inputs = inputs_of(seen[0] if len(seen) == 1 else seen, layers=shown)
-    inputs = [dataclasses.replace(one, name=each.title) for one, each in zip(inputs, named, strict=True)]
+    inputs = named_inputs(seen, [each.title for each in named], shown)
 
     def print_tables(console: Console) -> None:
         for each, one, table in zip(named, seen, tables, strict=True):

@@ -44,7 +44,7 @@ def create(
     """
     settings = settings or Settings()
     metrics = metrics or numbers.Metrics()
-    engine = Observed(engine, settings.timeout, stopping)
+    engine = Observed(engine, stopping)
     app = FastAPI(title="headwise", version=headwise.__version__, openapi_url=None, redirect_slashes=False)
     protocols: dict[str, str] = {}  # title -> path
     replies: dict[str, Callable[[BaseException], Response]] = {}

@@ -36,6 +36,12 @@ def told(level: int, event: str, error: BaseException | None = None, **fields: A
         logger.log(level, event, exc_info=error, extra={"fields": fields})
 
 
+def raised_at(error: BaseException) -> list[str]:
+    """The innermost lines of code that an error came through: what a log may say of it, besides its class."""
+    frames = traceback.extract_tb(error.__traceback__)[-6:]
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+
+
 class _Lines(logging.Formatter):
     def __init__(self, debug: bool) -> None:
         super().__init__()
@@ -51,9 +57,7 @@ class _Lines(logging.Formatter):
         line |= {name: value for name, value in getattr(record, "fields", {}).items() if value is not None}
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
-            line["error"] = type(error).__name__
-            frames = traceback.extract_tb(error.__traceback__)[-6:]
-            line["at"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+            line |= {"error": type(error).__name__, "at": raised_at(error)}
             if self._debug:
                 line["traceback"] = "".join(traceback.format_exception(error))
         return json.dumps(line, ensure_ascii=False)

@@ -49,11 +49,10 @@ class Metrics:
         self._requests.labels(protocol, route, code).inc()
         self._seconds.labels(protocol, route).observe(seconds)
 
-    def tell_engine(self, engine: Engine, statistics: Statistics | None) -> None:
+    def tell_engine(self, engine: Engine, statistics: Statistics) -> None:
         """Add the loaded models and the statistics of a pool, read anew at each scrape."""
         self._registry.register(_Asked(lambda: _of_models(engine)))
-        if statistics is not None:
-            self._registry.register(_Asked(lambda: _of_pool(statistics)))
+        self._registry.register(_Asked(lambda: _of_pool(statistics)))
 
     def text(self) -> bytes:
         """All metrics in Prometheus's text format."""

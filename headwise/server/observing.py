@@ -38,14 +38,11 @@ class Observed:
     """An `Engine` that notes the model and the number of rows of each request.
 
     Args:
-        timeout: seconds, for requests without a timeout or with a longer one.
         stopping: returns whether the server is about to stop: then it is not ready, but still answers.
     """
 
-    def __init__(
-        self, engine: Engine, timeout: float | None = None, stopping: Callable[[], bool] = lambda: False
-    ) -> None:
-        self._engine, self._timeout, self._stopping = engine, timeout, stopping
+    def __init__(self, engine: Engine, stopping: Callable[[], bool] = lambda: False) -> None:
+        self._engine, self._stopping = engine, stopping
 
     @property
     def live(self) -> bool:
@@ -65,13 +62,13 @@ class Observed:
         self, name: str, version: str | None, rows: Sequence[Row], *, timeout: float | None = None
     ) -> list[Row | HeadwiseError]:
         self._note(name, version, len(rows))
-        return await self._engine.answer(name, version, rows, timeout=self._patience(timeout))
+        return await self._engine.answer(name, version, rows, timeout=timeout)
 
     async def stream(
         self, name: str, version: str | None, row: Row, *, timeout: float | None = None
     ) -> AsyncGenerator[str, None]:
         self._note(name, version, 1)
-        pieces = self._engine.stream(name, version, row, timeout=self._patience(timeout))
+        pieces = self._engine.stream(name, version, row, timeout=timeout)
         async with aclosing(pieces):  # type: ignore[type-var]  # all that there are, are generators
             async for piece in pieces:
                 yield piece
@@ -87,19 +84,13 @@ class Observed:
         timeout: float | None = None,
     ) -> dict[str, Any] | str:
         self._note(name, version, 1)
-        return await self._engine.explain(name, version, row, page=page, rows=rows, timeout=self._patience(timeout))
+        return await self._engine.explain(name, version, row, page=page, rows=rows, timeout=timeout)
 
     async def load(self, name: str, path: Path | None = None) -> None:
         await self._engine.load(name, path)
 
     async def unload(self, name: str) -> None:
         await self._engine.unload(name)
-
-    def _patience(self, timeout: float | None) -> float | None:
-        """The shorter of the client's timeout and the server's."""
-        if timeout is None or self._timeout is None:
-            return self._timeout if timeout is None else timeout
-        return min(timeout, self._timeout)
 
     def _note(self, name: str, version: str | None, rows: int) -> None:
         self._engine.find(name, version)  # raises for unknown names, which must not reach the log

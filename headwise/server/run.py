@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from headwise.server.engine import Engine
+    from headwise.server.pool.pool import Pool
 
 Say = Callable[[str], None]
 _FAREWELL = 0.5  # seconds in which open connections are told to close before the server stops listening
@@ -82,7 +83,7 @@ class _Process:
         from headwise.server.observing import Observed
 
         app = create(engine, self._settings, self._metrics, self._told.is_set)
-        observed = Observed(engine, self._settings.timeout, self._told.is_set)
+        observed = Observed(engine, self._told.is_set)
         for name, (server, _) in servers.items():
             PROTOCOLS[name].add(server, observed)
             await server.start()
@@ -122,7 +123,7 @@ class _Process:
         await asyncio.gather(serving, *calls)
         logs.told(logging.INFO, "drained", ms=round((time.monotonic() - began) * 1000))
 
-    async def _loaded(self, stack: contextlib.AsyncExitStack) -> Engine | None:
+    async def _loaded(self, stack: contextlib.AsyncExitStack) -> Pool | None:
         """The workers with their models; None if a signal came first."""
         starting = asyncio.ensure_future(stack.enter_async_context(_pool(self._models, self._settings)))
         telling = asyncio.ensure_future(self._told.wait())
@@ -135,7 +136,7 @@ class _Process:
             telling.cancel()
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
-        self._metrics.tell_engine(engine, getattr(engine, "statistics", None))
+        self._metrics.tell_engine(engine, engine.statistics)
         return engine
 
     async def _grpc(self, stack: contextlib.AsyncExitStack) -> dict[str, Any]:
@@ -183,7 +184,7 @@ class _Process:
 
 
 @contextlib.asynccontextmanager
-async def _pool(models: Mapping[str, Path], settings: Settings) -> AsyncIterator[Engine]:
+async def _pool(models: Mapping[str, Path], settings: Settings) -> AsyncIterator[Pool]:
     from headwise.server.pool.pool import Pool
 
     pool = Pool(settings)

@@ -93,7 +93,9 @@ def test_a_client_that_leaves_while_it_sends_is_not_answered() -> None:
     assert run(receive, 10) == []
 
 
-def test_requests_have_the_timeout_of_the_server_or_a_shorter_one() -> None:
+def test_a_request_may_have_a_timeout_of_its_own() -> None:
+    """The pool takes the shorter one of this and its own: tests/server/pool/test_limits.py."""
+
     async def ask() -> list[float | None]:
         engine = Explaining()
         async with client(Settings(timeout=5), engine) as asking:
@@ -104,4 +106,4 @@ def test_requests_have_the_timeout_of_the_server_or_a_shorter_one() -> None:
                 await asking.post("/v2/models/words/infer", json={"inputs": inputs, "parameters": parameters})
         return engine.timeouts
 
-    assert asyncio.run(ask()) == [5, 1, 5]
+    assert asyncio.run(ask()) == [None, 1, 9]

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headwise.server.app import create
 from headwise.server.settings import Settings
 
 from .plain_engine import Explaining, client, scope
@@ -173,6 +174,38 @@ def test_text_comes_piece_by_piece_and_then_whole(post: Post, asked: dict[str, b
     ]
 
 
+def test_each_piece_is_sent_before_the_next_is_made() -> None:
+    class Patient(Explaining):
+        """Makes the second piece when the first was sent."""
+
+        async def stream(self, *_: Any, **__: Any) -> Any:
+            yield "A"
+            await asyncio.wait_for(first.wait(), 5)
+            yield "B"
+
+    async def ask() -> list[bytes]:
+        app, sent = create(Patient(), Settings()), []
+        asked = [{"type": "http.request", "body": b'{"text": "a", "stream": true}'}]
+
+        async def receive() -> Any:
+            return asked.pop() if asked else await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                assert b"content-encoding" not in dict(message["headers"])
+            elif body := message["body"]:
+                sent.append(body)
+                first.set()
+
+        await app(scope("/write", {"Accept-Encoding": "gzip"}), receive, send)
+        return sent
+
+    first = asyncio.Event()
+    sent = asyncio.run(ask())
+    assert sent[0] == b'data: {"written": "A"}\n\n'
+    assert len(sent) == 3
+
+
 def test_an_error_before_the_first_piece_has_a_status_and_later_is_an_event(post: Post) -> None:
     assert post("/write", {"text": "bad a", "stream": True}).status_code == 504
     late = post("/write", {"text": "a bad b", "stream": True})
@@ -230,7 +263,6 @@ def test_health() -> None:
 
 def leave(body: bytes, path: str, engine: Explaining, after: Callable[[], Coroutine[Any, Any, None]]) -> list[Any]:
     """Send a request, wait for `after`, and leave. Gives what was answered."""
-    from headwise.server.app import create
 
     async def ask() -> list[Any]:
         app, sent, messages = create(engine, Settings()), [], iter([{"type": "http.request", "body": body}])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -12,9 +12,8 @@ from headwise.export import manifest
 from headwise.server.interface import Interface
 from headwise.server.interfaces import precision as precisions
 from headwise.server.interfaces.answering import Answering
+from headwise.server.settings import Backend
 from headwise.tasks.training.run import CONFIG
-
-BACKENDS = ("auto", "torch", "onnx")
 
 
 def open_interface(
@@ -32,8 +31,8 @@ def open_interface(
         CheckpointError: the folder cannot be served, or not with this backend.
         ArgumentError: an unknown backend, or a precision that is not supported here.
     """
-    if backend not in BACKENDS:
-        raise ArgumentError(f"backend: expected one of {', '.join(BACKENDS)}. Received: backend={backend!r}")
+    if backend not in get_args(Backend):
+        raise ArgumentError(f"backend: expected one of {', '.join(get_args(Backend))}. Received: backend={backend!r}")
     if threads < 0:
         raise ArgumentError(f"threads: expected 0 (one per core) or more. Received: threads={threads}")
     if threads:

@@ -38,7 +38,6 @@ class Pool:
         self._paths: dict[str, Path] = {}
         self._started = self._stopping = False
         self._changing = asyncio.Lock()  # held while models are loaded or unloaded
-        self._idle = asyncio.Event()
         self._dispatcher = Dispatcher(settings, opener, self.statistics, self._settle)
         self._crew = self._dispatcher.crew
 
@@ -62,29 +61,8 @@ class Pool:
             await self.stop()
             raise
 
-    async def drain(self, seconds: float | None = None) -> bool:
-        """Accept no more requests, and wait until the accepted ones are answered.
-
-        Args:
-            seconds: the longest wait; None = as in the settings.
-
-        Returns:
-            Whether all of them were answered.
-        """
-        self._stopping = True
-        if not self._started:
-            return True
-        self._idle.clear()
-        if not self._busy():
-            return True
-        try:
-            await asyncio.wait_for(self._idle.wait(), self.settings.drain if seconds is None else seconds)
-        except asyncio.TimeoutError:
-            return False
-        return True
-
     async def stop(self) -> None:
-        """End the workers. Unanswered requests fail with "unavailable", so call `drain` first."""
+        """End the workers. Unanswered requests fail with "unavailable": the server waits for them first."""
         self._stopping = True
         self._dispatcher.refuse_all("the server has stopped, and this request was not answered in time")
         await self._crew.stop()
@@ -300,11 +278,6 @@ class Pool:
             self._crew.drop(model.key)
             if model.version not in self._models.get(model.name, {}):
                 self.statistics.models.pop((model.name, model.version), None)
-        if self._stopping and not self._busy():
-            self._idle.set()
-
-    def _busy(self) -> bool:
-        return any(model.busy for model in self._crew.models.values())
 
 
 def _expire(future: asyncio.Future[None], seconds: float) -> None:

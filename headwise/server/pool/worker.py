@@ -20,19 +20,17 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from headwise.errors import HeadwiseError, RequestRefused
 from headwise.server.interface import Interface
+from headwise.server.logs import raised_at
 from headwise.server.pool.answering import answers_of, failure, refusal, value_of
 from headwise.server.pool.joined import Joined
 from headwise.server.pool.messages import LENGTH, Message, pack
 from headwise.tasks.columns import Row
-
-_FRAMES = 6  # of a traceback that is logged
 
 
 def main() -> None:
@@ -112,9 +110,7 @@ class _Worker:
 
     def tell(self, what: str, error: BaseException) -> None:
         """Log an error without its message, which may quote what a client sent."""
-        frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
-        at = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-        self._send("log", logging.ERROR, what, {"raised": type(error).__qualname__, "at": at})
+        self._send("log", logging.ERROR, what, {"raised": type(error).__qualname__, "at": raised_at(error)})
 
     def _forward(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(Exception):  # the line is lost

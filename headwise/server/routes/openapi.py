@@ -50,12 +50,15 @@ def describe(app: FastAPI, engine: Engine, *, token: bool) -> Schema:
     served = engine.models()
     plain_routes = {}
     for task in sorted({each.description.task for each in served}):
-        plain_routes[f"/{task}"] = _task(task, [each for each in served if each.description.task == task])
+        plain_routes[f"/{task}"] = {"post": _task(task, [each for each in served if each.description.task == task])}
     if explaining := [each for each in served if each.description.explains]:
-        plain_routes["/explain"] = _explain(explaining)
+        plain_routes["/explain"] = {"post": _explain(explaining)}
     document["paths"] = {**plain_routes, **document.get("paths", {})}
     components = document.setdefault("components", {})
-    components.setdefault("schemas", {}).update({_name(each): _answer(each) for each in served}, Error=_ERROR)
+    schemas = components.setdefault("schemas", {})
+    for each in served:
+        schemas[_name(each)] = _columns(each.description.outputs, takes=False, labels=each.description.labels)
+    schemas["Error"] = _ERROR
     components["responses"] = {
         f"Error{code}": {
             "description": says,
@@ -68,97 +71,81 @@ def describe(app: FastAPI, engine: Engine, *, token: bool) -> Schema:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     for path, methods in document["paths"].items():
         for operation in methods.values():
-            _add_errors(operation, without_token=is_open(path) or not token)
+            operation["responses"].pop("422", None)  # FastAPI adds it; here the status is 400
+            errors = {code: {"$ref": f"#/components/responses/Error{code}"} for code in _ERRORS}
+            if token and not is_open(path):
+                operation["security"] = [{"token": []}]
+            else:
+                del errors["401"]
+            operation["responses"] = errors | operation["responses"]
     return document
 
 
 def _task(task: str, served: Sequence[Served]) -> Schema:
-    streams = any(each.description.streams for each in served)
     answers = [_reference(_name(each)) for each in served]
     several = _object({"rows": {"type": "array", "items": {"anyOf": [*answers, _reference("Error")]}}}, ["rows"])
-    answered: Schema = {"application/json": {"schema": {"anyOf": [*answers, several]}}}
+    content: Schema = {"application/json": {"schema": {"anyOf": [*answers, several]}}}
+    streams = any(each.description.streams for each in served)
     if streams:
-        answered["text/event-stream"] = {"schema": _EVENT}
-    says = "The rows; an invalid row has an error in its place."
-    rows = {"rows": {"type": "array", "items": {}, "minItems": 1, "description": says}}
-    needed = _needed(served)
-    bodies = [_only({**_model(served, each), **rows}, ["rows", *needed]) for each in served]
-    return _post(
-        served,
-        {"operationId": task, "summary": f"Predict with a model of the task {task}"},
-        bodies=[*_rows(served, {"stream": {"type": "boolean"}} if streams else {}), *bodies],
-        answer={"description": "The answer.", "content": answered},
-    )
+        content["text/event-stream"] = {"schema": _EVENT}
+    return {
+        **_asked(served, several=True, streams=streams),
+        "operationId": task,
+        "summary": f"Predict with a model of the task {task}",
+        "responses": {"200": {"description": "The answer.", "content": content}},
+    }
 
 
 def _explain(served: Sequence[Served]) -> Schema:
-    kinds = {"application/json": "object", "text/html": "string"}
-    content = {media_type: {"schema": {"type": kind}} for media_type, kind in kinds.items()}
-    return _post(
-        served,
-        {"operationId": "explain", "summary": "The attention of a model on one row"},
-        bodies=_rows(served, {}),
-        answer={"description": "Statistics of each attention layer, or the page.", "content": content},
-        page=_parameter("page", "The page that shows the attention, instead of its statistics.", {"true", "false"}),
-    )
-
-
-def _post(
-    served: Sequence[Served], says: Schema, *, bodies: list[Schema], answer: Schema, **parameters: Schema
-) -> Schema:
-    """A plain route of some models: the bodies that it takes, and what it answers."""
-    versions = {each.version for each in served}
-    given = [_parameter("version", "The version of the model. Default: the newest.", versions), *parameters.values()]
-    if not _needed(served):  # ?model= always works, but OpenAPI cannot say that it or the body must have it
-        given.insert(0, _parameter("model", "The only model.", {each.name for each in served}))
-    examples = {
-        each.name: {"value": {**plain(each.description.example), **dict.fromkeys(_needed(served), each.name)}}
-        for each in served
-        if each.description.example is not None
+    asked = _asked(served)
+    page = "The page that shows the attention, instead of its statistics."
+    asked["parameters"].append(_parameter("page", page, {"true", "false"}))
+    content = {"application/json": {"schema": {"type": "object"}}, "text/html": {"schema": {"type": "string"}}}
+    return {
+        **asked,
+        "operationId": "explain",
+        "summary": "The attention of a model on one row",
+        "responses": {"200": {"description": "Statistics of each attention layer, or the page.", "content": content}},
     }
+
+
+def _asked(served: Sequence[Served], *, several: bool = False, streams: bool = False) -> Schema:
+    """What a plain route of some models takes: a row of one of them, or `several` in one request."""
+    names = {each.name for each in served}
+    named = ["model"] if len(names) > 1 else []  # what a request has to have besides its columns
+    beside: Schema = {"stream": {"type": "boolean"}} if streams else {}
+    bodies, examples = [], {}
+    for each in served:
+        model = {"const": each.name, "description": "The name of the model; or use ?model=NAME." if named else ""}
+        row = _columns(each.description.inputs)
+        keys = {"model": model, **beside, **row["properties"]}  # a column with the name of another key takes precedence
+        bodies.append({**_only(keys, [*row["required"], *named]), "title": f"a row of {each.name}"})
+        if several:
+            bodies.append(_only({"model": model, "rows": _ROWS}, ["rows", *named]))
+        if each.description.example is not None:
+            examples[each.name] = {"value": {**plain(each.description.example), **dict.fromkeys(named, each.name)}}
+    parameters = [
+        _parameter("version", "The version of the model. Default: the newest.", {each.version for each in served})
+    ]
+    if not named:  # ?model= always works, but OpenAPI cannot say that it or the body must have it
+        parameters.insert(0, _parameter("model", "The only model.", names))
     content = {"application/json": {"schema": {"anyOf": bodies}, "examples": examples}}
-    operation = {
-        **says,
+    return {
         "tags": ["tasks"],
         "description": _columns_said(served),
-        "parameters": given,
+        "parameters": parameters,
         "requestBody": {"required": True, "content": content},
-        "responses": {"200": answer},
     }
-    return {"post": operation}
 
 
 def _parameter(name: str, says: str, values: Iterable[str]) -> Schema:
     return {"name": name, "in": "query", "description": says, "schema": {"enum": sorted(values)}}
 
 
-def _needed(served: Sequence[Served]) -> list[str]:
-    """Whether a request has to name a model."""
-    return ["model"] if len({each.name for each in served}) > 1 else []
-
-
-def _model(served: Sequence[Served], one: Served) -> Schema:
-    return {
-        "model": {
-            "const": one.name,
-            "description": "The name of the model; or use ?model=NAME." if _needed(served) else "",
-        }
-    }
-
-
-def _rows(served: Sequence[Served], more: Schema) -> list[Schema]:
-    """A row of each model with the keys allowed beside its columns; a column with the same name takes precedence."""
-    found = []
-    for each in served:
-        row = _columns(each.description.inputs, takes=True)
-        body = _only({**_model(served, each), **more, **row["properties"]}, [*row["required"], *_needed(served)])
-        found.append({**body, "title": f"a row of {each.name}"})
-    return found
-
-
-def _columns(columns: Sequence[Column], *, takes: bool) -> Schema:
+def _columns(columns: Sequence[Column], *, takes: bool = True, labels: Sequence[str] = ()) -> Schema:
+    """A row as an object. `takes`: whether it is asked, not answered; `labels`: of a classifier that answers."""
     required = [column.name for column in columns if not column.optional]
-    return _object({column.name: _cell(column, takes) for column in columns}, required)
+    return _object({column.name: _cell(column, takes, labels) for column in columns}, required)
 
 
 def _object(properties: Schema, required: list[str]) -> Schema:
@@ -170,31 +157,24 @@ def _only(properties: Schema, required: list[str]) -> Schema:
     return {**_object(properties, required), "additionalProperties": False}
 
 
-def _answer(served: Served) -> Schema:
-    answer = _columns(served.description.outputs, takes=False)
-    labels = served.description.labels
-    for column in served.description.outputs:
-        if labels and column.datatype.startswith("FP") and column.shape in ((len(labels),), (-1,)):
-            by_label = {label: _number(column, takes=False) for label in labels}
-            answer["properties"][column.name] = {"type": "object", "properties": by_label, "description": column.says}
-    return answer
-
-
-def _cell(column: Column, takes: bool) -> Schema:
-    schema = _number(column, takes)
-    for size in reversed(column.shape):
-        schema = {"type": "array", "items": schema}
-        if size != -1:
-            schema |= {"minItems": size, "maxItems": size}
+def _cell(column: Column, takes: bool, labels: Sequence[str]) -> Schema:
+    schema = _single(column, takes)
+    if labels and column.datatype.startswith("FP") and column.shape in ((len(labels),), (-1,)):
+        schema = {"type": "object", "properties": dict.fromkeys(labels, schema)}
+    else:
+        for size in reversed(column.shape):
+            schema = {"type": "array", "items": schema}
+            if size != -1:
+                schema |= {"minItems": size, "maxItems": size}
     if column.optional:
         schema = {"anyOf": [schema, {"type": "null"}]}
     return {**schema, "description": column.says} if column.says else schema
 
 
-def _number(column: Column, takes: bool) -> Schema:
+def _single(column: Column, takes: bool) -> Schema:
     """The schema of a single value."""
     if column.datatype == "BYTES":
-        return _BASE64 if column.binary else _TEXT
+        return _BASE64 if column.binary else {"type": "string"}
     if column.datatype == "BOOL":
         return {"type": "boolean"}
     if column.datatype.startswith("INT"):
@@ -228,23 +208,17 @@ def _columns_said(served: Sequence[Served]) -> str:
     return "\n".join(lines)
 
 
-def _add_errors(operation: Schema, *, without_token: bool) -> None:
-    responses = operation.setdefault("responses", {})
-    responses.pop("422", None)  # FastAPI adds it; here the status is 400
-    for code in _ERRORS:
-        if code == "401" and without_token:
-            continue
-        responses.setdefault(code, {"$ref": f"#/components/responses/Error{code}"})
-    if not without_token:
-        operation["security"] = [{"token": []}]
-
-
+_ROWS = {
+    "type": "array",
+    "items": {},
+    "minItems": 1,
+    "description": "The rows; an invalid row has an error in its place.",
+}
 _BASE64 = {
     "type": "string",
     "contentEncoding": "base64",
     "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
 }
-_TEXT: Schema = {"type": "string"}
 _ERROR: Schema = {
     "type": "object",
     "properties": {

@@ -119,15 +119,3 @@ def test_an_explanation_is_given_between_two_steps(joining: Any, run: Run) -> No
         await asyncio.wait([long])
 
     run(ask_all())
-
-
-def test_accepted_rows_are_answered_before_the_pool_stops(joining: Any, run: Run) -> None:
-    pool = joining()
-
-    async def ask_all() -> None:
-        asked = asyncio.ensure_future(ask(pool, "word " * 20, do="sleep 0.005"))
-        await until(lambda: pool.statistics.of("m", "1").in_flight == 1)
-        assert await pool.drain()
-        assert (await asked)[0]["text"] == "word " * 20
-
-    run(ask_all())

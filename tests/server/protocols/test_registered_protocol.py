@@ -17,6 +17,7 @@ from headwise.cli import serve
 from headwise.errors import ArgumentError
 from headwise.server import run
 from headwise.server.engine import Engine
+from headwise.server.pool.statistics import Statistics
 from headwise.server.protocols import PROTOCOLS, Protocol
 from headwise.server.protocols.grpc_service import Method, service
 from headwise.server.protocols.routes import Route, json_of
@@ -93,7 +94,9 @@ def test_the_server_starts_its_services_and_says_where(monkeypatch: pytest.Monke
 
     @contextlib.asynccontextmanager
     async def pool(models: Any, settings: Settings) -> AsyncIterator[Engine]:
-        yield Explaining()
+        engine = Explaining()
+        engine.statistics = Statistics()
+        yield engine
 
     def say(line: str) -> None:
         said.append(line)
