@@ -317,7 +317,7 @@ def test_every_view_follows_the_edits(page: Page) -> None:
         for view in ("model", "head", "text", "compare", "flow"):
             page.evaluate("(view) => headwise.state.set({ view, row: 7 })", view)
             page.wait_for_timeout(120)
-            page.wait_for_function("() => !document.querySelector('.panel').innerText.includes('computing')")
+            page.wait_for_function("() => !headwise.app.panel.innerText.includes('computing')")
             found[view] = page.locator(".panel").inner_text()
         return found
 

@@ -637,14 +637,14 @@ def test_what_takes_long_and_what_fails_is_told(tab: Page, tmp_path: Path) -> No
         }"""
     )
     assert tab.evaluate("headwise.app.progress.hidden")
-    tab.evaluate("() => { beside.tile(0, 0, [0, 1], [0, 1], 1, 1, 'max', { idle: true }); }")
+    tab.evaluate("() => { beside.stack.tile(0, 0, [0, 1], [0, 1], 1, 1, 'max', { idle: true }); }")
     tab.wait_for_timeout(400)
     assert tab.evaluate("beside.progress.hidden")  # idle questions may take their time
     tab.evaluate("asked.pop().reject(new DOMException('given up', 'AbortError'))")
     assert tab.evaluate("beside.footer.alert.textContent") == ""
     tab.evaluate(
         """() => {
-            beside.tile(0, 0, [0, 1], [0, 1], 1, 1, "max", {});
+            beside.stack.tile(0, 0, [0, 1], [0, 1], 1, 1, "max", {});
             asked.pop().reject(new Error("The server does not answer."));
         }"""
     )
