@@ -21,8 +21,8 @@ from headwise.models.packed import (
     weights_of,
 )
 from headwise.models.packed_encoder import stack_of
-from headwise.native.decoder import Decoder, Layer
-from headwise.native.linear import Dtype, Encoder, Norm, Weights, norm_of, pack
+from headwise.native.decoder import Decoder
+from headwise.native.linear import Dtype, Encoder, Layer, Norm, Weights, norm_of, pack
 from headwise.nn import DecoderLayer, EncoderLayer
 from headwise.nn import Encoder as Stack
 from headwise.nn.norm import LayerNorm, RMSNorm
@@ -136,14 +136,14 @@ def _layer(layer: Any, dtype: Dtype) -> Layer:
     return Layer(
         weights_of(own.qkv, dtype),
         weights_of(own.out, dtype),
-        None if cross is None else _queries(cross, dtype),
-        None if cross is None else weights_of(cross.out, dtype),
-        None if mlp.gate is None else weights_of(mlp.gate, dtype),
         weights_of(mlp.up, dtype),
         weights_of(mlp.down, dtype),
         attention_norm,
-        cross_norm[0] if cross_norm else None,
         mlp_norm,
+        cross_q=None if cross is None else _queries(cross, dtype),
+        cross_out=None if cross is None else weights_of(cross.out, dtype),
+        gate=None if mlp.gate is None else weights_of(mlp.gate, dtype),
+        cross_norm=cross_norm[0] if cross_norm else None,
     )
 
 

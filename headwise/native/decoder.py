@@ -1,7 +1,7 @@
 """One step of a decoder's layers, of packed weights, by the native kernels; src/decoder.hpp.
 
-Only this module knows the layout of hw_decoder and hw_decoder_layer. Dimension letters: N texts, w hypotheses of each,
-T = N · w tokens, M model, L layers, S slots, K source tokens, V vocabulary.
+Only this module knows the layout of hw_decoder. Dimension letters: N texts, w hypotheses of each, T = N · w tokens,
+M model, L layers, S slots, K source tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -9,43 +9,16 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from headwise.native.attend import called
-from headwise.native.linear import ACTIVATIONS, DTYPES, Norm, Turns, Weights
+from headwise.native.linear import ACTIVATIONS, DTYPES, Layer, Norm, Turns, Weights
 
 # Every field has 8 bytes.
-_LAYER = struct.Struct("=" + 7 * "4Q" + 3 * "2Qd")
 _DECODER = struct.Struct("=12q2dQ2Q2q2Q2Q2qQ2Qq2Qd4Q3Q")
-_NOTHING = (0, 0, 0, 0)
-_NO_NORM = (0, 0, 0.0)
-
-
-@dataclass(frozen=True)
-class Layer:
-    """The parts of a decoder's layer, in the order of hw_decoder_layer. None: it does not have this one."""
-
-    qkv: Weights
-    out: Weights
-    cross_q: Weights | None
-    cross_out: Weights | None
-    gate: Weights | None
-    up: Weights
-    down: Weights
-    attention_norm: Norm
-    cross_norm: Norm | None
-    mlp_norm: Norm
-
-    def packed(self) -> bytes:
-        """hw_decoder_layer."""
-        weights = (self.qkv, self.out, self.cross_q, self.cross_out, self.gate, self.up, self.down)
-        norms = (self.attention_norm, self.cross_norm, self.mlp_norm)
-        fields = [field for x in weights for field in (_NOTHING if x is None else x.fields())]
-        return _LAYER.pack(*fields, *(field for x in norms for field in (_NO_NORM if x is None else x.fields())))
 
 
 class Read(NamedTuple):

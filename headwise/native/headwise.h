@@ -115,8 +115,10 @@ typedef struct {
 
 typedef struct {
     hw_weights qkv, out, up, down; /* of M -> 3 M, M -> M, M -> F and F -> M */
-    hw_norm attention_norm, mlp_norm;
-} hw_encoder_layer;
+    hw_weights cross_q, cross_out; /* of M -> M; read where there is a source */
+    hw_weights gate;               /* of M -> F; its data are null without a gate, as in an encoder */
+    hw_norm attention_norm, mlp_norm, cross_norm;
+} hw_layer;
 
 /* Rows of three tables by their numbers, which must be in the tables, and the LayerNorm of their sum. */
 typedef struct {
@@ -131,7 +133,7 @@ typedef struct {
 typedef struct {
     int64_t size, dtype, threads, T, M, H, F, activation, layers, texts;
     double scale;
-    const hw_encoder_layer *layer; /* [layers] */
+    const hw_layer *layer;         /* [layers] */
     const int64_t *first;          /* [texts + 1]: where each begins, from 0 to T */
     const hw_norm *last;           /* null: the norms stand behind the branches */
     const float *cos, *sin;        /* [longest, turned], of float32 alone: as in hw_decoder; null: nothing is turned */
@@ -141,13 +143,6 @@ typedef struct {
     void *qkv;                     /* [layers, T, 3 M], written: float32, or bfloat16 where dtype is less; null: not kept */
 } hw_encoder;
 
-typedef struct {
-    hw_weights qkv, out;             /* of M -> 3 M and M -> M */
-    hw_weights cross_q, cross_out;   /* of M -> M; without a source their data are null */
-    hw_weights gate, up, down;       /* of M -> F, M -> F and F -> M; without a gate its data are null */
-    hw_norm attention_norm, cross_norm, mlp_norm;
-} hw_decoder_layer;
-
 /* One more token in each hypothesis of several texts, by layers of x += out(attention(norm(x))), then the same of a
    source, then x += down(act(up(norm(x)))) or, with a gate, x += down(act(gate(norm(x))) up(norm(x))). A row is a hypothesis, `width` behind one another for each text. Keys and
    values stand where the steps before left them: each hypothesis knows which one of its text wrote each slot of its past,
@@ -156,7 +151,7 @@ typedef struct {
     int64_t size, dtype, threads, T, M, H, F, activation, layers, width, V;
     int64_t rms;                   /* 1: the norms are RMSNorm, whose biases are 0; 0: LayerNorm */
     double scale, cross_scale;
-    const hw_decoder_layer *layer; /* [layers] */
+    const hw_layer *layer;         /* [layers] */
     float *keys, *values;          /* [layers, room, slots, width, M]: the slot of the token is written */
     int64_t room, slots;
     const int64_t *places;         /* [T / width]: the slot of the token of each text */

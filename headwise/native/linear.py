@@ -1,6 +1,6 @@
 """Linear layers of packed weights by the native kernels, alone and as the layers of an encoder; src/linear.hpp.
 
-Only this module knows the layout of hw_linear, hw_encoder and hw_encoder_layer. Dimension letters: T tokens, M model.
+Only this module knows the layout of hw_linear, hw_encoder and hw_layer. Dimension letters: T tokens, M model.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ Dtype = Literal["float32", "bfloat16", "int8"]
 
 # Every field has 8 bytes.
 _LINEAR = struct.Struct("=7qQ4QQ2QdQ")
-_LAYER = struct.Struct("=" + 4 * "4Q" + 2 * "2Qd")
+_LAYER = struct.Struct("=" + 7 * "4Q" + 3 * "2Qd")
 _NORM = struct.Struct("=2Qd")
 _ENCODER = struct.Struct("=10qd2Q3Q2q8Qd2Q")
-_NO_EMBEDDINGS = (0, 0, 0, 0, 0, 0, 0, 0, 0.0)
+_NO_WEIGHTS = (0, 0, 0, 0)
+_NO_NORM = (0, 0, 0.0)
+_NO_EMBEDDINGS = (0, 0, 0, 0, 0, 0, *_NO_NORM)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Embeddings:
 
 @dataclass(frozen=True)
 class Layer:
-    """The parts of an encoder's layer, in the order of hw_encoder_layer."""
+    """The parts of a layer. None: it does not have this one. An encoder has none of these."""
 
     qkv: Weights
     out: Weights
@@ -87,11 +89,17 @@ class Layer:
     down: Weights
     attention_norm: Norm
     mlp_norm: Norm
+    cross_q: Weights | None = None
+    cross_out: Weights | None = None
+    gate: Weights | None = None
+    cross_norm: Norm | None = None
 
     def packed(self) -> bytes:
-        """hw_encoder_layer."""
-        parts = (self.qkv, self.out, self.up, self.down, self.attention_norm, self.mlp_norm)
-        return _LAYER.pack(*(field for part in parts for field in part.fields()))
+        """hw_layer."""
+        weights = (self.qkv, self.out, self.up, self.down, self.cross_q, self.cross_out, self.gate)
+        norms = (self.attention_norm, self.mlp_norm, self.cross_norm)
+        fields = [field for x in weights for field in (_NO_WEIGHTS if x is None else x.fields())]
+        return _LAYER.pack(*fields, *(field for x in norms for field in (_NO_NORM if x is None else x.fields())))
 
 
 @torch.no_grad()
@@ -161,7 +169,7 @@ def linear(
     given = _LINEAR.pack(
         *(_LINEAR.size, DTYPES[weights.dtype], torch.get_num_threads(), *sizes, ACTIVATIONS[activation]),
         *(x.data_ptr(), *weights.fields(), 0 if residual is None else residual.data_ptr()),
-        *((0, 0, 0.0) if norm is None else norm.fields()),
+        *(_NO_NORM if norm is None else norm.fields()),
         out.data_ptr(),
     )
     called("hw_linear_forward", given)

@@ -252,8 +252,8 @@ double check_encoder(bool before, int64_t threads) {
     const Norm last;
     const hw_norm last_norm = last;
     const Angles angles;
-    std::vector<hw_encoder_layer> layers;
-    for (const Parts &each : parts) layers.push_back({each.qkv, each.out, each.up, each.down, each.attention, each.mlp});
+    std::vector<hw_layer> layers;
+    for (const Parts &each : parts) layers.push_back({each.qkv, each.out, each.up, each.down, {}, {}, {}, each.attention, each.mlp, {}});
     std::vector<float> x(T * M), qkv(LAYERS * T * 3 * M);
     for (float &each : x) each = drawn();
     std::vector<Row> rows;
@@ -299,10 +299,10 @@ double check_decoder(bool source, int64_t threads) {
     for (int64_t i = 0; i < 2 * LAYERS; i++) plain.emplace_back(false);
     const Linear vocabulary(V, M);
     const Angles angles;
-    std::vector<hw_decoder_layer> layers;
+    std::vector<hw_layer> layers;
     for (int64_t i = 0; i < LAYERS; i++) {
         const Parts &each = parts[i];
-        layers.push_back({each.qkv, each.out, each.cross_q, each.cross_out, each.gate, each.up, each.down, each.attention, each.cross, each.mlp});
+        layers.push_back({each.qkv, each.out, each.up, each.down, each.cross_q, each.cross_out, each.gate, each.attention, each.mlp, each.cross});
         if (source) layers.back().gate = {};
         else layers.back().attention_norm = plain[2 * i], layers.back().mlp_norm = plain[2 * i + 1];
     }

@@ -15,7 +15,6 @@ from headwise.call import AttentionCall, make_call
 from headwise.kernels import native
 from headwise.native.attend import forward, look
 from headwise.native.decoder import Decoder, Read
-from headwise.native.decoder import Layer as DecoderLayer
 from headwise.native.linear import Encoder, Layer, norm_of, pack
 from headwise.quantized import Int8
 from tests import oracle
@@ -160,9 +159,8 @@ def an_encoder(scale: float) -> Tensor:
 def a_decoder(scale: float) -> Tensor:
     parts = [pack(torch.randn(size) / size[1] ** 0.5) for size in ((96, 32), (32, 32), (48, 32), (32, 48))]
     norm, x, keys = norm_of(None, None, 32, 1e-5), torch.randn(1, 32), torch.randn(2, 1, 1, 40, 1, 32)
-    layer = DecoderLayer(*parts[:2], None, None, None, *parts[2:], norm, None, norm)
     options: dict[str, Any] = {"rms": False, "frequencies": None}
-    decoder = Decoder([layer], 2, "gelu", scale, scale, norm, pack(torch.randn(50, 32)), **options)
+    decoder = Decoder([Layer(*parts, norm, norm)], 2, "gelu", scale, scale, norm, pack(torch.randn(50, 32)), **options)
     return decoder.logits(x, Read(*keys, torch.zeros(1, 1, 40, dtype=torch.int64), torch.tensor([39])))
 
 

@@ -27,19 +27,17 @@ WIDTH, HEADS = 32, 2
 FREQUENCIES = 100.0 ** (-torch.arange(8) / 8)
 
 
-def layers_of(kind: type, number: int = 2) -> list:
-    """Encoder or decoder layers of random weights."""
+def layers(number: int = 2) -> list[Layer]:
+    """Layers of random weights."""
     torch.manual_seed(0)
     norm = norm_of(None, None, WIDTH, 1e-5)
 
     def weights(outputs: int, inputs: int) -> native_linear.Weights:
         return pack(torch.randn(outputs, inputs) / inputs**0.5)
 
-    def layer() -> object:
+    def layer() -> Layer:
         parts = (weights(3 * WIDTH, WIDTH), weights(WIDTH, WIDTH), weights(48, WIDTH), weights(WIDTH, 48))
-        if kind is Layer:
-            return Layer(*parts, norm, norm)
-        return native_decoder.Layer(*parts[:2], None, None, None, *parts[2:], norm, None, norm)
+        return Layer(*parts, norm, norm)
 
     return [layer() for _ in range(number)]
 
@@ -47,7 +45,7 @@ def layers_of(kind: type, number: int = 2) -> list:
 def an_encoder() -> Callable[[int], Tensor]:
     """Reads a text of so many tokens."""
     norm, tokens = norm_of(None, None, WIDTH, 1e-5), torch.randn(100, WIDTH)
-    encoder = Encoder(layers_of(Layer), HEADS, "gelu", 0.25, last=norm, frequencies=FREQUENCIES)
+    encoder = Encoder(layers(), HEADS, "gelu", 0.25, last=norm, frequencies=FREQUENCIES)
     return lambda length: encoder(tokens[:length].clone(), torch.tensor([0, length]))
 
 
@@ -55,7 +53,7 @@ def a_decoder() -> Callable[[int], Tensor]:
     """Reads the last of so many tokens, behind others that are drawn."""
     norm, table = norm_of(None, None, WIDTH, 1e-5), pack(torch.randn(70, WIDTH))
     options = {"rms": False, "frequencies": FREQUENCIES}
-    decoder = Decoder(layers_of(native_decoder.Layer), HEADS, "gelu", 0.25, 0.25, norm, table, **options)
+    decoder = Decoder(layers(), HEADS, "gelu", 0.25, 0.25, norm, table, **options)
     drawn, x = torch.randn(2, 2, 1, 100, 1, WIDTH), torch.randn(1, WIDTH)
 
     def logits(length: int) -> Tensor:

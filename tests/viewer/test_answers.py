@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import get_args
@@ -41,8 +42,7 @@ def blocks(first: int, past: int, bins: int) -> list[range]:
 
 def expected(seen: AttentionRecord, b: int, asked: Question) -> np.ndarray:
     """The tile, cell by cell."""
-    weights = seen.weights()[b, asked.head].double().numpy()
-    forbidden = (seen.scores()[b, asked.head] == -torch.inf).numpy()
+    weights, forbidden = (each[b, asked.head] for each in all_cells(seen))
     out = np.full((asked.height, asked.width), np.nan)
     for y, rows in enumerate(blocks(*asked.rows, asked.height)):
         if asked.how == "sample":
@@ -52,6 +52,12 @@ def expected(seen: AttentionRecord, b: int, asked: Question) -> np.ndarray:
             if not forbidden[part].all():
                 out[y, x] = weights[part].mean() if asked.how == "mean" else weights[part].max()
     return out
+
+
+@functools.lru_cache(maxsize=1)
+def all_cells(seen: AttentionRecord) -> tuple[np.ndarray, np.ndarray]:
+    """The weights, and which are forbidden."""
+    return seen.weights().double().numpy(), (seen.scores() == -torch.inf).numpy()
 
 
 def questions(seen: AttentionRecord) -> Iterator[Question]:

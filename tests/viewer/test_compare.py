@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Callable, Sequence
-from difflib import SequenceMatcher
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,21 +12,18 @@ import pytest
 import torch
 
 import headwise
-from headwise import analyses, masks
+from headwise import analyses
 from headwise.records import AttentionRecord, Seen
 from headwise.viewer import inputs_of, write_page
 
 from .browser import kept_address
-from .conftest import HOSTILE, empty_row, look, placed, record
+from .conftest import HOSTILE, look, placed, record
+from .test_modules import PAIRS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = pytest.mark.browser
-
-
-TIRED = ["the", "animal", "did", "n't", "cross", "the", "street", ",", "it", "was", "tired", "."]
-WIDE = ["the", "animal", "did", "n't", "cross", "the", "old", "road", "because", "it", "was", "wide", "."]
 
 
 def show(tab: Page, folder: Path, seen: Any, **state: Any) -> None:
@@ -49,17 +44,18 @@ def go(tab: Page, **state: Any) -> None:
     settle(tab)
 
 
-def tile(tab: Page, of: str, *asked: Any) -> np.ndarray:
-    """What one of the maps asks: rows, cols, height, width, how."""
-    numbers = tab.evaluate(
-        "async ([of, asked]) => Array.from(await headwise.app.view.tiles[of](...asked, {}), String)", [of, asked]
-    )
-    return np.array([float(number) for number in numbers]).reshape(asked[2:4])
-
-
 def whole(tab: Page, of: str) -> np.ndarray:
-    rows, cols = tab.evaluate("[headwise.app.view.rows.length, headwise.app.view.cols.length]")
-    return tile(tab, of, [0, rows], [0, cols], rows, cols, "max")
+    """Every cell of one of the maps."""
+    numbers = tab.evaluate(
+        """async (of) => {
+            const { rows, cols, tiles } = headwise.app.view;
+            const cells = await tiles[of]([0, rows.length], [0, cols.length], rows.length, cols.length, "max", {});
+            return Array.from({ length: rows.length }, (_, i) =>
+                Array.from(cells.subarray(i * cols.length, (i + 1) * cols.length), String));
+        }""",
+        of,
+    )
+    return np.array(numbers, float)
 
 
 def axis(tab: Page, of: str = "rows") -> tuple[list[int], list[int]]:
@@ -88,77 +84,11 @@ def spread(cells: np.ndarray, rows: Sequence[int], cols: Sequence[int]) -> np.nd
     return out
 
 
-# ---- tokens aligned
+# ---- weights and differences; test_modules.py has more kinds of records
 
 
-def align(tab: Page, pairs: list[tuple[list[str], list[str]]]) -> list[dict[str, Any]]:
-    return tab.evaluate(
-        """(pairs) => {
-            const { constructor: Union } = headwise.app.view.rows;
-            const axis = (labels) => {
-                const no = labels.map(() => false);
-                return { labels, length: labels.length, special: no, unknown: no, generated: null };
-            };
-            return pairs.map(([one, other]) => {
-                const { left, right, same, plain, whole, axes } = new Union(axis(one), axis(other));
-                return { left: [...left], right: [...right], same: [...same], plain, whole, labels: axes.both.labels };
-            });
-        }""",
-        pairs,
-    )
-
-
-def test_tokens_are_matched_as_difflib_and_so_headwise_compare_does(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, look(record()))
-    replaced, put_in, taken_out = align(
-        tab, [(list("abc"), list("axc")), (list("ac"), list("abbc")), (list("abc"), ["b"])]
-    )
-    assert (replaced["labels"], replaced["plain"]) == (["a", "b | x", "c"], True)
-    assert (put_in["labels"], put_in["plain"]) == (["a", "▸ b", "▸ b", "c"], False)
-    assert (taken_out["labels"], taken_out["plain"]) == (["◂ a", "b", "◂ c"], False)
-    generator = random.Random(0)
-    pairs = []
-    for _ in range(400):
-        letters = "abcdefgh"[: generator.choice([1, 2, 3, 8])]
-        one = generator.choices(letters, k=generator.randrange(12))
-        cut = generator.randrange(12)
-        edited = [*one[:cut], *"xy"[: generator.randrange(3)], *one[cut + generator.randrange(3) :]]
-        pairs.append((one, edited if generator.random() < 0.6 else generator.choices(letters, k=9)))
-    for (one, other), found in zip(pairs, align(tab, pairs), strict=True):
-        runs = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
-        assert [(i, j) for i, j, same in zip(found["left"], found["right"], found["same"], strict=True) if same] == [
-            (run.a + i, run.b + i) for run in runs for i in range(run.size)
-        ]
-        assert [i for i in found["left"] if i >= 0] == list(range(len(one)))
-        assert [j for j in found["right"] if j >= 0] == list(range(len(other)))
-        assert found["whole"]
-    one, other = ["s", *["a"] * 9000, "x", "e"], ["s", *["a"] * 8000, "e"]  # too long to match: aligned at their ends
-    (found,) = align(tab, [(one, other)])
-    assert (found["whole"], sum(found["same"])) == (False, 8002)
-    assert (found["left"][-1], found["right"][-1]) == (len(one) - 1, len(other) - 1)
-
-
-# ---- weights and differences
-
-PAIRS: dict[str, Callable[[], tuple[Seen, Seen]]] = {
-    "two prompts": lambda: (look(record(length=12), labels=TIRED), look(record(length=13), labels=WIDE)),
-    "causal": lambda: (
-        look(record(length=12, mask=masks.causal()), labels=TIRED),
-        look(record(length=13, mask=masks.causal()), labels=WIDE),
-    ),
-    "grouped queries": lambda: (look(record(heads=4, kv_heads=2)), look(record(heads=4))),
-    "an empty row": lambda: (look(empty_row()), look(record(mask=masks.causal()))),
-    "sinks": lambda: (look(record(sinks=torch.tensor([0.5, 3.0]))), look(record())),
-    "nothing in common": lambda: (
-        look(record(length=2), labels=["a", "b"]),
-        look(record(length=3), labels=list("xyz")),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_every_cell_and_the_divergence_of_every_head_are_those_of_python(name: str, tab: Page, tmp_path: Path) -> None:
-    one, other = PAIRS[name]()
+def test_every_cell_and_the_divergence_of_every_head_are_those_of_python(tab: Page, tmp_path: Path) -> None:
+    one, other = PAIRS["two prompts"]()
     show(tab, tmp_path, [one, other], head=1)
     left, right = axis(tab)
     cells = [spread(weights(seen[0], 1), side, side) for seen, side in ((one, left), (other, right))]
@@ -166,17 +96,16 @@ def test_every_cell_and_the_divergence_of_every_head_are_those_of_python(name: s
     np.testing.assert_allclose(whole(tab, "right"), cells[1], rtol=0, atol=1e-4)
     go(tab, compare="difference")
     np.testing.assert_allclose(whole(tab, "apart"), cells[1] - cells[0], rtol=0, atol=2e-4)
-    if name == "nothing in common":
-        return
     tab.wait_for_function("() => headwise.app.view.where.found?.flat().every((each) => each)")
     found = tab.evaluate("() => headwise.app.view.where.found.map((heads) => heads.map(({ nats }) => nats))")
     expected = analyses.compare(one, other)[0].divergence
-    assert np.shape(found) == (1, one[0].shape[1])
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
     most = int(expected.argmax())
     tab.locator(".view-compare .where", has_text=f"Most: layer 0 · head {most}").wait_for()
     tab.locator(".view-compare .grid button").nth(most).click()
     assert tab.evaluate("headwise.state.head") == most
+    tab.evaluate("headwise.app.view.sampled('apart', 105)")
+    assert "coarse: one of every 105 rows; zoom in for every cell" in tab.locator(".view-compare").inner_text()
 
 
 def test_cross_attention_is_aligned_on_both_sides(tab: Page, tmp_path: Path) -> None:
@@ -194,39 +123,6 @@ def test_cross_attention_is_aligned_on_both_sides(tab: Page, tmp_path: Path) -> 
     np.testing.assert_allclose(whole(tab, "apart"), cells[1] - cells[0], rtol=0, atol=2e-4)
 
 
-def test_a_pooled_cell_is_the_difference_of_largest_magnitude(tab: Page, tmp_path: Path) -> None:
-    one, other = PAIRS["causal"]()
-    show(tab, tmp_path, [one, other], compare="difference")
-    cells = whole(tab, "apart")
-    for (row, past_row), (col, past_col), height, width in [((0, 15), (0, 15), 4, 5), ((1, 12), (2, 13), 3, 11)]:
-        found = tile(tab, "apart", [row, past_row], [col, past_col], height, width, "max")
-        sampled = tile(tab, "apart", [row, past_row], [col, past_col], height, width, "sample")
-        edges = [row + i * (past_row - row) // height for i in range(height + 1)]
-        sides = [col + i * (past_col - col) // width for i in range(width + 1)]
-        for y in range(height):
-            for x in range(width):
-                block = cells[edges[y] : edges[y + 1], sides[x] : sides[x + 1]]
-                middle = cells[(edges[y] + edges[y + 1]) // 2, sides[x] : sides[x + 1]]
-                assert found[y, x] == pytest.approx(largest(block), nan_ok=True)
-                assert sampled[y, x] == pytest.approx(largest(middle), nan_ok=True)
-
-
-def largest(cells: np.ndarray) -> float:
-    known = cells[~np.isnan(cells)]
-    return float(known[np.abs(known).argmax()]) if known.size else float("nan")
-
-
-def test_of_very_many_cells_only_the_middle_rows_are_looked_at_and_it_says_so(tab: Page, tmp_path: Path) -> None:
-    one, other = (look(record(heads=1, kv_heads=1, length=2100, dim=2)) for _ in range(2))
-    show(tab, tmp_path, [one, other], compare="difference")
-    found = tile(tab, "apart", [0, 2100], [0, 2100], 20, 30, "max")
-    rows = [(y * 105 + (y + 1) * 105) // 2 for y in range(20)]
-    by = other[0].weights(rows=rows)[0, 0] - one[0].weights(rows=rows)[0, 0]
-    expected = [[largest(row[70 * x : 70 * (x + 1)].numpy()) for x in range(30)] for row in by]
-    np.testing.assert_allclose(np.abs(found), np.abs(expected), rtol=0, atol=2e-4)
-    assert "coarse: one of every 105 rows; zoom in for every cell" in tab.locator(".view-compare").inner_text()
-
-
 def test_two_heads_of_one_input(tab: Page, tmp_path: Path) -> None:
     seen = look(record(heads=3, kv_heads=3), record(heads=3, kv_heads=3))
     show(tab, tmp_path, seen, layer=1, head=2, compare="difference")
@@ -236,13 +132,6 @@ def test_two_heads_of_one_input(tab: Page, tmp_path: Path) -> None:
     np.testing.assert_allclose(whole(tab, "apart"), weights(seen[0], 0) - weights(seen[1], 2), rtol=0, atol=2e-4)
     assert tab.get_by_role("button", name="linked").is_disabled()
     assert not tab.locator(".view-compare .where").is_visible()
-
-
-def test_two_examples_of_a_batch(tab: Page, tmp_path: Path) -> None:
-    seen = look(record(batch=3))
-    show(tab, tmp_path, seen, input=2, compare="difference")
-    by = weights(seen[0], 0, example=0) - weights(seen[0], 0, example=2)
-    np.testing.assert_allclose(whole(tab, "apart"), by, rtol=0, atol=2e-4)
 
 
 # ---- what a person sees
@@ -277,13 +166,7 @@ def test_a_cell_reads_both_weights_and_their_difference(tab: Page, tmp_path: Pat
         assert said.startswith("tired | wide → was")
         assert tab.evaluate("[headwise.state.row, headwise.state.col]") == [10, 9]
         assert tab.evaluate("headwise.app.view.maps.map((map) => [map.marks.row, map.marks.col])") == [[row, col]] * 2
-
-
-def test_a_token_that_one_side_lacks_reads_so(tab: Page, tmp_path: Path) -> None:
-    one, other = PAIRS["causal"]()
-    show(tab, tmp_path, [one, other])
-    left, right = axis(tab)
-    old = right.index(6)
+    old = right.index(6)  # which the left one lacks
     assert left[old] == -1
     assert "not there left" in point(tab, "right", old, 0)
     assert tab.evaluate("[headwise.state.row, headwise.state.col]") == [None, 0]
@@ -328,11 +211,7 @@ def test_zoom_and_pins_are_common(tab: Page, tmp_path: Path) -> None:
     tab.keyboard.press("0")
     assert tab.evaluate("headwise.state.sight") is None
     assert tab.evaluate("headwise.app.view.maps.every((map) => map.rows.whole && map.cols.whole)")
-
-
-def test_the_part_in_sight_is_told_in_tokens_of_the_left(tab: Page, tmp_path: Path) -> None:
-    one, other = PAIRS["two prompts"]()
-    show(tab, tmp_path, [one, other])
+    # In the state the part in sight is told in tokens of the left.
     assert axis(tab)[0][5:12] == [5, 6, 7, -1, -1, -1, 8]
     told = "([edges]) => { headwise.app.view.look(edges, 'left'); return headwise.state.sight; }"
     assert tab.evaluate(told, [[2.25, 11.5, 0, 9.5]]) == [2.25, 8.5, 0, 8]
@@ -397,37 +276,28 @@ def test_it_fits_a_narrow_window_one_below_the_other(tab: Page, tmp_path: Path) 
     assert tab.evaluate("headwise.app.panel.scrollWidth <= headwise.app.panel.clientWidth")
 
 
-@pytest.mark.parametrize("name", ["two prompts", "grouped queries"])
-def test_the_python_of_a_difference(name: str, tab: Page, tmp_path: Path) -> None:
-    one, other = PAIRS[name]()
-    show(tab, tmp_path, [one, other], head=1, compare="difference")
-    scope: dict[str, Any] = {"headwise": headwise, "seen": [one, other]}
+def test_its_python_and_its_pictures(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = PAIRS["two prompts"]()
+    show(tab, tmp_path, {"tired": one, "wide": other}, head=1, scale="root", sink="true")
+    scope: dict[str, Any] = {"headwise": headwise, "seen": {"tired": one, "wide": other}}
+    monkeypatch.chdir(tmp_path)
+    exec(tab.evaluate("headwise.app.view.python()"), scope)
+    assert (tmp_path / "left.pdf").stat().st_size > 1000
+    assert (tmp_path / "right.pdf").stat().st_size > 1000
+    assert {"left tired · layer 0 · head 1", "right wide · layer 0 · head 1", "street", "road"} <= saved(tab)
+
+    go(tab, compare="difference", sink=False)
     exec(tab.evaluate("headwise.app.view.python()"), scope)
     drawn = whole(tab, "apart")
     (left, right), same = axis(tab), tab.evaluate("[...headwise.app.view.rows.same]")
     both = [i for i, (a, b) in enumerate(zip(left, right, strict=True)) if a >= 0 and b >= 0 and same[i]]
     np.testing.assert_allclose(drawn[both][:, both], scope["difference"], rtol=0, atol=2e-4)
+    texts = ["right minus left wide · layer 0 · head 1 − tired · layer 0 · head 1", "◂ street", "▸ road"]
+    assert set(texts) <= saved(tab)
 
 
-def test_the_python_of_two_sides_draws_two_figures(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = PAIRS["two prompts"]()
-    show(tab, tmp_path, [one, other], head=1, scale="root", sink="true")
-    monkeypatch.chdir(tmp_path)
-    exec(tab.evaluate("headwise.app.view.python()"), {"headwise": headwise, "seen": [one, other]})
-    assert (tmp_path / "left.pdf").stat().st_size > 1000
-    assert (tmp_path / "right.pdf").stat().st_size > 1000
-
-
-@pytest.mark.parametrize("how", ["side", "difference"])
-def test_it_is_saved_as_vectors_with_its_labels(how: str, tab: Page, tmp_path: Path) -> None:
-    one, other = PAIRS["two prompts"]()
-    show(tab, tmp_path, {"tired": one, "wide": other}, compare=how)
+def saved(tab: Page) -> set[str]:
+    """The texts of the picture."""
     with tab.expect_download() as download:
         tab.get_by_role("button", name="SVG").click()
-    saved = Path(download.value.path()).read_text("utf-8")
-    texts = re.findall(r">([^<>]+)</text>", saved)
-    expected = {
-        "side": ["left tired · layer 0 · head 0", "right wide · layer 0 · head 0", "street", "road"],
-        "difference": ["right minus left wide · layer 0 · head 0 − tired · layer 0 · head 0", "◂ street", "▸ road"],
-    }
-    assert set(expected[how]) <= set(texts)
+    return set(re.findall(r">([^<>]+)</text>", Path(download.value.path()).read_text("utf-8")))

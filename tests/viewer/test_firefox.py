@@ -40,7 +40,7 @@ def test_the_page_works_in_firefox(fox: Firefox, tmp_path: Path) -> None:
         fox.evaluate("new Promise((done) => setTimeout(done, 100))")  # what it draws may fail later
         assert fox.evaluate("headwise.app.panel.childElementCount") > 0
 
-    numbers = fox.evaluate('headwise.app.tile(1, 1, [0, 9], [0, 9], 9, 9, "max").then((tile) => [...tile])')
+    numbers = fox.evaluate('headwise.app.stack.tile(1, 1, [0, 9], [0, 9], 9, 9, "max").then((tile) => [...tile])')
     weights = torch.tensor([0.0 if number is None else number for number in numbers])  # JSON has no NaN
     torch.testing.assert_close(weights.view(9, 9), seen[1].weights()[0, 1], atol=WITHIN, rtol=0)
     fox.press("1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,27 +18,12 @@ from headwise.viewer import inputs_of
 from headwise.viewer.server import serving
 
 from .conftest import HOSTILE, empty_row, look, placed, record, write
+from .test_modules import layer_by_layer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
-
-
-def with_sinks() -> Seen:
-    return look(*(record(sinks=torch.tensor([0.5, 3.0]), mask=masks.causal()) for _ in range(3)))
-
-
-STACKS: dict[str, Callable[[], Seen]] = {
-    "plain": lambda: look(*(record() for _ in range(3))),
-    "causal": lambda: look(*(record(mask=masks.causal()) for _ in range(3))),
-    "window": lambda: look(*(record(mask=masks.window(2, 1)) for _ in range(2))),
-    "grouped queries": lambda: look(*(record(heads=6, kv_heads=2, mask=masks.causal()) for _ in range(2))),
-    "an empty row": lambda: look(empty_row(), record(), empty_row()),
-    "sinks": with_sinks,
-    "one token": lambda: look(record(length=1), record(length=1)),
-    "a batch": lambda: look(*(record(batch=2) for _ in range(2))),
-}
 
 
 def show(tab: Page, folder: Path, seen: Seen, **state: Any) -> None:
@@ -55,68 +39,24 @@ def wait(tab: Page) -> None:
     tab.wait_for_function("() => headwise.app.view?.flow?.part === 1 && !headwise.app.view.drawing")
 
 
-def follow(tab: Page, **state: int) -> None:
-    tab.evaluate("(state) => headwise.state.set(state)", state)
-    wait(tab)
-
-
 def found(tab: Page) -> np.ndarray:
     """What the view has of each layer, from the top down to the input."""
     return np.array(tab.evaluate("() => headwise.app.view.flow.found.map((row) => Array.from(row))"))
 
 
-def layer_by_layer(seen: Seen, token: int, example: int = 0) -> Tensor:
-    """Rollout of one token through the uppermost layer, the two uppermost ones, and so on."""
-    start = torch.zeros(1, seen[0].shape[3])
-    start[0, token] = 1.0
-    above = [analyses.rollout(seen.records[i:], rows=token)[example] for i in reversed(range(len(seen)))]
-    return torch.cat([start, *above])
-
-
-@pytest.mark.parametrize("name", STACKS)
-def test_every_layer_of_a_rollout_is_that_of_python(name: str, tab: Page, tmp_path: Path) -> None:
-    seen = STACKS[name]()
+def test_every_layer_of_a_rollout_is_that_of_python(tab: Page, tmp_path: Path) -> None:
+    """In a worker; test_modules.py has more kinds of records."""
+    seen = look(*(record(batch=2, mask=masks.causal()) for _ in range(3)))
     show(tab, tmp_path, seen)
-    for token in sorted({0, 3, 8} & set(range(seen[0].shape[3]))):
-        follow(tab, pinRow=token)
-        np.testing.assert_allclose(found(tab), layer_by_layer(seen, token), rtol=0, atol=1e-4)
-    if name == "a batch":
-        tab.evaluate("() => headwise.app.go({ input: 1, pinRow: 4 })")
-        wait(tab)
-        np.testing.assert_allclose(found(tab), layer_by_layer(seen, 4, example=1), rtol=0, atol=1e-4)
-
-
-def test_a_long_rollout_is_summed_from_strips_of_rows(tab: Page, tmp_path: Path) -> None:
-    seen = look(*(record(length=1800, dim=2, size=2.0) for _ in range(2)))
-    show(tab, tmp_path, seen, pinrow=700)
-    parts = tab.evaluate(
-        """async () => {
-            const { stack, app } = headwise.app.view;
-            const asked = [];
-            const { mix } = stack;
-            stack.mix = (layer, vector, options) => {
-                asked.push(vector.reduce((count, share) => count + (share > 0), 0));
-                return mix(layer, vector, options);
-            };
-            app.state.set({ pinRow: 701 });
-            await new Promise((go) => setTimeout(go));
-            while (headwise.app.view.flow.token !== 701 || headwise.app.view.flow.part < 1) {
-                await new Promise((go) => setTimeout(go, 10));
-            }
-            return asked;
-        }"""
-    )
-    assert parts[0] == 1  # the one row of the top layer
-    assert len(parts) > 2
-    assert sum(parts[1:]) == 1800
-    np.testing.assert_allclose(found(tab), layer_by_layer(seen, 701), rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize(("mask", "token"), [(None, 0), (masks.causal(), 8), (masks.window(8, 1), 0)])
-def test_at_first_it_is_the_token_that_has_seen_the_most(mask: Any, token: int, tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, look(record(mask=mask)))
-    assert tab.evaluate("headwise.app.view.flow.token") == token
-    assert tab.get_by_role("heading", name=f"What w{token} {token} is made of").is_visible()
+    assert tab.evaluate("headwise.app.view.flow.token") == 8  # the token that has seen the most
+    assert tab.get_by_role("heading", name="What w8 8 is made of").is_visible()
+    np.testing.assert_allclose(found(tab), layer_by_layer(seen, 8), rtol=0, atol=1e-4)
+    tab.evaluate("() => headwise.app.go({ input: 1, pinRow: 4 })")
+    wait(tab)
+    np.testing.assert_allclose(found(tab), layer_by_layer(seen, 4, example=1), rtol=0, atol=1e-4)
+    button = tab.get_by_role("button", name="relevance")
+    assert button.is_disabled()
+    assert "gradients=True" in (button.get_attribute("title") or "")
 
 
 def test_the_server_gives_the_same(chromium: Browser) -> None:
@@ -150,9 +90,19 @@ def with_gradients() -> Seen:
     return seen
 
 
-def test_relevance_is_that_of_python(tab: Page, tmp_path: Path) -> None:
+def test_relevance_is_that_of_python(tab: Page, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seen = with_gradients()
     show(tab, tmp_path, seen)
+
+    def check_python() -> None:
+        """That the Python of the view gives what it shows."""
+        scope: dict[str, Any] = {"headwise": headwise, "seen": seen}
+        exec(tab.evaluate("headwise.app.view.python()"), scope)
+        shown = tab.evaluate("() => Array.from(headwise.app.view.valuesOf(headwise.app.view.count - 1))")
+        np.testing.assert_allclose(shown, scope["found"].detach(), rtol=2e-3, atol=1e-4)
+        assert capsys.readouterr().out.count("token") == 6
+
+    check_python()
     tab.get_by_role("button", name="relevance").click()
     wait(tab)
     assert tab.evaluate("headwise.app.view.flow.kind") == "relevance"
@@ -163,16 +113,9 @@ def test_relevance_is_that_of_python(tab: Page, tmp_path: Path) -> None:
     expected[token] -= 1
     order = expected.argsort(descending=True)[:3].tolist()
     assert listed(tab)[:3] == [(i, pytest.approx(expected[i].item(), rel=5e-3, abs=1e-4)) for i in order]
+    check_python()
     tab.get_by_role("button", name="rollout").click()
     wait(tab)
-    assert tab.evaluate("headwise.app.view.flow.kind") == "rollout"
-
-
-def test_without_gradients_relevance_says_what_it_needs(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, look(record()), flow="relevance")
-    button = tab.get_by_role("button", name="relevance")
-    assert button.is_disabled()
-    assert "gradients=True" in (button.get_attribute("title") or "")
     assert tab.evaluate("headwise.app.view.flow.kind") == "rollout"
 
 
@@ -241,6 +184,11 @@ def test_keys_walk_over_layers_and_tokens_and_follow_one(tab: Page, tmp_path: Pa
     assert tab.evaluate("headwise.app.view.flow.token") == 4
     tab.keyboard.press("e")
     assert tab.get_by_role("button", name="one scale").get_attribute("aria-pressed") == "true"
+    with tab.expect_download() as download:
+        tab.get_by_role("button", name="SVG").click()
+    saved = Path(download.value.path()).read_text("utf-8")
+    for text in ["after layer 1<", "after layer 0<", ">input<", ">w8<", ">rollout of w4 4 "]:
+        assert text in saved
 
 
 def test_hiding_the_sink_hides_special_tokens_and_changes_no_value(tab: Page, tmp_path: Path) -> None:
@@ -308,26 +256,3 @@ def test_it_fits_a_narrow_window(tab: Page, tmp_path: Path) -> None:
     assert tab.evaluate("document.documentElement.scrollWidth") <= 400
     assert tab.evaluate("headwise.app.panel.scrollWidth <= headwise.app.panel.clientWidth")
     assert tab.locator(".view-flow .layers canvas").bounding_box()["width"] > 300  # type: ignore[index]
-
-
-@pytest.mark.parametrize("kind", ["rollout", "relevance"])
-def test_its_python_gives_what_it_shows(
-    kind: str, tab: Page, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    seen = with_gradients()
-    show(tab, tmp_path, seen, pinrow=2, flow=kind)
-    scope: dict[str, Any] = {"headwise": headwise, "seen": seen}
-    exec(tab.evaluate("headwise.app.view.python()"), scope)
-    shown = tab.evaluate("() => Array.from(headwise.app.view.valuesOf(headwise.app.view.count - 1))")
-    np.testing.assert_allclose(shown, scope["found"].detach(), rtol=2e-3, atol=1e-4)
-    assert capsys.readouterr().out.count("token") == 6
-
-
-def test_it_is_saved_as_vectors_with_its_labels(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, look(record(), record()), pinrow=4)
-    with tab.expect_download() as download:
-        tab.get_by_role("button", name="SVG").click()
-    saved = Path(download.value.path()).read_text("utf-8")
-    assert "<svg" in saved
-    for text in ["after layer 1<", "after layer 0<", ">input<", ">w8<", ">rollout of w4 4 "]:
-        assert text in saved

@@ -129,23 +129,6 @@ def test_every_cell_of_every_kind_of_record(tab: Page, tmp_path: Path) -> None:
         number += batch
 
 
-@pytest.mark.parametrize("how", ["max", "mean", "sample"])
-def test_a_tile_is_pooled_from_the_cells_it_stands_for(how: str, tab: Page, tmp_path: Path) -> None:
-    seen = record(length=9, mask=masks.causal())
-    show(tab, tmp_path, look(seen))
-    tile = tab.evaluate(
-        "async (how) => [...await headwise.app.stack.tile(0, 1, [1, 9], [0, 8], 3, 2, how)].map(String)", how
-    )
-    cells = seen.weights(slice(1, 9), slice(0, 8), 1)[0, 0]
-    rows, cols = [(0, 2), (2, 5), (5, 8)], [(0, 4), (4, 8)]
-    if how == "sample":
-        rows = [(middle, middle + 1) for middle in (1, 3, 6)]
-    blocks = [cells[a:b, c:d] for a, b in rows for c, d in cols]
-    expected = [(block.mean() if how == "mean" else block.max()).item() for block in blocks]
-    expected[1] = float("nan")  # rows 1, 2 and keys 4 to 7: all masked
-    np.testing.assert_allclose([float(weight) for weight in tile], expected, atol=1e-4)
-
-
 def test_masked_cells_say_so(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, look(record(mask=masks.causal())))
     assert tab.locator(".view-head .masked").is_visible()
@@ -154,19 +137,6 @@ def test_masked_cells_say_so(tab: Page, tmp_path: Path) -> None:
     assert point(tab, 6, 2) > 0
     hatch = [colour(tab, 1, 5), colour(tab, 3, 7)]
     assert all(max(abs(a - b) for a, b in zip(*hatch, strict=True)) < 40 and min(each) > 190 for each in hatch)  # grey
-
-
-def test_arrows_bring_the_cell_into_sight(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, look(record(length=60)))
-    point(tab, 3, 4)
-    for _ in range(6):
-        tab.keyboard.press("+")
-    for _ in range(30):
-        tab.keyboard.press("ArrowRight")
-    read(tab, 3, 34)
-    _, _, left, right = state(tab, "sight")[0]
-    assert left <= 34
-    assert right >= 35
 
 
 def test_a_head_that_is_asked_for_while_another_is_computed_is_the_one_that_shows(tab: Page, tmp_path: Path) -> None:
@@ -180,11 +150,22 @@ def test_a_head_that_is_asked_for_while_another_is_computed_is_the_one_that_show
 # ---- zoom
 
 
-@pytest.mark.parametrize(("length", "pooled"), [(1400, False), (2100, True)])
-def test_a_long_text_can_be_read_down_to_its_cells(length: int, pooled: bool, tab: Page, tmp_path: Path) -> None:
-    seen = record(length=length, dim=8, mask=masks.window(300, 0))
-    show(tab, tmp_path, look(seen))
-    assert (shown_weight(tab, 700, 690) is None) is pooled
+def test_a_long_text_can_be_read_down_to_its_cells(tab: Page, tmp_path: Path) -> None:
+    seen = record(length=2100, dim=8, mask=masks.window(300, 0))
+    show(tab, tmp_path, look(seen), "head=1")
+    notes = tab.evaluate(
+        """async () => {
+            const { map, note } = headwise.app.view;
+            const said = [];
+            new MutationObserver(() => said.push(note.textContent)).observe(note, { childList: true });
+            headwise.app.go({ head: 0 });
+            await map.settled();
+            return said;
+        }"""
+    )
+    assert any(re.fullmatch(r"sampled: [\d,]+ of 2,100 rows · refining \d+ %", said) for said in notes)
+    assert notes[-1].startswith("exact")
+    assert shown_weight(tab, 700, 690) is None  # that of a block is known
     tab.mouse.move(*cell(tab, 700, 690))
     for _ in range(40):
         tab.mouse.wheel(0, -200)
@@ -223,54 +204,12 @@ def test_strips_are_the_same_as_the_whole_and_leave_a_hidden_sink_out(tab: Page,
     assert tab.evaluate("() => headwise.app.view.map.top") == pytest.approx(others, abs=1e-4)
 
 
-def test_a_coarse_picture_comes_first_and_is_told_of(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, look(record(length=2100, dim=4)))
-    notes = tab.evaluate(
-        """async () => {
-            const { map, note } = headwise.app.view;
-            const said = [];
-            new MutationObserver(() => said.push(note.textContent)).observe(note, { childList: true });
-            headwise.app.go({ head: 1 });
-            await map.settled();
-            return said;
-        }"""
-    )
-    assert any(re.fullmatch(r"sampled: [\d,]+ of 2,100 rows · refining \d+ %", said) for said in notes)
-    assert notes[-1].startswith("exact")
-
-
-def test_double_click_zooms_to_a_cell_and_back(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, look(record(length=200)))
-    tab.mouse.dblclick(*cell(tab, 120, 40))
-    settle(tab)
-    row, past_row, col, past_col = state(tab, "sight")[0]
-    assert row < 120 < past_row < row + 30
-    assert col < 40 < past_col < col + 30
-    assert state(tab, "pinRow", "pinCol") == [None, None]  # its two clicks pin and let go
-    tab.mouse.dblclick(*cell(tab, 120, 40))
-    settle(tab)
-    assert state(tab, "sight") == [None]
-
-
-def test_a_frame_drawn_with_shift_is_zoomed_to(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, look(record(length=100)))
-    tab.keyboard.down("Shift")
-    tab.mouse.move(*cell(tab, 20, 30))
-    tab.mouse.down()
-    tab.mouse.move(*cell(tab, 30, 40), steps=3)
-    tab.mouse.up()
-    tab.keyboard.up("Shift")
-    row, past_row, col, past_col = state(tab, "sight")[0]
-    assert row <= 20
-    assert 31 <= past_row <= 50
-    assert col <= 30
-    assert 41 <= past_col <= 60
-    assert state(tab, "pinRow") == [None]
-
-
-def test_drag_pans_and_keys_zoom(tab: Page, tmp_path: Path) -> None:
+def test_a_map_of_a_hundred_tokens_is_zoomed_and_panned(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, look(record(length=100)), "sight=20,40,20,40")
     before = tab.evaluate("() => [headwise.app.view.map.rows.sight, headwise.app.view.map.cols.sight].flat()")
+    assert before[0] <= 20
+    assert before[1] >= 40
+    # A drag pans, and keys zoom.
     tab.mouse.move(*cell(tab, 30, 30))
     tab.mouse.down()
     tab.mouse.move(*cell(tab, 25, 27), steps=4)
@@ -281,7 +220,37 @@ def test_drag_pans_and_keys_zoom(tab: Page, tmp_path: Path) -> None:
     tab.keyboard.press("-")
     wider = state(tab, "sight")[0]
     assert wider[1] - wider[0] == pytest.approx(1.5 * (after[1] - after[0]), rel=0.01)
+    said = parse_qs(kept_address(tab))["sight"][0].split(",")
+    np.testing.assert_allclose([float(each) for each in said], wider, atol=0.01)
+    # Arrows bring the cell into sight.
+    for _ in range(30):
+        tab.keyboard.press("ArrowRight")
+    _, _, left, right = state(tab, "sight")[0]
+    col = state(tab, "col")[0]
+    assert left <= col <= right - 1
     tab.keyboard.press("0")
+    assert state(tab, "sight") == [None]
+    # A frame that is drawn with Shift.
+    tab.keyboard.down("Shift")
+    tab.mouse.move(*cell(tab, 20, 30))
+    tab.mouse.down()
+    tab.mouse.move(*cell(tab, 30, 40), steps=3)
+    tab.mouse.up()
+    tab.keyboard.up("Shift")
+    row, past_row, col, past_col = state(tab, "sight")[0]
+    assert row <= 20 < 31 <= past_row <= 50
+    assert col <= 30 < 41 <= past_col <= 60
+    assert state(tab, "pinRow") == [None]
+    tab.keyboard.press("0")
+    # A double click zooms to a cell and back.
+    tab.mouse.dblclick(*cell(tab, 60, 40))
+    settle(tab)
+    row, past_row, col, past_col = state(tab, "sight")[0]
+    assert row < 60 < past_row < row + 30
+    assert col < 40 < past_col < col + 30
+    assert state(tab, "pinRow", "pinCol") == [None, None]  # its two clicks pin and let go
+    tab.mouse.dblclick(*cell(tab, 60, 40))
+    settle(tab)
     assert state(tab, "sight") == [None]
 
 
@@ -299,36 +268,15 @@ def test_two_fingers_zoom(tab: Page, tmp_path: Path) -> None:
     assert past_row - row == pytest.approx(25, rel=0.2)
 
 
-def test_the_zoom_is_in_the_address(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, look(record(length=100)), "sight=20,30,40,50")
-    row, past_row, col, past_col = tab.evaluate(
-        "() => [headwise.app.view.map.rows.sight, headwise.app.view.map.cols.sight].flat()"
-    )
-    assert row <= 20
-    assert past_row == pytest.approx(30, abs=6)
-    assert col <= 40
-    assert past_col >= 50
-    tab.keyboard.press("+")
-    said = parse_qs(kept_address(tab))["sight"][0].split(",")
-    np.testing.assert_allclose([float(each) for each in said], state(tab, "sight")[0], atol=0.01)
-
-
-def test_a_map_of_few_rows_and_many_columns_is_no_line(tab: Page, tmp_path: Path) -> None:
-    seen = record(length=3, keys=700, dim=4)
-    show(tab, tmp_path, seen)
-    rows, cols = tab.evaluate("() => [headwise.app.view.map.rows.z, headwise.app.view.map.cols.z]")
-    assert rows >= 20 > 2 > cols
-    assert point(tab, 2, 699) == pytest.approx(seen.weights(2, 699, 0).item(), abs=1e-4)
-    tab.mouse.dblclick(*cell(tab, 1, 350))
-    settle(tab)
-    assert point(tab, 1, 351) == pytest.approx(seen.weights(1, 351, 0).item(), abs=1e-4)
-
-
 # ---- pins
 
 
 def test_clicks_pin_rows_columns_and_cells(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, look(record()))
+    tab.mouse.move(*label(tab, row=4))
+    assert state(tab, "row", "col") == [4, None]
+    tab.mouse.move(*label(tab, col=6))
+    assert state(tab, "row", "col") == [4, 6]
     clicks = [
         (cell(tab, 2, 5), [2, 5]),
         (label(tab, row=4), [4, 5]),
@@ -343,14 +291,6 @@ def test_clicks_pin_rows_columns_and_cells(tab: Page, tmp_path: Path) -> None:
         assert state(tab, "pinRow", "pinCol") == pins
     tab.keyboard.press("Escape")
     assert state(tab, "pinRow", "pinCol") == [None, None]
-
-
-def test_pointing_at_a_label_asks_for_its_row(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, look(record()))
-    tab.mouse.move(*label(tab, row=4))
-    assert state(tab, "row", "col") == [4, None]
-    tab.mouse.move(*label(tab, col=6))
-    assert state(tab, "row", "col") == [4, 6]
 
 
 # ---- colours
@@ -410,40 +350,6 @@ def test_a_lone_weight_is_seen_from_afar(tab: Page, tmp_path: Path) -> None:
     assert min(sum(colour(tab, 801 + dy, 333 + dx)) for dy in (-1, 0, 1) for dx in (-1, 0, 1)) < light / 3
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_every_ramp_changes_its_lightness_evenly(dark: bool, tab: Page) -> None:
-    tables = tab.evaluate(
-        f"""(dark) => {{ {assemble("map/colour.js")}
-            const {{ COLOURS, ramp, divergingRamp }} = $map_colour_js;
-            return [...COLOURS.map(([name]) => [...ramp(dark, name)]), [...divergingRamp(dark)].slice(256)];
-        }}""",
-        dark,
-    )
-    for table in tables:
-        packed = np.array(table)
-        rgb = np.stack([packed & 255, packed >> 8 & 255, packed >> 16 & 255], -1) / 255
-        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-        lightness = 116 * np.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
-        steps = np.diff(lightness[::16]) * (1 if dark else -1)
-        assert (steps > 0).all()
-        assert abs(lightness[-1] - lightness[0]) > 45
-
-
-def test_differences_are_coloured_from_one_end_to_the_other(tab: Page) -> None:
-    low, none, high, unknown = tab.evaluate(
-        f"""() => {{ {assemble("map/colour.js")}
-            const {{ divergingRamp, picture, css }} = $map_colour_js;
-            const table = divergingRamp(false);
-            const image = picture(Float32Array.from([-0.4, 0, 0.4, NaN]), 1, 4, 0.4, "linear", table, true);
-            return [0, 4, 8, 12].map((at) => [...image.data.slice(at, at + 4)]);
-        }}"""
-    )
-    assert low[2] > low[0] + 60  # blue
-    assert high[0] > high[2] + 60  # orange
-    assert min(none[:3]) > 240
-    assert unknown == [0, 0, 0, 0]
-
-
 # ---- the sink
 
 
@@ -492,10 +398,12 @@ def texts(svg: ET.Element) -> list[tuple[str, ET.Element]]:
     return [("".join(text.itertext()), text) for text in svg.iter(f"{SVG}text")]
 
 
-def test_chinese_labels_are_upright(tab: Page, tmp_path: Path) -> None:
-    words = ["[CLS]", "那只", "动物", "没有", "🙂", "because", "它", "太累了", "[SEP]"]
-    show(tab, tmp_path, look(record(length=9), labels=words))
+def test_chinese_labels_are_upright_and_hebrew_ones_begin_at_the_right(tab: Page, tmp_path: Path) -> None:
+    words = ["[CLS]", "那只", "动物", "没有", "🙂", "because", "它", "太累了", "[SEP]", "שלום", "עולם!"]
+    show(tab, tmp_path, look(record(length=11), labels=words))
     found = texts(saved_svg(tab))
+    directions = {text: element.get("direction") for text, element in found}
+    assert [directions[word] for word in ("שלום", "עולם!", "because")] == ["rtl", "rtl", None]
     upright = [text for text, element in found if element.get("transform") is None]
     turned = [text for text, element in found if element.get("transform")]
     assert set("那只动物没有🙂它太累了") <= set(upright)  # over the columns, one below the other
@@ -504,13 +412,6 @@ def test_chinese_labels_are_upright(tab: Page, tmp_path: Path) -> None:
     assert not set("".join(turned)) & set("那只动物没有它太累了")
     point(tab, 2, 7)
     assert [word.inner_text() for word in tab.locator("#cell bdi").all()] == ["动物", "太累了"]
-
-
-def test_hebrew_labels_begin_at_the_right(tab: Page, tmp_path: Path) -> None:
-    words = ["שלום", "עולם!", "abc"]
-    show(tab, tmp_path, look(record(length=3), labels=words))
-    directions = {text: element.get("direction") for text, element in texts(saved_svg(tab))}
-    assert [directions[word] for word in words] == ["rtl", "rtl", None]
 
 
 def test_labels_never_touch(tab: Page, tmp_path: Path) -> None:
@@ -529,22 +430,23 @@ def test_labels_never_touch(tab: Page, tmp_path: Path) -> None:
         assert np.diff(sorted(level)).min(initial=30) >= 30
 
 
-@pytest.mark.parametrize("hash", ["", "scale=row&theme=dark&sink=true&pinrow=2&row=1&col=3"])
-def test_a_saved_picture_is_well_formed_whatever_the_labels(hash: str, tab: Page, tmp_path: Path) -> None:
+def test_a_saved_picture_is_well_formed_whatever_the_labels(tab: Page, tmp_path: Path) -> None:
     labels = [*HOSTILE[:-1], "a\x01\x0bb"]  # two signs that no XML may hold
-    show(tab, tmp_path, look(record(length=9, mask=masks.causal()), labels=labels), hash)
-    svg = saved_svg(tab)
-    assert [element.tag for element in svg.iter() if element.tag.endswith(("script", "img", "foreignObject"))] == []
-    shown = [text for text, _ in texts(svg)]
-    assert {"&lt;", '"', "-->", "\\u003c", "{{", "a\ufffd\ufffdb"} <= set(shown)
-    assert any(text.startswith("</script>") for text in shown)
-    assert any("layer 0 · head 0" in text for text in shown)
-    assert {text.get("font-weight") for name, text in texts(svg) if name == labels[1]} == {
-        "400"
-    }  # not the cell in question
-    images = [element.get("href") or "" for element in svg.iter(f"{SVG}image")]
-    assert images
-    assert all(image.startswith("data:image/png;base64,") for image in images)
+    show(tab, tmp_path, look(record(length=9, mask=masks.causal()), labels=labels))
+    for given in ({}, {"scale": "row", "theme": "dark", "sink": True, "pinRow": 2, "row": 1, "col": 3}):
+        tab.evaluate("(given) => headwise.app.go(given)", given)
+        settle(tab)
+        svg = saved_svg(tab)
+        assert [element.tag for element in svg.iter() if element.tag.endswith(("script", "img", "foreignObject"))] == []
+        shown = [text for text, _ in texts(svg)]
+        assert {"&lt;", '"', "-->", "\\u003c", "{{", "a\ufffd\ufffdb"} <= set(shown)
+        assert any(text.startswith("</script>") for text in shown)
+        assert any("layer 0 · head 0" in text for text in shown)
+        weights = {text.get("font-weight") for name, text in texts(svg) if name == labels[1]}
+        assert weights == {"400"}  # not the cell in question
+        images = [element.get("href") or "" for element in svg.iter(f"{SVG}image")]
+        assert images
+        assert all(image.startswith("data:image/png;base64,") for image in images)
 
 
 def test_the_python_makes_the_like_of_it(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

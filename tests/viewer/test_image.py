@@ -98,20 +98,21 @@ def ramp(tab: Page, share: float) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("direction", ["gives", "gets"])
-def test_pointing_at_a_patch_lays_its_attention_over_the_image(direction: str, tab: Page, tmp_path: Path) -> None:
+def test_pointing_at_a_patch_lays_its_attention_over_the_image(tab: Page, tmp_path: Path) -> None:
     seen = vision()
-    show(tab, tmp_path, seen, f"look={direction}&head=2", images=picture())
+    show(tab, tmp_path, seen, "head=2", images=picture())
     weights = seen[0].weights(heads=2)[0, 0]
-    for token in (8, 15):
-        point(tab, token)
-        found = told(tab, token)
-        check(tab, found, weights[token] if direction == "gives" else weights[:, token])
-        row, col = divmod(token - 1, COLS)
-        name = tab.locator(".view-image canvas[role=img]").get_attribute("aria-label") or ""
-        assert f"({row}, {col})" in name
-        assert direction in name
-        assert tab.evaluate("headwise.state[headwise.state.direction === 'gives' ? 'row' : 'col']") == token
+    for direction, field in (("gives", "row"), ("gets", "col")):
+        tab.evaluate("(direction) => headwise.state.set({ direction })", direction)
+        for token in (8, 15):
+            point(tab, token)
+            found = told(tab, token, direction)
+            check(tab, found, weights[token] if direction == "gives" else weights[:, token])
+            row, col = divmod(token - 1, COLS)
+            name = tab.locator(".view-image canvas[role=img]").get_attribute("aria-label") or ""
+            assert f"({row}, {col})" in name
+            assert direction in name
+            assert tab.evaluate("(field) => headwise.state[field]", field) == token
 
 
 def test_cells_have_the_colours_of_their_weights(tab: Page, tmp_path: Path) -> None:
@@ -122,6 +123,18 @@ def test_cells_have_the_colours_of_their_weights(tab: Page, tmp_path: Path) -> N
     for token in range(1, 16):
         share = (weights[token - 1] / weights.max()).item()
         np.testing.assert_allclose(pixel(tab, token), ramp(tab, share), atol=12)
+    colours = """() => {
+        const { canvas } = headwise.app.view;
+        const copy = new OffscreenCanvas(canvas.width, 1).getContext('2d');
+        copy.drawImage(canvas, 0, -Math.round(canvas.height / 2 + 9));
+        const line = copy.getImageData(0, 0, canvas.width, 1).data;
+        return new Set(Array.from({ length: line.length / 4 }, (_, i) => line.slice(4 * i, 4 * i + 3).join())).size;
+    }"""
+    cells = tab.evaluate(colours)
+    tab.get_by_role("button", name="smooth").click()  # colours between those of the cells
+    assert tab.evaluate(colours) > 3 * cells
+    tab.keyboard.press("m")
+    assert tab.evaluate(colours) == cells
 
 
 def test_the_image_shows_through(tab: Page, tmp_path: Path) -> None:
@@ -144,23 +157,6 @@ def test_the_image_shows_through(tab: Page, tmp_path: Path) -> None:
     assert slider.input_value() == "100"
 
 
-def test_smooth_lies_between_the_cells(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, vision(), "row=4")
-    told(tab, 4)
-    colours = """() => {
-        const { canvas } = headwise.app.view;
-        const copy = new OffscreenCanvas(canvas.width, 1).getContext('2d');
-        copy.drawImage(canvas, 0, -Math.round(canvas.height / 2 + 9));
-        const line = copy.getImageData(0, 0, canvas.width, 1).data;
-        return new Set(Array.from({ length: line.length / 4 }, (_, i) => line.slice(4 * i, 4 * i + 3).join())).size;
-    }"""
-    cells = tab.evaluate(colours)
-    tab.get_by_role("button", name="smooth").click()
-    assert tab.evaluate(colours) > 3 * cells
-    tab.keyboard.press("m")
-    assert tab.evaluate(colours) == cells
-
-
 def test_tokens_beside_the_patches_are_chosen_and_told(tab: Page, tmp_path: Path) -> None:
     seen = vision(prefix=("[CLS]", "[REG1]"))
     show(tab, tmp_path, seen, "row=9", images=picture())
@@ -180,16 +176,12 @@ def numbers(text: str) -> list[float]:
     return [float(word) for word in text.replace(";", " ").replace(",", " ").rstrip(".").split() if word[0].isdigit()]
 
 
-def test_several_heads_are_averaged(tab: Page, tmp_path: Path) -> None:
-    seen = vision(2)
+def test_several_heads_are_averaged_and_the_sink_is_left_out_of_the_colours(tab: Page, tmp_path: Path) -> None:
+    seen = vision(2, prefix=())
     show(tab, tmp_path, seen, "row=6&heads=1.2", images=picture())
     expected = (seen[0].weights(heads=0, rows=6) + seen[1].weights(heads=2, rows=6))[0, 0, 0] / 2
-    check(tab, told(tab, 6, "mean of 2 heads: 0.0, 1.2"), expected)
-
-
-def test_the_sink_is_left_out_of_the_colours(tab: Page, tmp_path: Path) -> None:
-    seen = vision(prefix=())
-    show(tab, tmp_path, seen, "row=6&sink=true")
+    check(tab, told(tab, 6, "mean of 2 heads: 0.0, 1.2"), expected, prefix=0)
+    tab.evaluate("headwise.state.set({ heads: [], sink: true })")
     tab.get_by_text("is hidden as the sink").wait_for()
     weights = seen[0].weights(heads=0, rows=6)[0, 0, 0]
     over = tab.evaluate("[...headwise.app.view.weights].map(String)")
@@ -232,6 +224,9 @@ def test_a_text_that_looks_at_an_image(tab: Page, tmp_path: Path) -> None:
     seen.tokens = {"source": patches, "target": [words]}
     show(tab, tmp_path, seen, images=picture())
     weights = seen[0].weights(heads=0)[0, 0]
+    button = tab.get_by_role("button", name="rollout")
+    assert button.is_disabled()
+    assert button.get_attribute("title") == "A rollout needs self-attention."
     texts = tab.locator(".view-image .running")
     assert texts.nth(0).locator(".token").all_text_contents() == words
     texts.nth(0).locator(".token").nth(1).click()
@@ -317,31 +312,22 @@ def test_every_head_of_the_layer_has_a_small_map(tab: Page, tmp_path: Path) -> N
     tab.wait_for_function("() => headwise.app.view.maps.element.hidden")
 
 
-@pytest.mark.parametrize("token", [0, 6])
-def test_the_rollout_lies_over_the_image(token: int, tab: Page, tmp_path: Path) -> None:
+def test_the_rollout_lies_over_the_image(tab: Page, tmp_path: Path) -> None:
     seen = vision(3)
-    show(tab, tmp_path, seen, f"row={token}", images=picture())
-    told(tab, token)
+    show(tab, tmp_path, seen, "row=6", images=picture())
+    told(tab, 6)
     tab.keyboard.press("r")
-    tab.get_by_text("is made of: rollout over 3 layers").wait_for()
-    found = told(tab, token)
-    expected = headwise.analyses.rollout(seen, rows=token)[0, 0]
-    check(tab, found, expected)
+    for token in (6, 0):
+        tab.evaluate("(row) => headwise.state.set({ row })", token)
+        tab.get_by_text("is made of: rollout over 3 layers").wait_for()
+        found = told(tab, token)
+        expected = headwise.analyses.rollout(seen, rows=token)[0, 0]
+        check(tab, found, expected)
     assert "over=rollout" in kept_address(tab)
     code = tab.evaluate("headwise.app.view.python()")
     names: dict[str, Any] = {"seen": seen}
     exec(code.replace('figure.savefig("attention.pdf")', ""), names)
     np.testing.assert_allclose(names["patches"].reshape(-1), expected[1:], atol=WITHIN)
-
-
-def test_cross_attention_has_no_rollout(tab: Page, tmp_path: Path) -> None:
-    seen = Seen([record(2, ROWS * COLS, kind="cross")])
-    seen.tokens = {"source": Patches(ROWS, COLS, ()), "target": [["a", "b"]]}
-    show(tab, tmp_path, seen, "row=1&over=rollout")
-    told(tab, 1)
-    button = tab.get_by_role("button", name="rollout")
-    assert button.is_disabled()
-    assert button.get_attribute("title") == "A rollout needs self-attention."
 
 
 def test_what_the_model_read_is_behind_its_patches(tab: Page, tmp_path: Path) -> None:

@@ -124,19 +124,16 @@ def test_heads_are_turned_on_and_off_by_their_swatches(tab: Page, tmp_path: Path
     tab.wait_for_function("() => headwise.app.view.chosen.every(([layer]) => layer === 1)")
     assert sorted(chosen(tab)) == [[1, 0], [1, 1], [1, 2]]
     assert kept_address(tab) == "view=lines&layer=1&heads=1.1,1.2".replace(",", "%2C")
+    tab.evaluate("headwise.app.go({ head: 2, heads: [[0, 2], [1, 1]] })")
+    wait_for_lines(tab, range(6), heads=3)
+    assert tab.locator(".swatches button").all_inner_texts() == ["0", "1", "2", "0.2"]
+    assert len(set(tab.evaluate("headwise.app.view.columns.shown.colours"))) == 3
     tab.locator(".text-controls select").select_option("0")
     tab.keyboard.press("o")
     wait_for_lines(tab, range(6), heads=1)
 
 
-def test_heads_of_several_layers_have_a_colour_each(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, seen_of(record(6), record(6)), "layer=1&head=2&heads=0.2,1.1")
-    wait_for_lines(tab, range(6), heads=3)
-    assert tab.locator(".swatches button").all_inner_texts() == ["0", "1", "2", "0.2"]
-    assert len(set(tab.evaluate("headwise.app.view.columns.shown.colours"))) == 3
-
-
-def test_weights_below_the_threshold_have_no_line(tab: Page, tmp_path: Path) -> None:
+def test_weights_below_the_threshold_and_to_the_sink_have_no_line(tab: Page, tmp_path: Path) -> None:
     seen = record(6)
     show(tab, tmp_path, seen_of(seen))
     wait_for_lines(tab, range(6))
@@ -148,6 +145,9 @@ def test_weights_below_the_threshold_have_no_line(tab: Page, tmp_path: Path) -> 
     weights = seen.weights(heads=0)[0, 0]
     assert {(row, col) for _, row, col in lines(tab)} == {(*map(int, at),) for at in (weights >= 0.25).nonzero()}
     assert "threshold=0.25" in kept_address(tab)
+    tab.evaluate("headwise.state.set({ threshold: 0, sink: true, scale: 'root' })")
+    tab.wait_for_function("() => headwise.app.view.columns.shown.sunk === 0")
+    assert {col for _, _, col in lines(tab)} == {1, 2, 3, 4, 5}
 
 
 def test_pointing_at_a_label_leaves_only_its_lines(tab: Page, tmp_path: Path) -> None:
@@ -193,12 +193,6 @@ def test_lines_between_words(tab: Page, tmp_path: Path) -> None:
     assert np.diff(labels).min() >= 16, "labels have room"
 
 
-def test_lines_to_the_sink_are_hidden(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, seen_of(record(6)), "sink=true&scale=root")
-    wait_for_lines(tab, range(6))
-    assert {col for _, _, col in lines(tab)} == {1, 2, 3, 4, 5}
-
-
 def test_cross_attention_has_a_text_on_each_side(tab: Page, tmp_path: Path) -> None:
     seen = record(4, 6, kind="cross")
     both = Seen([seen])
@@ -234,9 +228,9 @@ def test_too_long_a_text_says_so(tab: Page, tmp_path: Path) -> None:
     assert tab.locator(".columns").is_hidden()
 
 
-@pytest.mark.parametrize("said", ["pinrow=280&pincol=3", "row=280"])
-def test_a_token_of_the_address_is_marked_and_in_sight(said: str, tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, seen_of(record(300, heads=1, mask=masks.window(290, 0))), said)
+def test_a_token_of_the_address_is_marked_and_in_sight(tab: Page, tmp_path: Path) -> None:
+    seen = seen_of(record(300, heads=1, mask=masks.window(290, 0)))
+    show(tab, tmp_path, seen, "pinrow=280&pincol=3")
     wait_for_lines(tab, [280])
     y = tab.evaluate(
         """() => {

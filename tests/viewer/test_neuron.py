@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
 
 from headwise import masks
-from headwise.records import AttentionRecord, Seen
+from headwise.records import Seen
 from headwise.records.terms import head_row
 from headwise.viewer import inputs_of
 from headwise.viewer.server import serving
-from headwise.worksheet import of_weight
 from tests.libreoffice import Convert
 from tests.worksheet.workbook import Workbook
 
 from .browser import check_with_axe
-from .conftest import CASES, HOSTILE, look, record, write
+from .conftest import HOSTILE, look, record, write
+from .test_modules import rich
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page
@@ -38,13 +37,6 @@ def shown(tab: Page, row: int, col: int) -> float:
     """The weight of a pair, once it is shown."""
     pair = tab.locator(f'.view-neuron .pair[data-cell="{row},{col}"]')
     return float(pair.get_attribute("data-weight") or "nan")
-
-
-def rich() -> AttentionRecord:
-    """Everything that changes a score."""
-    torch.manual_seed(3)
-    options = {"softcap": 3.0, "scale": 0.7, "sinks": torch.tensor([0.5, 1.0, 0.0, 2.0]), "mask": masks.causal()}
-    return record(4, 2, 9, 6, bias=torch.randn(1, 4, 9, 9), **options)
 
 
 def steps(tab: Page) -> dict[str, float]:
@@ -83,31 +75,6 @@ def test_the_steps_are_those_of_the_record(tab: Page, tmp_path: Path) -> None:
     assert float(sink or "nan") == pytest.approx(1 - weights.sum().item(), abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    "name", ["an empty row", "a bias that forbids", "a bias of the rows", "everything", "grouped queries"]
-)
-def test_each_weight_is_that_of_the_record(name: str, tab: Page, tmp_path: Path) -> None:
-    torch.manual_seed(1)
-    seen = CASES[name]()
-    show(tab, tmp_path, look(seen))
-    _, heads, q_len, k_len = seen.shape
-    found = tab.evaluate(
-        """async ([heads, rows]) => {
-            const found = [];
-            for (let head = 0; head < heads; head++) {
-                for (let row = 0; row < rows; row++) {
-                    const { steps } = await headwise.app.stack.terms(0, head, row);
-                    found.push(...steps.map(({ weight }) => weight));
-                }
-            }
-            return found;
-        }""",
-        [heads, q_len],
-    )
-    weights = np.reshape(found, (heads, q_len, k_len))
-    np.testing.assert_allclose(weights, seen.weights()[0], rtol=0, atol=1e-4)
-
-
 def test_a_masked_pair_has_no_weight(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, look(record(mask=masks.causal())), "row=2&col=5")
     assert shown(tab, 2, 5) == 0
@@ -129,13 +96,8 @@ def test_the_pair_is_chosen_by_keys_lists_and_clicks(tab: Page, tmp_path: Path) 
     tab.keyboard.press(".")
     tab.locator(".pair", has_text="head 1").wait_for()
     assert shown(tab, 1, 7) == pytest.approx(seen.weights()[0, 1, 1, 7].item(), abs=1e-4)
-
-
-def test_a_cell_clicked_in_the_map_is_taken_apart(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, look(record()), "view=head")
-    tab.evaluate("headwise.state.set({ view: 'head' })")
-    tab.evaluate("headwise.state.set({ pinRow: 3, pinCol: 6 })")
-    tab.get_by_role("tab", name="Neuron").click()
+    tab.evaluate("headwise.state.set({ view: 'head', row: null, col: null, pinRow: 3, pinCol: 6 })")
+    tab.get_by_role("tab", name="Neuron").click()  # a cell that is pinned in the map is taken apart
     shown(tab, 3, 6)
 
 
@@ -153,19 +115,6 @@ def test_each_element_tells_its_numbers(tab: Page, tmp_path: Path) -> None:
     np.testing.assert_allclose(numbers, [q[3], k[3], q[3] * k[3]], atol=2e-3)
 
 
-def test_of_many_keys_those_with_the_largest_weights_are_listed(tab: Page, tmp_path: Path) -> None:
-    seen = record(length=200)
-    show(tab, tmp_path, look(seen), "row=100&col=0")
-    listed = tab.locator(".view-neuron .keys [data-col]").evaluate_all(
-        "(all) => all.map((each) => Number(each.dataset.col))"
-    )
-    largest = seen.weights(rows=100)[0, 0, 0].topk(64).indices.tolist()
-    assert listed == sorted({*largest, 0})
-    assert tab.get_by_text(
-        "The 64 keys with the largest weights of 200, and the chosen one; the sum is over all."
-    ).is_visible()
-
-
 # ---- as a worksheet
 
 
@@ -178,11 +127,14 @@ def saved(tab: Page, path: Path) -> Workbook:
 
 
 def test_the_workbook_of_the_file_comes_to_the_weight(tab: Page, tmp_path: Path, libreoffice: Convert) -> None:
-    seen = look(record(2, dim=6), rich())
+    seen = look(record(4, dim=6), rich())
     cases = [(0, 1, 6, 1), (1, 3, 4, 2), (1, 3, 2, 5)]
     paths = [tmp_path / f"{number}.xlsx" for number in range(len(cases))]
+    show(tab, tmp_path, seen)
     for (layer, head, row, col), path in zip(cases, paths, strict=True):
-        show(tab, tmp_path, seen, f"layer={layer}&head={head}&row={row}&col={col}")
+        given = {"layer": layer, "head": head, "row": row, "col": col}
+        tab.evaluate("(given) => headwise.app.go(given)", given)
+        tab.wait_for_function("(asked) => headwise.app.view.known.asked === asked", arg=f"{layer},{head},{row}")
         shown(tab, row, col)
         saved(tab, path)
     for (layer, head, row, col), path in zip(cases, libreoffice(paths), strict=True):
@@ -190,32 +142,6 @@ def test_the_workbook_of_the_file_comes_to_the_weight(tab: Page, tmp_path: Path,
         assert book.errors == []
         np.testing.assert_allclose(book["Weights"].ravel(), weights, rtol=0, atol=1e-4)
         assert book["Weight"].item() == pytest.approx(weights[col], abs=1e-4)
-
-
-def test_it_is_the_workbook_that_python_writes(tab: Page, tmp_path: Path) -> None:
-    """The same sheets, names, addresses, formulas and looks; the numbers as exact as the file."""
-    seen = look(rich(), labels=["=1+1", "naïve", *(f"w{i}" for i in range(2, 8)), "長い" * 20])
-    show(tab, tmp_path, seen, "head=2&row=7&col=3")
-    saved(tab, tmp_path / "page.xlsx")
-    of_weight(seen, layer=0, head=2, row=7, col=3).write(tmp_path / "python.xlsx")
-    found, expected = (Workbook(tmp_path / name, results=False).book for name in ("page.xlsx", "python.xlsx"))
-    assert found.sheetnames == expected.sheetnames
-    areas = [{name: each.attr_text for name, each in book.defined_names.items()} for book in (found, expected)]
-    assert areas[0] == areas[1]
-    for sheet in expected.sheetnames[1:]:  # the overview has the title, and sizes
-        for row in expected[sheet].iter_rows():
-            for cell in row:
-                other = found[sheet][cell.coordinate]
-                where = f"{sheet}!{cell.coordinate}"
-                if isinstance(cell.value, float | int):
-                    assert other.value == pytest.approx(cell.value, abs=2e-3), where
-                else:
-                    assert other.value == cell.value, where
-                if cell.value is not None:
-                    for look_of in ("b", "i", "sz"):
-                        assert getattr(other.font, look_of) == getattr(cell.font, look_of), where
-                    assert other.number_format == cell.number_format, where
-                    assert other.fill.fgColor.rgb == cell.fill.fgColor.rgb, where
 
 
 def test_on_the_server_all_numbers_are_exact(

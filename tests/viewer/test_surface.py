@@ -71,47 +71,6 @@ def test_the_steps_are_as_high_as_the_weights(tab: Page, tmp_path: Path) -> None
     assert (heights(tab) > 0).all()
 
 
-NEAREST = """
-([turn, tilt, places]) => {
-    const { app } = headwise;
-    app.view.see({ turn, tilt });
-    const { scene, view } = app.view;
-    // Along the ray from the eye through a pixel the first step that it meets, found by small steps along it.
-    const [ox, oy] = view.at(0, 0, 0);
-    const of = (x, y, z) => view.at(x, y, z).map((part, i) => part - [ox, oy][i]);
-    const [bx, by, bz] = [of(1, 0, 0), of(0, 1, 0), of(0, 0, 1)];
-    const eye = [Math.sin(turn) * Math.cos(tilt), Math.cos(turn) * Math.cos(tilt), Math.sin(tilt)];
-    const det = bx[0] * by[1] - bx[1] * by[0];
-    const cell = (value, size, count) => Math.floor(((value / size + 1) / 2) * count);
-    return places.map(([px, py]) => {
-        const [sx, sy] = [px - ox, py - oy];
-        const ground = [(sx * by[1] - sy * by[0]) / det, (bx[0] * sy - bx[1] * sx) / det];
-        let found = null;
-        for (let far = 6; far >= 0 && !found; far -= 0.0006) {
-            const [x, y, z] = [ground[0] + far * eye[0], ground[1] + far * eye[1], far * eye[2]];
-            const [row, col] = [cell(y, scene.size[1], scene.rows.length), cell(x, scene.size[0], scene.cols.length)];
-            const there = row >= 0 && row < scene.rows.length && col >= 0 && col < scene.cols.length;
-            if (there && z <= scene.z(row, col) + 1e-9) found = [row, col];
-        }
-        const picked = scene.pick(view, [px, py]);
-        return [found, picked && [picked.row, picked.col]];
-    });
-}
-"""
-
-
-@pytest.mark.parametrize(("turn", "tilt"), [(0.56, 0.66), (2.5, 0.3), (-2.2, 1.0), (-0.9, 0.2)])
-def test_the_step_in_front_is_the_nearest_one(tab: Page, tmp_path: Path, turn: float, tilt: float) -> None:
-    """What is drawn last at a pixel is what a ray from the eye meets first: no step is drawn through another."""
-    show(tab, tmp_path, look(record(length=7)))
-    size = tab.evaluate("[headwise.app.view.place.clientWidth, headwise.app.view.place.clientHeight]")
-    places = np.random.default_rng(1).uniform([0.2 * size[0], 0.1 * size[1]], [0.8 * size[0], 0.9 * size[1]], (150, 2))
-    found = tab.evaluate(NEAREST, [turn, tilt, places.tolist()])
-    assert sum(ray is not None for ray, _ in found) > 40
-    differ = [(ray, picked) for ray, picked in found if ray != picked]
-    assert len(differ) <= 3, differ  # on an edge the ray's steps are too long
-
-
 def test_it_is_turned_and_zoomed(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, look(record()))
     first = seen_from(tab)
@@ -185,13 +144,6 @@ def test_the_sink_and_small_weights_can_be_hidden(tab: Page, tmp_path: Path) -> 
     tab.evaluate("headwise.state.set({ threshold: 0.15 })")
     left = weights.where(weights >= 0.15, 0)
     np.testing.assert_allclose(heights(tab), left / weights.max(), atol=2e-4)
-
-
-def test_cross_attention_and_a_single_row(tab: Page, tmp_path: Path) -> None:
-    seen = record(length=1, keys=6)
-    show(tab, tmp_path, Seen([seen]))
-    weights = seen.weights()[0, 0]
-    np.testing.assert_allclose(heights(tab), weights / weights.max(), atol=2e-4)
 
 
 def test_the_picture_and_the_python(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,8 +67,6 @@ struct Backward {
     unit* right = nullptr;                          // dS^T as the right side
     char* chunk = nullptr;
 
-    static int64_t tiles_of_chunk(int64_t bytes) { return most(1, QUERIES / bytes); }
-
     bool prepare() {
         chunk_tiles = least(past_tile - first_tile, most(1, QUERIES / (packed_tile * heads)));
         chunk = (char*)hw::scratch(0, chunk_tiles * heads * packed_tile);
@@ -421,78 +419,60 @@ struct Backward {
     }
 };
 
-struct BackwardWork {
-    const hw_attention* call;
-    int64_t parts, tiles; // of each key head; tiles of a part
-    int64_t keys, dw, ew;
-    float* sums; // [B, G, parts, keys, dw + ew]
-    double* heads;  // [B, G, parts, 2, H / G]: for d_slopes and d_sinks
-    std::atomic<bool> failed;
-
-    float* dk(int64_t piece) const { return sums + piece * keys * (dw + ew); }
-};
-
-template <class T>
-static void backward_piece(void* given, int64_t piece) {
-    BackwardWork& work = *(BackwardWork*)given;
-    const hw_attention& call = *work.call;
-    const int64_t matrix = piece / work.parts, first = piece % work.parts * work.tiles, all = (call.Q + TILE - 1) / TILE;
-    float* dk = work.dk(piece);
-    double *slopes = work.heads + piece * 2 * (call.H / call.G), *sinks = slopes + call.H / call.G;
-    const int64_t rows = least(work.keys, up(call.K, PART) + T::ROWS); // products read more than they need
-    std::memset(dk, 0, 4 * rows * work.dw), std::memset(dk + work.keys * work.dw, 0, 4 * rows * work.ew);
-    std::memset(slopes, 0, 8 * 2 * (call.H / call.G));
-    Backward<T> backward{call, matrix / call.G, matrix % call.G, first, least(all, first + work.tiles), dk, dk + work.keys * work.dw, slopes, sinks};
-    if (first >= all) return;
-    if (!backward.prepare()) work.failed = true;
-    else backward.run();
-}
-
-// The keys of a block: the sum of the parts.
-static void backward_keys(void* given, int64_t piece) {
-    const BackwardWork& work = *(BackwardWork*)given;
-    const hw_attention& call = *work.call;
-    const int64_t blocks = work.keys / TILE, matrix = piece / blocks, key = piece % blocks * TILE;
-    const int64_t b = matrix / call.G, g = matrix % call.G;
-    for (int64_t which = 0; which < 2; which++) {
-        const hw_tensor& t = which ? call.d_v : call.d_k;
-        const int64_t n = which ? call.E : call.D, width = which ? work.ew : work.dw;
-        if (!t.data) continue;
-        const float* parts = work.dk(matrix * work.parts) + (which ? work.keys * work.dw : 0);
-        for (int64_t r = key; r < least(call.K, key + TILE); r++) {
-            const int64_t at = b * t.stride[0] + g * t.stride[1] + r * t.stride[2];
-            for (int64_t d = 0; d < n; d += W) { // (a row of the parts has a multiple of W)
-                vf total{};
-                for (int64_t part = 0; part < work.parts; part++) total += load(parts + part * work.keys * (work.dw + work.ew) + r * width + d);
-                if (t.stride[3] == 1 && d + W <= n) write_vector(call.dtype, t.data, at + d, total);
-                else for (int64_t j = 0; j < least(W, n - d); j++) write_number(call.dtype, t.data, at + (d + j) * t.stride[3], total[j]);
-            }
+// Of the keys of a block the sum of the parts, whose rows have `width` numbers, a multiple of W. From one part to the next
+// it is `step` numbers.
+static void join_keys(const hw_attention& call, const hw_tensor& t, int64_t n, int64_t matrix, int64_t key, const float* x, int64_t width, int64_t parts, int64_t step) {
+    for (int64_t r = key; t.data && r < least(call.K, key + TILE); r++) {
+        const int64_t at = matrix / call.G * t.stride[0] + matrix % call.G * t.stride[1] + r * t.stride[2];
+        for (int64_t d = 0; d < n; d += W) {
+            vf total{};
+            for (int64_t part = 0; part < parts; part++) total += load(x + part * step + r * width + d);
+            if (t.stride[3] == 1 && d + W <= n) write_vector(call.dtype, t.data, at + d, total);
+            else for (int64_t j = 0; j < least(W, n - d); j++) write_number(call.dtype, t.data, at + (d + j) * t.stride[3], total[j]);
         }
     }
 }
 
 template <class T>
-static int64_t backward(const hw_attention* call) {
-    const int64_t all = (call->Q + TILE - 1) / TILE, matrices = call->B * call->G;
-    BackwardWork work{call, 1, all, up(call->K, TILE), up(call->D, T::COLUMNS), up(call->E, T::COLUMNS), nullptr, nullptr, false};
-    if (matrices < 8) work.parts = least(all, (8 + matrices - 1) / matrices);
-    work.tiles = (all + work.parts - 1) / work.parts;
-    const int64_t floats = up(matrices * work.parts * work.keys * (work.dw + work.ew), 16), heads = call->H / call->G;
-    work.sums = (float*)std::aligned_alloc(64, up(4 * floats + 8 * matrices * work.parts * 2 * heads, 64));
-    if (!work.sums) return 1;
-    work.heads = (double*)(work.sums + floats);
-    hw::on_threads(call->threads, matrices * work.parts, backward_piece<T>, &work);
-    if (!work.failed) hw::on_threads(call->threads, matrices * (work.keys / TILE), backward_keys, &work);
-    for (int64_t which = 0; which < 2 && !work.failed; which++) {
-        float* found = which ? call->d_sinks : call->d_slopes;
-        for (int64_t h = 0; found && h < call->H; h++) {
+static int64_t backward(const hw_attention& call) {
+    const int64_t all = (call.Q + TILE - 1) / TILE, matrices = call.B * call.G, heads = call.H / call.G;
+    const int64_t parts = matrices < 8 ? least(all, (8 + matrices - 1) / matrices) : 1; // of each key head
+    const int64_t tiles = (all + parts - 1) / parts;                                    // of a part
+    const int64_t keys = up(call.K, TILE), dw = up(call.D, T::COLUMNS), ew = up(call.E, T::COLUMNS);
+    const int64_t size = keys * (dw + ew), floats = up(matrices * parts * size, 16);
+    float* sums = (float*)std::aligned_alloc(64, up(4 * floats + 8 * matrices * parts * 2 * heads, 64)); // [B, G, parts, size]
+    if (!sums) return 1;
+    double* of_heads = (double*)(sums + floats); // [B, G, parts, 2, heads]: for d_slopes and d_sinks
+    const int64_t code = over_with_memory(call.threads, matrices * parts, [&](int64_t piece) {
+        const int64_t matrix = piece / parts, first = piece % parts * tiles;
+        float *dk = sums + piece * size, *dv = dk + keys * dw;
+        double *slopes = of_heads + piece * 2 * heads, *sinks = slopes + heads;
+        const int64_t rows = least(keys, up(call.K, PART) + T::ROWS); // products read more than they need
+        std::memset(dk, 0, 4 * rows * dw), std::memset(dv, 0, 4 * rows * ew);
+        std::memset(slopes, 0, 8 * 2 * heads);
+        if (first >= all) return true;
+        Backward<T> backward{call, matrix / call.G, matrix % call.G, first, least(all, first + tiles), dk, dv, slopes, sinks};
+        if (!backward.prepare()) return false;
+        backward.run();
+        return true;
+    });
+    if (!code)
+        over(call.threads, matrices * (keys / TILE), [&](int64_t piece) {
+            const int64_t matrix = piece / (keys / TILE), key = piece % (keys / TILE) * TILE;
+            const float* dk = sums + matrix * parts * size;
+            join_keys(call, call.d_k, call.D, matrix, key, dk, dw, parts, size);
+            join_keys(call, call.d_v, call.E, matrix, key, dk + keys * dw, ew, parts, size);
+        });
+    for (int64_t which = 0; which < 2 && !code; which++) {
+        float* found = which ? call.d_sinks : call.d_slopes;
+        for (int64_t h = 0; found && h < call.H; h++) {
             double total = 0;
-            for (int64_t i = 0; i < call->B * work.parts; i++) total += work.heads[(((i / work.parts * call->G + h / heads) * work.parts + i % work.parts) * 2 + which) * heads + h % heads];
+            for (int64_t i = 0; i < call.B * parts; i++) total += of_heads[(((i / parts * call.G + h / heads) * parts + i % parts) * 2 + which) * heads + h % heads];
             found[h] = (float)total;
         }
     }
-    std::free(work.sums);
-    return work.failed ? 1 : 0;
+    std::free(sums);
+    return code;
 }
 
 } // namespace ISA

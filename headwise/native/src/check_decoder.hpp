@@ -41,19 +41,8 @@ int64_t check(const hw_decoder& call) {
     if (call.cos && (call.turned < 0 || call.turned > call.M / call.H / 2)) return SIZES;
     if (!aligned(4, {call.keys, call.values, call.source_keys, call.source_values, call.cos, call.sin, call.x, call.hidden, call.logits})) return ALIGNMENT;
     if (!aligned(8, {call.layer, call.places, call.past, call.lengths})) return ALIGNMENT;
-    for (int64_t i = 0; i < call.layers; i++) {
-        const hw_decoder_layer& layer = call.layer[i];
-        for (const hw_weights* each : {&layer.qkv, &layer.out, &layer.up, &layer.down})
-            if (const int64_t code = check_weights(*each, call.dtype)) return code;
-        for (const hw_norm* each : {&layer.attention_norm, &layer.mlp_norm})
-            if (const int64_t code = check_norm(*each)) return code;
-        if (layer.gate.data)
-            if (const int64_t code = check_weights(layer.gate, call.dtype)) return code;
-        if (!call.source_keys) continue;
-        for (const hw_weights* each : {&layer.cross_q, &layer.cross_out})
-            if (const int64_t code = check_weights(*each, call.dtype)) return code;
-        if (const int64_t code = check_norm(layer.cross_norm)) return code;
-    }
+    for (int64_t i = 0; i < call.layers; i++)
+        if (const int64_t code = check_layer(call.layer[i], call.dtype, call.source_keys)) return code;
     if (const int64_t code = check_norm(call.norm)) return code;
     if (call.logits)
         if (const int64_t code = check_weights(call.vocabulary, call.dtype)) return code;

@@ -25,6 +25,20 @@ int64_t check_norm(const hw_norm& norm) {
     return aligned(4, {norm.weight, norm.bias}) ? FINE : ALIGNMENT;
 }
 
+// The parts of a layer: those of a source where it is read, and a gate if there is one.
+int64_t check_layer(const hw_layer& layer, int64_t dtype, bool source) {
+    for (const hw_weights* each : {&layer.qkv, &layer.out, &layer.up, &layer.down})
+        if (const int64_t code = check_weights(*each, dtype)) return code;
+    for (const hw_norm* each : {&layer.attention_norm, &layer.mlp_norm})
+        if (const int64_t code = check_norm(*each)) return code;
+    if (layer.gate.data)
+        if (const int64_t code = check_weights(layer.gate, dtype)) return code;
+    if (!source) return FINE;
+    for (const hw_weights* each : {&layer.cross_q, &layer.cross_out})
+        if (const int64_t code = check_weights(*each, dtype)) return code;
+    return check_norm(layer.cross_norm);
+}
+
 // What a linear layer and an encoder have in common. A row of a matrix has at most 2^20 numbers, so that no size overflows.
 template <class Call>
 int64_t check_rows(const Call& call, std::initializer_list<int64_t> widths) {
@@ -68,13 +82,8 @@ int64_t check(const hw_encoder& call) {
         if (!tables.types || !tables.places || !tables.word || !tables.type || !tables.position) return MISSING;
         if (const int64_t code = check_norm(tables.norm)) return code;
     }
-    for (int64_t i = 0; i < call.layers; i++) {
-        const hw_encoder_layer& layer = call.layer[i];
-        for (const hw_weights* each : {&layer.qkv, &layer.out, &layer.up, &layer.down})
-            if (const int64_t code = check_weights(*each, call.dtype)) return code;
-        for (const hw_norm* each : {&layer.attention_norm, &layer.mlp_norm})
-            if (const int64_t code = check_norm(*each)) return code;
-    }
+    for (int64_t i = 0; i < call.layers; i++)
+        if (const int64_t code = check_layer(call.layer[i], call.dtype, false)) return code;
     return FINE;
 }
 

@@ -186,51 +186,34 @@ struct Decode {
     }
 };
 
-struct Decoding {
-    const hw_attention* call;
-    int64_t first, parts; // that some row sees
-    char* kept;           // of each part of each key head
-    std::atomic<bool> failed;
-};
-
-template <int DTYPE>
-static void decode_part(void* given, int64_t piece) {
-    Decoding& work = *(Decoding*)given;
-    const hw_attention& call = *work.call;
-    const int64_t matrix = piece / work.parts;
-    const Decode<DTYPE> decode{call, matrix / call.G, matrix % call.G};
-    if (!decode.run(work.first + piece % work.parts, work.kept + piece * Decode<DTYPE>::size_of(call))) work.failed = true;
-}
-
-template <int DTYPE>
-static void decode_finish(void* given, int64_t matrix) {
-    Decoding& work = *(Decoding*)given;
-    const hw_attention& call = *work.call;
-    Decode<DTYPE>{call, matrix / call.G, matrix % call.G}.finish(work.kept + matrix * work.parts * Decode<DTYPE>::size_of(call), work.parts);
-}
-
 static bool is_few(const hw_attention& call) { return call.H / call.G * call.Q <= (call.cache_dtype == HW_BFLOAT16 ? FEW_BFLOAT16 : FEW); }
 
 template <int DTYPE>
-static int64_t decode(const hw_attention* call) {
-    int64_t first = call->K, past = 0; // blocks
-    for (int64_t i = 0; i < (call->mask == HW_BLOCKS ? call->B * call->H : 1); i++) {
-        const Sight s = sight_of(*call, i / call->H, i % call->H, 0);
+static int64_t decode(const hw_attention& call) {
+    int64_t first = call.K, past = 0; // blocks
+    for (int64_t i = 0; i < (call.mask == HW_BLOCKS ? call.B * call.H : 1); i++) {
+        const Sight s = sight_of(call, i / call.H, i % call.H, 0);
         if (s.first < s.past) first = least(first, s.block(s.first).number), past = most(past, s.block(s.past - 1).number + 1);
     }
-    const int64_t size = part_of(*call);
+    const int64_t size = part_of(call);
     first = first < past ? first / size : 0, past = most(first + 1, (past + size - 1) / size);
-    const int64_t parts = past - first, pieces = call->B * call->G * parts;
-    Decoding work{call, first, parts, (char*)hw::scratch(3, pieces * Decode<DTYPE>::size_of(*call)), false};
-    if (!work.kept) return 1;
-    hw::on_threads(call->threads, pieces, decode_part<DTYPE>, &work);
-    if (work.failed) return 1;
-    hw::on_threads(pieces > 256 ? call->threads : 1, call->B * call->G, decode_finish<DTYPE>, &work);
+    const int64_t parts = past - first, pieces = call.B * call.G * parts, bytes = Decode<DTYPE>::size_of(call);
+    char* kept = (char*)hw::scratch(3, pieces * bytes); // of each part of each key head
+    if (!kept) return 1;
+    const int64_t code = over_with_memory(call.threads, pieces, [&](int64_t piece) {
+        const int64_t matrix = piece / parts;
+        const Decode<DTYPE> decode{call, matrix / call.G, matrix % call.G};
+        return decode.run(first + piece % parts, kept + piece * bytes);
+    });
+    if (code) return code;
+    over(pieces > 256 ? call.threads : 1, call.B * call.G, [&](int64_t matrix) {
+        Decode<DTYPE>{call, matrix / call.G, matrix % call.G}.finish(kept + matrix * parts * bytes, parts);
+    });
     return 0;
 }
 
-static int64_t decode(const hw_attention* call) {
-    switch (call->cache_dtype) {
+static int64_t decode(const hw_attention& call) {
+    switch (call.cache_dtype) {
     case HW_FLOAT32: return decode<HW_FLOAT32>(call);
     case HW_BFLOAT16: return decode<HW_BFLOAT16>(call);
     case HW_FLOAT16: return decode<HW_FLOAT16>(call);

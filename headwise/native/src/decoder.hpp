@@ -5,8 +5,6 @@
 #include "linear.hpp"
 #include "softmax.hpp"
 
-#include <atomic>
-
 namespace ISA {
 
 // Sum of q k over n numbers.
@@ -121,7 +119,7 @@ struct Step {
     }
 
     void layer(int64_t number) {
-        const hw_decoder_layer& layer = call.layer[number];
+        const hw_layer& layer = call.layer[number];
         norm(layer.attention_norm);
         times(layer.qkv, left, call.M, 3 * call.M, qkv, Q);
         for (int64_t r = 0; r < rows; r++) remember(number, r);
@@ -202,11 +200,7 @@ template <class T>
 static int64_t decoder(const hw_decoder& call) {
     const int64_t texts = call.T / call.width, shares = least(texts, call.threads);
     const int64_t groups = 2 * shares > call.threads ? shares : 1, inside = groups == 1 ? call.threads : 1;
-    std::atomic<bool> failed{false};
-    over(inside == 1 ? call.threads : 1, texts ? groups : 0, [&](int64_t i) {
-        if (!Step<T>{call, inside, i * texts / groups, (i + 1) * texts / groups}.run()) failed = true;
-    });
-    return failed ? 1 : 0;
+    return over_with_memory(inside == 1 ? call.threads : 1, texts ? groups : 0, [&](int64_t i) { return Step<T>{call, inside, i * texts / groups, (i + 1) * texts / groups}.run(); });
 }
 
 } // namespace ISA

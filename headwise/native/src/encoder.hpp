@@ -4,7 +4,6 @@
 #include "forward.hpp"
 #include "linear.hpp"
 
-#include <atomic>
 #include <type_traits>
 
 namespace ISA {
@@ -75,7 +74,7 @@ struct Group {
     }
 
     void layer(int64_t number) {
-        const hw_encoder_layer& layer = call.layer[number];
+        const hw_layer& layer = call.layer[number];
         for (int64_t b = 0; b < rows; b += block)
             product<T>(threads, layer.qkv, call.M, 3 * call.M, left.from(b), least(block, rows - b), [&](int64_t r, int64_t j, vf z) { write_vector(KIND, qkv + (b + r) * SIZE * Q, j, z); });
         if (call.qkv)
@@ -160,11 +159,7 @@ static int64_t encoder(const hw_encoder& call) {
     for (int64_t text = 0; text < call.texts; text++)
         if (call.first[text + 1] - call.first[begins[groups]] >= GROUP || text + 1 == call.texts) begins[++groups] = text + 1;
     const int64_t inside = groups < 2 * call.threads ? call.threads : 1;
-    std::atomic<bool> failed{false};
-    over(inside == 1 ? call.threads : 1, groups, [&](int64_t i) {
-        if (!Group<T>{call, inside, begins[i], begins[i + 1]}.run()) failed = true;
-    });
-    return failed ? 1 : 0;
+    return over_with_memory(inside == 1 ? call.threads : 1, groups, [&](int64_t i) { return Group<T>{call, inside, begins[i], begins[i + 1]}.run(); });
 }
 
 } // namespace ISA

@@ -153,36 +153,21 @@ struct Forward {
     }
 };
 
-struct Work {
-    const hw_attention* call;
-    int64_t pieces, tiles; // tiles of a piece
-    std::atomic<bool> failed;
-};
-
 template <class T>
-static void forward_piece(void* given, int64_t piece) {
-    Work& work = *(Work*)given;
-    const hw_attention& call = *work.call;
-    const int64_t all = (call.Q + TILE - 1) / TILE, groups = (all + work.tiles - 1) / work.tiles;
-    piece = work.pieces - 1 - piece; // of a causal mask the last have the most to do, and begin
-    const int64_t first = piece % groups * work.tiles, matrix = piece / groups;
-    Forward<T> forward{call, matrix / call.G, matrix % call.G, first, least(all, first + work.tiles)};
-    if (!forward.prepare()) {
-        work.failed = true;
-        return;
-    }
-    forward.run();
-    forward.softmax.tell_odd();
-}
-
-template <class T>
-static int64_t forward(const hw_attention* call) {
-    const int64_t heads = call->H / call->G, all = (call->Q + TILE - 1) / TILE;
-    Work work{call, 0, most(1, PIECE / TILE / heads), false};
-    while (work.tiles > 1 && call->B * call->G * ((all + work.tiles - 1) / work.tiles) < 4 * call->threads) work.tiles = (work.tiles + 1) / 2;
-    work.pieces = call->B * call->G * ((all + work.tiles - 1) / work.tiles);
-    hw::on_threads(call->threads, work.pieces, forward_piece<T>, &work);
-    return work.failed ? 1 : 0;
+static int64_t forward(const hw_attention& call) {
+    const int64_t heads = call.H / call.G, all = (call.Q + TILE - 1) / TILE;
+    int64_t tiles = most(1, PIECE / TILE / heads); // of a piece
+    while (tiles > 1 && call.B * call.G * ((all + tiles - 1) / tiles) < 4 * call.threads) tiles = (tiles + 1) / 2;
+    const int64_t groups = (all + tiles - 1) / tiles, pieces = call.B * call.G * groups;
+    return over_with_memory(call.threads, pieces, [&](int64_t i) {
+        const int64_t piece = pieces - 1 - i; // of a causal mask the last have the most to do, and begin
+        const int64_t first = piece % groups * tiles, matrix = piece / groups;
+        Forward<T> forward{call, matrix / call.G, matrix % call.G, first, least(all, first + tiles)};
+        if (!forward.prepare()) return false;
+        forward.run();
+        forward.softmax.tell_odd();
+        return true;
+    });
 }
 
 } // namespace ISA

@@ -17,21 +17,21 @@ static bool are_exact(const hw_attention& call) {
 }
 
 template <class T>
-static int64_t forward_and_received(const hw_attention* call) {
-    const int64_t code = is_few(*call) ? decode(call) : forward<T>(call);
-    if (code || !call->received) return code;
-    if (are_exact(*call)) return received<T>(call);
-    hw_attention alone = *call;
+static int64_t forward_and_received(const hw_attention& call) {
+    const int64_t code = is_few(call) ? decode(call) : forward<T>(call);
+    if (code || !call.received) return code;
+    if (are_exact(call)) return received<T>(call);
+    hw_attention alone = call;
     alone.out.data = nullptr, alone.top = 0;
     alone.highest = alone.log_sum = alone.entropy = alone.distance = alone.at_keys = nullptr;
-    return look<T>(&alone);
+    return look<T>(alone);
 }
 
 // A kernel in the dtype of its call: of attention, which computes float16 in float32; and of packed weights.
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16)
-#define ATTENDS(kernel) (call->dtype == HW_BFLOAT16 ? kernel<BFloat16>(call) : kernel<Float32>(call))
+#define ATTENDS(kernel) (call->dtype == HW_BFLOAT16 ? kernel<BFloat16>(*call) : kernel<Float32>(*call))
 #else
-#define ATTENDS(kernel) kernel<Float32>(call)
+#define ATTENDS(kernel) kernel<Float32>(*call)
 #endif
 #define MAPS(kernel) (call->dtype == HW_FLOAT32 ? kernel<Float32>(*call) : call->dtype == HW_BFLOAT16 ? kernel<Half>(*call) : kernel<Int8>(*call))
 

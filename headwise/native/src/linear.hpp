@@ -5,7 +5,6 @@
 #include "activation.hpp"
 #include "tile.hpp"
 
-#include <atomic>
 #include <type_traits>
 
 namespace ISA {
@@ -187,11 +186,7 @@ static bool linear_block(const hw_linear& call, int64_t threads, int64_t first) 
 template <class T>
 static int64_t linear(const hw_linear& call) {
     const int64_t blocks = (call.T + BLOCK - 1) / BLOCK, inside = blocks < 2 * call.threads ? call.threads : 1;
-    std::atomic<bool> failed{false};
-    over(inside == 1 ? call.threads : 1, blocks, [&](int64_t i) {
-        if (!linear_block<T>(call, inside, i * BLOCK)) failed = true;
-    });
-    return failed ? 1 : 0;
+    return over_with_memory(inside == 1 ? call.threads : 1, blocks, [&](int64_t i) { return linear_block<T>(call, inside, i * BLOCK); });
 }
 
 } // namespace ISA

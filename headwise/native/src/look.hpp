@@ -211,41 +211,17 @@ struct Look {
     }
 };
 
-struct LookWork {
-    const hw_attention* call;
-    int64_t parts, tiles; // of each key head; tiles of a part
-    int64_t size;         // of the columns of a head
-    float* kept;          // [B, G, parts, heads, size]
-    std::atomic<bool> failed;
-};
-
-template <class T>
-static void look_piece(void* given, int64_t piece) {
-    LookWork& work = *(LookWork*)given;
-    const hw_attention& call = *work.call;
-    const int64_t matrix = piece / work.parts, first = piece % work.parts * work.tiles, all = (call.Q + TILE - 1) / TILE;
-    float* kept = work.kept + piece * (call.H / call.G) * work.size;
-    if (first >= all) {
-        std::memset(kept, 0, 4 * (call.H / call.G) * work.size);
-        return;
-    }
-    Look<T> look{call, matrix / call.G, matrix % call.G, first, least(all, first + work.tiles), kept};
-    if (!look.prepare() || !look.run()) work.failed = true;
-}
-
-// What the parts of a head have of its columns and pictures, together.
-static void join_parts(void* given, int64_t head) {
-    const LookWork& work = *(LookWork*)given;
-    const hw_attention& call = *work.call;
-    const int64_t heads = call.H / call.G, padded = up(call.K, TILE), cells = call.height * call.width;
-    for (int64_t part = 0; part < work.parts; part++) {
-        const float* x = work.kept + ((head / heads * work.parts + part) * heads + head % heads) * work.size + 2 * padded;
-        for (int64_t k = 0; call.received && k < call.K; k++) call.received[head * call.K + k] = (part ? call.received[head * call.K + k] : 0.0f) + x[k];
+// What the parts of a head have of its columns and pictures, together. From one part to the next it is `step` numbers.
+static void join_parts(const hw_attention& call, int64_t head, const float* x, int64_t parts, int64_t step) {
+    const int64_t padded = up(call.K, TILE), cells = call.height * call.width;
+    for (int64_t part = 0; part < parts; part++, x += step) {
+        const float* found = x + 2 * padded;
+        for (int64_t k = 0; call.received && k < call.K; k++) call.received[head * call.K + k] = (part ? call.received[head * call.K + k] : 0.0f) + found[k];
         for (int64_t i = 0; i < cells; i++) {
             const int64_t y = i / call.width, column = i % call.width;
             const int64_t rows = ((y + 1) * call.Q + call.height - 1) / call.height - y * call.Q / call.height;
             const int64_t keys = ((column + 1) * call.K + call.width - 1) / call.width - column * call.K / call.width;
-            const float mean = x[padded + i] / (float)(rows * keys), greatest = x[padded + cells + i];
+            const float mean = found[padded + i] / (float)(rows * keys), greatest = found[padded + cells + i];
             if (call.mean) call.mean[head * cells + i] = (part ? call.mean[head * cells + i] : 0.0f) + mean;
             if (call.greatest) call.greatest[head * cells + i] = part ? (greatest != greatest || greatest > call.greatest[head * cells + i] ? greatest : call.greatest[head * cells + i]) : greatest;
         }
@@ -253,19 +229,27 @@ static void join_parts(void* given, int64_t head) {
 }
 
 template <class T>
-static int64_t look(const hw_attention* call) {
-    const int64_t all = (call->Q + TILE - 1) / TILE, matrices = call->B * call->G;
-    LookWork work{call, 1, all, 0, nullptr, false};
-    if (matrices < 16) work.parts = least(all, (16 + matrices - 1) / matrices);
-    work.tiles = (all + work.parts - 1) / work.parts;
-    const bool columns = call->mean || call->greatest || call->received;
-    work.size = columns ? Look<T>::size_of_columns(*call) : 0;
-    work.kept = columns ? (float*)std::aligned_alloc(64, up(4 * call->B * call->H * work.parts * work.size, 64)) : nullptr;
-    if (columns && !work.kept) return 1;
-    hw::on_threads(call->threads, matrices * work.parts, look_piece<T>, &work);
-    if (columns && !work.failed) hw::on_threads(call->threads, call->B * call->H, join_parts, &work);
-    std::free(work.kept);
-    return work.failed ? 1 : 0;
+static int64_t look(const hw_attention& call) {
+    const int64_t all = (call.Q + TILE - 1) / TILE, matrices = call.B * call.G, heads = call.H / call.G;
+    const int64_t parts = matrices < 16 ? least(all, (16 + matrices - 1) / matrices) : 1; // of each key head
+    const int64_t tiles = (all + parts - 1) / parts;                                      // of a part
+    const bool columns = call.mean || call.greatest || call.received;
+    const int64_t size = columns ? Look<T>::size_of_columns(call) : 0; // of the columns of a head
+    float* kept = columns ? (float*)std::aligned_alloc(64, up(4 * call.B * call.H * parts * size, 64)) : nullptr; // [B, G, parts, heads, size]
+    if (columns && !kept) return 1;
+    const int64_t code = over_with_memory(call.threads, matrices * parts, [&](int64_t piece) {
+        const int64_t matrix = piece / parts, first = piece % parts * tiles;
+        float* mine = kept + piece * heads * size;
+        if (first >= all) return std::memset(mine, 0, 4 * heads * size), true;
+        Look<T> look{call, matrix / call.G, matrix % call.G, first, least(all, first + tiles), mine};
+        return look.prepare() && look.run();
+    });
+    if (columns && !code)
+        over(call.threads, call.B * call.H, [&](int64_t head) {
+            join_parts(call, head, kept + (head / heads * parts * heads + head % heads) * size, parts, heads * size);
+        });
+    std::free(kept);
+    return code;
 }
 
 } // namespace ISA

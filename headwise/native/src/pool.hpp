@@ -1,6 +1,7 @@
 // Threads that sleep until there is work, or those of an OpenMP runtime. Each piece of work is a number; which thread does it changes no result.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 namespace hw {
@@ -27,6 +28,16 @@ template <class F>
 static inline void over(int64_t threads, int64_t n, F f) {
     if (threads == 1) for (int64_t i = 0; i < n; i++) f(i);
     else hw::on_threads(threads, n, [](void* f, int64_t i) { (*(F*)f)(i); }, &f);
+}
+
+// The same of an f that returns whether it had the memory that it needs. Returns 0, or the number of an error.
+template <class F>
+static inline int64_t over_with_memory(int64_t threads, int64_t n, F f) {
+    std::atomic<bool> failed{false};
+    over(threads, n, [&](int64_t i) {
+        if (!f(i)) failed = true;
+    });
+    return failed ? 1 : 0;
 }
 
 } // namespace ISA

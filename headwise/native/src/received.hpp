@@ -84,28 +84,16 @@ struct Received {
     }
 };
 
-struct ReceivedWork {
-    const hw_attention* call;
-    int64_t stretches; // of a head
-    std::atomic<bool> failed;
-};
-
 template <class T>
-static void received_piece(void* given, int64_t piece) {
-    ReceivedWork& work = *(ReceivedWork*)given;
-    const hw_attention& call = *work.call;
-    const int64_t blocks = (call.K + TILE - 1) / TILE, first = piece % work.stretches * STRETCH, head = piece / work.stretches;
-    Received<T> received{call, head / call.H, head % call.H, first, least(blocks, first + STRETCH)};
-    if (!received.prepare()) work.failed = true;
-    else received.run();
-}
-
-template <class T>
-static int64_t received(const hw_attention* call) {
-    const int64_t blocks = (call->K + TILE - 1) / TILE;
-    ReceivedWork work{call, (blocks + STRETCH - 1) / STRETCH, false};
-    hw::on_threads(call->threads, call->B * call->H * work.stretches, received_piece<T>, &work);
-    return work.failed ? 1 : 0;
+static int64_t received(const hw_attention& call) {
+    const int64_t blocks = (call.K + TILE - 1) / TILE, stretches = (blocks + STRETCH - 1) / STRETCH; // of a head
+    return over_with_memory(call.threads, call.B * call.H * stretches, [&](int64_t piece) {
+        const int64_t first = piece % stretches * STRETCH, head = piece / stretches;
+        Received<T> received{call, head / call.H, head % call.H, first, least(blocks, first + STRETCH)};
+        if (!received.prepare()) return false;
+        received.run();
+        return true;
+    });
 }
 
 } // namespace ISA

@@ -3,7 +3,6 @@
 
 #include "dropout.hpp"
 
-#include <atomic>
 #include <cstdlib>
 
 namespace ISA {

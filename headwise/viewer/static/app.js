@@ -6,7 +6,7 @@
 import CSS from "./page.css" with { type: "text" };
 import { openingOf } from "./data/opening.js";
 import { ramp } from "./map/colour.js";
-import { element } from "./shell/element.js";
+import { element, styled } from "./shell/element.js";
 import { Footer } from "./shell/footer.js";
 import { Header } from "./shell/header.js";
 import { Keys } from "./shell/keys.js";
@@ -18,6 +18,7 @@ import { Search } from "./shell/search.js";
 import { State } from "./state.js";
 import { Strip } from "./shell/strip.js";
 import { Tabs } from "./shell/tabs.js";
+import { Theme } from "./shell/theme.js";
 import { Thumbs } from "./shell/thumbs.js";
 import { Caption } from "./views/text/caption.js";
 import { SMALL, VIEWS } from "./views.js";
@@ -51,12 +52,8 @@ export class App {
     this.element = element;
     this.found = null; // the matches of the search: { rows: Set, cols: Set, query }
     this.root = host.attachShadow({ mode: "open" });
-    this.root.adoptedStyleSheets = [CSS, Caption.css, ...this.Views.map((View) => View.css ?? ""), Live.css].map((text) => {
-      const sheet = new CSSStyleSheet();
-      sheet.replaceSync(text);
-      return sheet;
-    });
-    this.darkness = matchMedia("(prefers-color-scheme: dark)");
+    styled(this.root, [CSS, Caption.css, ...this.Views.map((View) => View.css ?? ""), Live.css]);
+    this.themes = new Theme(() => this.update(new Set(["theme"])), signal);
     this.live = source.live ? new Live(this, base) : null;
     this.build(page);
     this.restyle();
@@ -67,7 +64,6 @@ export class App {
       addEventListener("hashchange", (event) => this.follow(new URL(event.newURL).hash), { signal });
     }
     this.state.on((changed) => this.update(changed));
-    this.darkness.addEventListener("change", () => this.update(new Set(["theme"])), { signal });
     this.update(this.everything());
     if (this.address) this.sayUnknown(hash);
   }
@@ -157,10 +153,6 @@ export class App {
     return this.why ? null : this.shown?.view;
   }
 
-  tile(...question) {
-    return this.stack.tile(...question);
-  }
-
   layerName(layer) {
     return say("layer {n}", { n: this.stack.layers[layer].number });
   }
@@ -172,6 +164,17 @@ export class App {
   plainHeadName(layer, head) {
     const name = say("head {n}", { n: head });
     return this.small?.unnamed ? name : `${this.layerName(layer)} · ${name}`;
+  }
+
+  // The map of a head of this stack, for HeatMap.
+  mapOf(layer, head) {
+    const { stack } = this;
+    const { rows, cols, cells, layers } = stack;
+    const size = { head: this.headName(layer, head), rows: rows.length, cols: cols.length };
+    const name = say("Attention of {head}: {rows} rows, {cols} columns. Arrow keys move from cell to cell", size);
+    const { weights, masked } = layers[layer];
+    const tile = (...question) => stack.tile(layer, head, ...question);
+    return { rows, cols, tile, cells, weights, masked, name };
   }
 
   digits(weight) {
@@ -273,8 +276,7 @@ export class App {
   // ---- the style
 
   get theme() {
-    const { theme } = this.state;
-    return theme === "auto" ? (this.darkness.matches ? "dark" : "light") : theme;
+    return this.themes.shown(this.state.theme);
   }
 
   // The colours of the page, for canvases.

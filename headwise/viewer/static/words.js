@@ -29,6 +29,9 @@ export function otherLanguage() {
   return tags[(tags.indexOf(language) + 1) % tags.length];
 }
 
+// A whole number: 1,048,576.
+export const whole = (number) => number.toLocaleString("en");
+
 // What was said in English for want of a translation: a test asks for it.
 export const untranslated = new Set();
 

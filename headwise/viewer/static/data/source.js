@@ -40,7 +40,7 @@ export function embeddedSource(facts, blockOf) {
 }
 
 // base: the address of the server's page, with its token. `source.live`: of a model on which prompts are run, the run that
-// is shown (data/live.js); otherwise null.
+// is shown (liveSource); otherwise null.
 export function serverSource(facts, base) {
   const queue = new Queue(6); // the number of connections that browsers open to one host
   return sourceOf(facts, 1e6, (stack, layer) => {
@@ -66,6 +66,14 @@ export function serverSource(facts, base) {
       },
     };
   });
+}
+
+// The source of a run of a model with a prompt and edits, of which its `live` says what the model predicts; the page of the
+// server sends asked, { prompt, edits, position }, and gets the facts of that run.
+export async function liveSource(base, asked, { signal } = {}) {
+  const body = JSON.stringify(asked);
+  const answer = await fetchFrom(base, "run", {}, { method: "POST", body, signal });
+  return serverSource(await answer.json(), base);
 }
 
 function sourceOf(facts, cells, answersOf) {
@@ -199,7 +207,7 @@ function inSlices(blockOf) {
 
 // ---- on a server
 
-export async function fetchFrom(base, path, asked, options) {
+async function fetchFrom(base, path, asked, options) {
   let answer;
   try {
     answer = await fetch(`${base}${path}?${new URLSearchParams(asked)}`, options);

@@ -37,7 +37,7 @@ import { gutterFor, widthsOf } from "./labels.js";
 import { drawOver } from "./overlay.js";
 import { Plates } from "./plates.js";
 import { Side, fit, lookAt, sightOf } from "./viewport.js";
-import { say } from "../words.js";
+import { say, whole } from "../words.js";
 
 const RESTS = 70; // ms without a move until the picture is computed for the visible part
 const STILL = 3; // pixels that the pointer may move while it zooms
@@ -45,7 +45,6 @@ const NEAR = 48; // pixels of a cell after a double click
 const FINE = 3; // pixels of a saved picture per pixel of the page
 
 const CLOSER = 1.5; // zoom factor of keys and buttons
-const WHOLE = new Intl.NumberFormat("en"); // 1,048,576
 
 // The keys of a view that has a map; `mapOf()` is the map.
 export function zoomKeys(mapOf) {
@@ -253,7 +252,7 @@ export class HeatMap {
     if (failed) return say("could not be computed");
     if (done < 1 && !sampled) return say("computing …");
     if (done < 1) {
-      const rows = { n: WHOLE.format(sampled.n), count: WHOLE.format(sampled.count) };
+      const rows = { n: whole(sampled.n), count: whole(sampled.count) };
       if (only) return say("sampled: {n} of {count} rows · zoom in for exact weights", rows);
       return say("sampled: {n} of {count} rows · refining {share} %", { ...rows, share: Math.floor(100 * done) });
     }

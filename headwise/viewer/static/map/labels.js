@@ -68,6 +68,12 @@ export const gutterFor = (width, room) => Math.ceil(Math.max(44, Math.min(width,
 
 export const fontOf = (style, bold = false, size = LINE) => `${bold ? 700 : 400} ${size}px ${style.font}`;
 
+// A line of text that is no label.
+export function write(context, text, x, y, { font, colour, align = "left" }) {
+  Object.assign(context, { font, fillStyle: colour, textAlign: align, textBaseline: "middle", direction: "ltr" });
+  context.fillText(text, x, y);
+}
+
 // ---- the selection of labels
 
 // size: pixels of a label along the side of the map.

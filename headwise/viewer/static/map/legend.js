@@ -1,6 +1,7 @@
 // The colour bar: the weights of the colours of a map, with ticks.
 
 import { SCALES, picture } from "./colour.js";
+import { write } from "./labels.js";
 import { element } from "../shell/element.js";
 import { say } from "../words.js";
 
@@ -58,16 +59,12 @@ export class ColourBar {
   // For a saved picture; takes 24 pixels of height.
   drawOn(context, x, y, width, { font, faint }) {
     context.drawImage(this.canvas, x, y, width, THICK);
-    context.font = `400 11px ${font}`;
-    context.fillStyle = faint;
-    context.textBaseline = "middle";
-    context.direction = "ltr";
+    const look = { font: `400 11px ${font}`, colour: faint };
     for (const [i, text] of this.texts().entries()) {
-      context.textAlign = ["left", "center", "center", "center", "right"][i];
-      context.fillText(text, x + PLACES[i] * width, y + THICK + 9);
+      const align = ["left", "center", "center", "center", "right"][i];
+      write(context, text, x + PLACES[i] * width, y + THICK + 9, { ...look, align });
     }
-    context.textAlign = "left";
-    if (this.of.textContent) context.fillText(this.of.textContent, x + width + 10, y + THICK / 2);
+    if (this.of.textContent) write(context, this.of.textContent, x + width + 10, y + THICK / 2, look);
   }
 }
 

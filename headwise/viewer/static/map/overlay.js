@@ -3,7 +3,7 @@
 // `map` is a HeatMap; everything is drawn as lines and text, on any 2d context.
 
 import { css } from "./colour.js";
-import { drawColumns, drawRows, fontOf } from "./labels.js";
+import { drawColumns, drawRows, fontOf, write } from "./labels.js";
 import { say } from "../words.js";
 
 const GRID = 12; // cells of at least this many pixels have lines between them,
@@ -32,13 +32,9 @@ export function drawOver(context, map) {
   drawRows(context, what.rows, rows, cols.low, { cell: marks.row, pin: marks.pinRow, found: found.rows }, style);
   const marked = { cell: marks.col, pin: marks.pinCol, found: found.cols };
   drawColumns(context, what.cols, cols, rows.low, marked, style, map.level);
-  context.font = fontOf(style);
-  context.fillStyle = style.faint;
-  context.textAlign = "right";
-  context.textBaseline = "middle";
-  context.direction = "ltr";
-  context.fillText(say("to →"), cols.low - 14, rows.low - 30);
-  context.fillText(say("from ↓"), cols.low - 14, rows.low - 14);
+  const look = { font: fontOf(style), colour: style.faint, align: "right" };
+  write(context, say("to →"), cols.low - 14, rows.low - 30, look);
+  write(context, say("from ↓"), cols.low - 14, rows.low - 14, look);
 }
 
 function drawGrid(context, { rows, cols, style }) {

@@ -3,11 +3,11 @@
 import PAGE from "../page.css" with { type: "text" };
 import STYLE from "./profile.css" with { type: "text" };
 import { button, languageSwitch } from "../shell/controls.js";
-import { element, icon } from "../shell/element.js";
+import { element, styled } from "../shell/element.js";
 import { Cards } from "./cards.js";
 import { HeadPage } from "./head.js";
-import { themeSaid } from "../shell/header.js";
-import { say } from "../words.js";
+import { Theme } from "../shell/theme.js";
+import { say, whole } from "../words.js";
 
 const FIRST = { head: null, sort: "place", order: "down", layer: "", kind: "", token: "", theme: "auto", lang: "" };
 
@@ -17,13 +17,8 @@ export class ProfileApp {
     this.facts = facts;
     this.state = { ...FIRST };
     this.root = host.attachShadow({ mode: "open" });
-    this.root.adoptedStyleSheets = [PAGE, STYLE].map((text) => {
-      const sheet = new CSSStyleSheet();
-      sheet.replaceSync(text);
-      return sheet;
-    });
-    this.darkness = matchMedia("(prefers-color-scheme: dark)");
-    this.darkness.addEventListener("change", () => this.paint());
+    styled(this.root, [PAGE, STYLE]);
+    this.themes = new Theme(() => this.paint());
     this.theme = button({ icon: "auto" }, say("Theme"), () => this.turn());
     this.stage = element("main", { className: "profile-stage", tabIndex: -1 });
     this.cards = new Cards(this);
@@ -39,8 +34,8 @@ export class ProfileApp {
     const said = [
       facts.model,
       say("{n} heads", { n: facts.heads.length }),
-      say("{n} texts", { n: facts.texts.toLocaleString("en") }),
-      say("{n} tokens", { n: facts.tokens.toLocaleString("en") }),
+      say("{n} texts", { n: whole(facts.texts) }),
+      say("{n} tokens", { n: whole(facts.tokens) }),
       say("windows of {n} tokens at most", { n: facts.length }),
     ];
     if (!facts.complete) said.push(say("not complete: the run goes on or was interrupted"));
@@ -128,15 +123,13 @@ export class ProfileApp {
   // ---- the theme
 
   turn() {
-    const [system, other] = this.darkness.matches ? ["dark", "light"] : ["light", "dark"];
-    this.set({ theme: { auto: other, [other]: system, [system]: "auto" }[this.state.theme] });
+    this.set({ theme: this.themes.after(this.state.theme) });
   }
 
   paint() {
     const { theme } = this.state;
-    this.host.dataset.theme = theme === "auto" ? (this.darkness.matches ? "dark" : "light") : theme;
+    this.host.dataset.theme = this.themes.shown(theme);
     document.documentElement.style.colorScheme = theme === "auto" ? "" : theme;
-    this.theme.replaceChildren(icon(theme));
-    this.theme.title = this.theme.ariaLabel = themeSaid(theme);
+    this.themes.mark(this.theme, theme);
   }
 }

@@ -1,18 +1,11 @@
 // Small charts in SVG: bars of a histogram, and bars of weight by relative position.
 
-const SPACE = "http://www.w3.org/2000/svg";
-
-function drawn(name, attributes = {}, ...children) {
-  const made = document.createElementNS(SPACE, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-}
+import { svg } from "../shell/element.js";
 
 // Bars of these heights, as wide as the place. marked: the number of a bar in the other colour.
 export function bars(heights, label, { marked = -1, height = 40 } = {}) {
   const top = Math.max(...heights, 1e-12);
-  const chart = drawn("svg", {
+  const chart = svg("svg", {
     viewBox: `0 0 ${heights.length * 4} ${height}`,
     preserveAspectRatio: "none",
     role: "img",
@@ -22,7 +15,7 @@ export function bars(heights, label, { marked = -1, height = 40 } = {}) {
   heights.forEach((value, place) => {
     const size = value > 0 ? Math.max(0.6, (value / top) * height) : 0;
     const shape = { x: place * 4 + 0.3, y: height - size, width: 3.4, height: size };
-    chart.append(drawn("rect", { ...shape, class: place === marked ? "marked" : "bar" }));
+    chart.append(svg("rect", { ...shape, class: place === marked ? "marked" : "bar" }));
   });
   return chart;
 }

@@ -3,7 +3,7 @@
 
 import { element } from "../shell/element.js";
 import { share } from "./charts.js";
-import { say } from "../words.js";
+import { say, whole } from "../words.js";
 
 const AROUND = 24; // tokens on either side of query and key that are shown first
 
@@ -16,7 +16,7 @@ export function exampleOf(example, place, head, facts) {
       element("bdi", { textContent: labels[example.key] })),
     ` ${share(example.weights[example.key])}, `,
     element("small", { textContent: say("score {score} · text {text}", {
-        score: example.score.toFixed(2), text: window.text.toLocaleString("en"),
+        score: example.score.toFixed(2), text: whole(window.text),
       }) }));
   const text = element("p", { className: "tokens", dir: "auto" });
   const first = Math.max(0, Math.min(example.query, example.key) - AROUND);

@@ -1,6 +1,7 @@
 // The controls of the shell and the views. Each is an element with a `show(value)` that marks the current value. A
 // choice calls `choose(value)` and does not mark itself: the changed state does.
 
+import { COLOURS } from "../map/colour.js";
 import { element, icon } from "./element.js";
 import { LANGUAGES, otherLanguage, say } from "../words.js";
 
@@ -57,8 +58,18 @@ export function toggle(text, title, choose) {
   return made;
 }
 
+// ---- controls of fields of the state, which several views have
+
+export const scaleControl = (state, options = SCALE_CHOICES) =>
+  choices(say("Colour scale"), said(options), (scale) => state.set({ scale }));
+
+export const colourControl = (state) => picker(say("Colours"), said(COLOURS), (colours) => state.set({ colours }));
+
+export const sinkControl = (state, what = say("Hide the first token that any query may attend to; weights do not change")) =>
+  toggle(say("Hide the sink"), what, (sink) => state.set({ sink }));
+
 // A share below which weights are not drawn, 0 = all are. Fine steps near 0, where most weights are.
-export function thresholdSlider(choose) {
+export function thresholdControl(state) {
   const title = say("Smaller weights are not drawn; no weight changes");
   const range = element("input", { type: "range", min: 0, max: 100, step: 1, title, ariaLabel: say("Hide weights below") });
   const value = element("output");
@@ -69,9 +80,17 @@ export function thresholdSlider(choose) {
     value.textContent = share ? String(Number(share.toPrecision(2))) : "0";
     range.ariaValueText = value.textContent;
   };
-  range.addEventListener("input", () => choose(Number(((range.value / 100) ** 2).toPrecision(2))));
+  range.addEventListener("input", () => state.set({ threshold: Number(((range.value / 100) ** 2).toPrecision(2)) }));
   return made;
 }
+
+// Buttons that zoom. acts: out, back and in, each [title, function]; back is called so.
+export function zoomControl(back, acts) {
+  const buttons = acts.map(([title, act], i) => button(["−", back, "+"][i], title, act));
+  return element("span", { className: "zoom", role: "group", ariaLabel: say("Zoom") }, ...buttons);
+}
+
+// ---- buttons
 
 // content: a text, or `{ icon, text }` with the name of an icon and an optional text.
 export function button(content, title, act) {

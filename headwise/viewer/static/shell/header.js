@@ -1,9 +1,8 @@
 // The top of the page: its title, the input and layers shown, the theme, and help.
 
 import { button, choices, languageSwitch, picker } from "./controls.js";
-import { element, icon } from "./element.js";
-import { say } from "../words.js";
-import { framesSaid, unknownSaid } from "./reading.js";
+import { element } from "./element.js";
+import { say, whole } from "../words.js";
 
 const FEW = 4; // stacks up to this many stand side by side
 
@@ -25,20 +24,13 @@ export class Header {
     this.element = element("header", {}, title, this.facts, this.inputs, this.stacks, corner);
   }
 
-  // From the system's theme to the other one first, so that every step except the last changes something.
   turnTheme() {
-    const [system, other] = this.app.darkness.matches ? ["dark", "light"] : ["light", "dark"];
-    const next = { auto: other, [other]: system, [system]: "auto" };
-    this.app.state.set({ theme: next[this.app.state.theme] });
+    this.app.state.set({ theme: this.app.themes.after(this.app.state.theme) });
   }
 
   update(changed) {
     const { app } = this;
-    if (changed.has("theme")) {
-      const { theme } = app.state;
-      this.theme.replaceChildren(icon(theme));
-      this.theme.title = this.theme.ariaLabel = themeSaid(theme);
-    }
+    if (changed.has("theme")) app.themes.mark(this.theme, app.state.theme);
     if (changed.has("hints")) {
       this.hints.ariaPressed = String(app.state.hints);
       this.hints.title = app.state.hints ? say("Hide what to look at (i)") : say("Show what to look at (i)");
@@ -63,7 +55,7 @@ export class Header {
 
 // The size of the stack and the accuracy of the weights, a few words each.
 export function factsOf({ rows, cols, layers, kind }, { tolerance }) {
-  const span = (numbers) => [...new Set([Math.min(...numbers), Math.max(...numbers)])].map(said).join("–");
+  const span = (numbers) => [...new Set([Math.min(...numbers), Math.max(...numbers)])].map(whole).join("–");
   const heads = span(layers.map((layer) => layer.heads));
   const shared = layers.some((layer) => layer.kvHeads < layer.heads);
   const kv = shared ? ` (${say("{n} key/value", { n: span(layers.map((layer) => layer.kvHeads)) })})` : "";
@@ -82,18 +74,26 @@ export function factsOf({ rows, cols, layers, kind }, { tolerance }) {
 function tokensOf(axis) {
   const { length, cut, patches, text } = axis;
   if (axis.seconds) return framesSaid(axis);
-  const n = said(length);
+  const n = whole(length);
   const one = length === 1;
   let name = one ? say("1 token") : say("{n} tokens", { n });
   if (patches && !text) name = one ? say("1 patch") : say("{n} patches", { n });
   else if (text === false) name = one ? say("1 position") : say("{n} positions", { n });
-  return cut ? say("{tokens} ({n} more did not fit)", { tokens: name, n: said(cut) }) : name;
+  return cut ? say("{tokens} ({n} more did not fit)", { tokens: name, n: whole(cut) }) : name;
 }
 
-// The title of the button for the theme.
-export function themeSaid(theme) {
-  const names = { auto: say("that of the system"), light: say("light"), dark: say("dark") };
-  return say("Theme: {theme} (t)", { theme: names[theme] });
+// The frames of a sound, with their length and its own.
+function framesSaid({ length, seconds }) {
+  const values = { n: whole(length), ms: Number((1000 * seconds).toFixed(2)), s: (length * seconds).toFixed(2) };
+  return say("{n} frames of {ms} ms ({s} s)", values);
 }
 
-const said = (number) => number.toLocaleString("en");
+// How many of the tokens the model does not know, as a list of one sentence or none. axes: each counts once.
+function unknownSaid(...axes) {
+  const all = [...new Set(axes)].flatMap((axis) => axis.unknown);
+  const unknown = all.filter(Boolean).length;
+  if (!unknown) return [];
+  const values = { n: whole(unknown), all: whole(all.length) };
+  const sentence = unknown === 1 ? "{n} of {all} tokens is unknown to this model" : "{n} of {all} tokens are unknown to this model";
+  return [say(sentence, values)];
+}

@@ -3,7 +3,7 @@
 import { SCALES } from "../map/colour.js";
 import { button } from "./controls.js";
 import { element } from "./element.js";
-import { CHOICES } from "../state.js";
+import { valuesOf } from "../state.js";
 import { VIEWS } from "../views.js";
 import { STEPS } from "./thumbs.js";
 import { say } from "../words.js";
@@ -126,7 +126,7 @@ function chooseView(app, key) {
 }
 
 function following(app, field) {
-  const values = CHOICES[field];
+  const values = valuesOf(field);
   const value = values[(values.indexOf(app.state[field]) + 1) % values.length];
   app.state.set({ [field]: value });
   const name = say(SCALES[value]?.name ?? value);

@@ -1,8 +1,7 @@
 // Export: the view as a picture, and the Python code for a similar figure.
 
 import { button } from "./controls.js";
-import { download } from "./download.js";
-import { element } from "./element.js";
+import { download, element } from "./element.js";
 import { SvgContext } from "../map/svg.js";
 import { say } from "../words.js";
 

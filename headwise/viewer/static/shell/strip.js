@@ -2,7 +2,7 @@
 
 import { button } from "./controls.js";
 import { element } from "./element.js";
-import { HeadTiles } from "./thumbs.js";
+import { groupsOfHeads, HeadTiles } from "./thumbs.js";
 import { say } from "../words.js";
 
 export class Strip {
@@ -48,13 +48,13 @@ export class Strip {
     this.grid.replaceChildren(...stack.layers.map((facts, layer) => this.row(facts, layer)));
   }
 
-  row({ name, number, heads, kvHeads }, layer) {
-    const size = heads / kvHeads; // query heads that share keys
-    const groups = Array.from({ length: size > 1 ? kvHeads : 1 }, (_, group) => {
-      const first = size > 1 ? group * size : 0;
-      const tiles = Array.from({ length: size > 1 ? size : heads }, (_, i) => this.tiles.make(layer, first + i));
-      const title = size > 1 ? say("key/value head {n}", { n: group }) : "";
-      return element("span", { className: size > 1 ? "group shared" : "group", title }, ...tiles);
+  row(facts, layer) {
+    const { name, number, heads, kvHeads } = facts;
+    const shared = kvHeads < heads;
+    const groups = groupsOfHeads(facts).map(([first, past], group) => {
+      const tiles = Array.from({ length: past - first }, (_, i) => this.tiles.make(layer, first + i));
+      const title = shared ? say("key/value head {n}", { n: group }) : "";
+      return element("span", { className: shared ? "group shared" : "group", title }, ...tiles);
     });
     const label = element("span", { className: "number", textContent: number, title: name });
     return element("div", { className: "row" }, label, ...groups);

@@ -211,6 +211,12 @@ export class HeadTiles {
   }
 }
 
+// The heads of a layer in groups that share keys: [[first, past the last], …]; one if none do.
+export function groupsOfHeads({ heads, kvHeads }) {
+  const count = kvHeads < heads ? kvHeads : 1;
+  return Array.from({ length: count }, (_, group) => [(group * heads) / count, ((group + 1) * heads) / count]);
+}
+
 export const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 // The next tile in a direction: to the side within the line; up or down, the horizontally nearest in the next line.

@@ -3,22 +3,24 @@
 
 import CSS from "./compare.css" with { type: "text" };
 import { divergingRamp } from "../map/colour.js";
-import { choices, said, SCALE_CHOICES, toggle } from "../shell/controls.js";
+import { choices, said, scaleControl, SCALE_CHOICES, sinkControl } from "../shell/controls.js";
 import { alone, difference, Side } from "./compare/difference.js";
 import { element } from "../shell/element.js";
 import { HeatMap, zoomKeys } from "../map/heatmap.js";
+import { write } from "../map/labels.js";
 import { ColourBar, hiddenSaid } from "../map/legend.js";
 import { Union } from "./compare/union.js";
 import { pythonOfDifference, pythonOfSides } from "./compare/python.js";
 import { Divergences } from "./compare/divergences.js";
 import { Opposite } from "./compare/opposite.js";
 import { say } from "../words.js";
+import { View } from "./view.js";
 
 const FAR = 10; // cells that an arrow key moves with Shift
 const SIDES = ["left", "right"];
 const PAPER = { margin: 16, title: 30, bar: 220, foot: 46, between: 24 }; // of a saved picture, in pixels
 
-export class CompareView {
+export class CompareView extends View {
   static id = "compare";
   static title = "Compare";
   static css = CSS;
@@ -30,7 +32,7 @@ export class CompareView {
   }
 
   constructor(app) {
-    this.app = app;
+    super(app);
     this.opposite = new Opposite(app, () => this.update(new Set(["other"])));
     this.axes = new Map(); // the axes of left and right -> the joint axis
     this.at = {}; // row, col, pinRow, pinCol: entries of the axes of both, not tokens
@@ -57,9 +59,8 @@ export class CompareView {
       ["side", say("side by side")],
       ["difference", say("difference"), say("Right minus left")],
     ], (compare) => app.state.set({ compare }));
-    this.scale = choices(say("Colour scale"), said(SCALE_CHOICES), (scale) => app.state.set({ scale }));
-    const why = say("Hide the first token that any query may attend to; weights do not change");
-    this.sink = toggle(say("Hide the sink"), why, (sink) => app.state.set({ sink }));
+    this.scale = scaleControl(app.state);
+    this.sink = sinkControl(app.state);
     const controls = [this.how, this.opposite.element, this.scale, this.sink];
     this.controls = element("div", { className: "compare-controls" }, ...controls);
 
@@ -132,8 +133,8 @@ export class CompareView {
   }
 
   hide() {
+    super.hide();
     this.where.stop();
-    this.question?.abort();
   }
 
   // The joint axis of two axes.
@@ -281,22 +282,19 @@ export class CompareView {
   }
 
   // Both weights of the current cell, and their difference.
-  async read() {
-    this.question?.abort();
+  read() {
     const { rows, cols, sides, at: { row, col } } = this;
     if (row === null || col === null) {
+      this.forget();
       delete this.reading.dataset.cell;
       this.reading.replaceChildren(say("Point at a cell to read both weights."));
       return;
     }
-    const { signal } = (this.question = new AbortController());
-    const cell = [[row, row + 1], [col, col + 1], { signal }];
-    try {
-      const [[left], [right]] = await Promise.all([sides.left.cells(...cell), sides.right.cells(...cell)]);
-      if (!signal.aborted) this.showCell(rows.axes.both.labels[row], cols.axes.both.labels[col], left, right);
-    } catch (error) {
-      if (!signal.aborted) this.app.fail(error);
-    }
+    const cell = [[row, row + 1], [col, col + 1]];
+    const find = (options) => Promise.all([sides.left.cells(...cell, options), sides.right.cells(...cell, options)]);
+    this.question(find, ([[left], [right]]) => {
+      this.showCell(rows.axes.both.labels[row], cols.axes.both.labels[col], left, right);
+    });
   }
 
   showCell(from, to, left, right) {
@@ -366,9 +364,7 @@ export class CompareView {
         context.beginPath();
         context.rect(0, 0, sizes[i][0], PAPER.title);
         context.clip();
-        Object.assign(context, { font: `650 14px ${style.font}`, fillStyle: style.ink });
-        Object.assign(context, { textAlign: "left", textBaseline: "middle" });
-        context.fillText(names[i], 0, 8);
+        write(context, names[i], 0, 8, { font: `650 14px ${style.font}`, colour: style.ink });
         context.restore();
         context.save();
         context.translate(0, PAPER.title);

@@ -3,13 +3,15 @@
 
 import CSS from "./flow.css" with { type: "text" };
 import { largest } from "../map/colour.js";
-import { choices, said, SCALE_CHOICES, toggle } from "../shell/controls.js";
+import { choices, scaleControl, SCALE_CHOICES, sinkControl } from "../shell/controls.js";
 import { element, filled, resized } from "../shell/element.js";
 import { rollout, tooMuch, usualToken } from "./flow/rollout.js";
 import { bandOf, cellAt, drawFlow, frameOf } from "./flow/picture.js";
+import { write } from "../map/labels.js";
 import { ColourBar } from "../map/legend.js";
 import { Shares, nameOf } from "./flow/shares.js";
 import { tooLong } from "./long.js";
+import { View } from "./view.js";
 import { say } from "../words.js";
 
 const LISTED = 8; // tokens listed in a saved picture
@@ -18,7 +20,7 @@ const NARROW = 520; // pixels; names are short below this width
 const BAR = 260; // width of the colour bar there
 const SAVED = 960; // width of a saved picture, in pixels
 
-export class FlowView {
+export class FlowView extends View {
   static id = "flow";
   static title = "Flow";
   static css = CSS;
@@ -37,7 +39,7 @@ export class FlowView {
   }
 
   constructor(app) {
-    this.app = app;
+    super(app);
     this.known = new Map(); // place -> a computed flow
     this.flow = null; // { token, found: [of each layer, the share of each token], part, kind }
     this.layer = null; // the row of the picture under the pointer, null = that of the input
@@ -50,9 +52,8 @@ export class FlowView {
       ["each", say("scale per layer"), say("The strongest colour is the largest value of the other tokens in each layer")],
       ["alike", say("one scale"), say("The strongest colour is the largest value of the other tokens in all layers")],
     ], (bands) => app.state.set({ bands }));
-    this.scales = choices(say("Colour scale"), said(SCALE_CHOICES.slice(0, 3)), (scale) => app.state.set({ scale }));
-    const why = say("Ignore the first token and the special tokens in the colours");
-    this.sink = toggle(say("Hide the sink"), why, (sink) => app.state.set({ sink }));
+    this.scales = scaleControl(app.state, SCALE_CHOICES.slice(0, 3));
+    this.sink = sinkControl(app.state, say("Ignore the first token and the special tokens in the colours"));
     const controls = [this.kind, this.scaling, this.scales, this.sink];
     this.controls = element("div", { className: "flow-controls" }, ...controls);
 
@@ -116,19 +117,14 @@ export class FlowView {
     this.scales.show(this.scale);
   }
 
-  hide() {
-    this.question?.abort();
-  }
-
   // ---- the flow of a token
 
   get asked() {
     return this.stack.relevance ? this.app.state.flow : "rollout";
   }
 
-  async compute() {
-    this.question?.abort();
-    const { signal } = (this.question = new AbortController());
+  compute() {
+    this.forget();
     const { app, stack, asked } = this;
     if (asked === "relevance") {
       const { row, layers } = stack.relevance;
@@ -136,7 +132,7 @@ export class FlowView {
     }
     const refusal = tooMuch(stack, app.source.kind);
     if (refusal) return this.show({ kind: asked, refusal });
-    try {
+    const find = async ({ signal }) => {
       const token = app.state.pinRow ?? app.state.row ?? (await usualToken(stack, signal));
       signal.throwIfAborted();
       const place = [stack.input, stack.place, token].join("/");
@@ -146,12 +142,9 @@ export class FlowView {
         this.known.set(place, { kind: asked, token, found, part: 1 });
         if (this.known.size > KEPT) this.known.delete(this.known.keys().next().value);
       }
-      this.show(this.known.get(place));
-    } catch (error) {
-      if (signal.aborted) return;
-      this.show({ kind: asked, refusal: error.message });
-      app.fail(error);
-    }
+      return this.known.get(place);
+    };
+    this.question(find, (flow) => this.show(flow), (error) => this.show({ kind: asked, refusal: error.message }));
   }
 
   show(flow) {
@@ -385,23 +378,19 @@ export class FlowView {
     const draw = (context) => {
       context.fillStyle = style.paper;
       context.fillRect(0, 0, width, height);
-      const write = (text, x, y, font, colour) => {
-        Object.assign(context, { font: `${font} ${style.font}`, fillStyle: colour });
-        Object.assign(context, { textAlign: "left", textBaseline: "middle" });
-        context.fillText(text, x, y);
-      };
+      const put = (text, x, y, font, colour) => write(context, text, x, y, { font: `${font} ${style.font}`, colour });
       const title = say("{kind} of {token}", { kind: say(flow.kind), token: `${labels[flow.token]} ${flow.token}` });
-      write(`${title} · ${input.name}`, 8, head / 2, "700 14px", style.ink);
+      put(`${title} · ${input.name}`, 8, head / 2, "700 14px", style.ink);
       context.save();
       context.translate(0, head);
       drawFlow(context, frame, this.drawn());
       context.restore();
       this.bar.drawOn(context, frame.left, head + frame.height + 6, BAR, style);
       const below = head + frame.height + bar + line / 2;
-      write(say("largest, {row}", { row: this.nameOf(this.row) }), frame.left, below, "12px", style.faint);
+      put(say("largest, {row}", { row: this.nameOf(this.row) }), frame.left, below, "12px", style.faint);
       listed.forEach((i, place) => {
-        write(this.app.digits(values[i]), frame.left, below + line * (place + 1), "12px", style.ink);
-        write(`${labels[i]} ${i}`, frame.left + 64, below + line * (place + 1), "12px", style.ink);
+        put(this.app.digits(values[i]), frame.left, below + line * (place + 1), "12px", style.ink);
+        put(`${labels[i]} ${i}`, frame.left + 64, below + line * (place + 1), "12px", style.ink);
       });
     };
     return { width, height, draw };

@@ -1,10 +1,11 @@
 // The Head view: the map of one head, its colour scales, and the colour bar.
 
 import CSS from "./head.css" with { type: "text" };
-import { COLOURS, divergingRamp } from "../map/colour.js";
-import { button, choices, picker, said, SCALE_CHOICES, thresholdSlider, toggle } from "../shell/controls.js";
+import { divergingRamp } from "../map/colour.js";
+import { colourControl, scaleControl, SCALE_CHOICES, sinkControl, thresholdControl, zoomControl } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { HeatMap, zoomKeys } from "../map/heatmap.js";
+import { write } from "../map/labels.js";
 import { ColourBar, hiddenSaid } from "../map/legend.js";
 import { layerArguments, optionArguments } from "./python.js";
 import { say } from "../words.js";
@@ -39,17 +40,15 @@ export class HeadView {
 
   buildControls() {
     const { state } = this.app;
-    this.scales = choices(say("Colour scale"), said(SCALE_CHOICES), (scale) => state.set({ scale }));
-    this.colours = picker(say("Colours"), said(COLOURS), (colours) => state.set({ colours }));
-    const what = say("Hide the first token that any query may attend to; weights do not change");
-    this.sink = toggle(say("Hide the sink"), what, (sink) => state.set({ sink }));
-    this.threshold = thresholdSlider((threshold) => state.set({ threshold }));
-    const zoom = element(
-      "span", { className: "zoom", role: "group", ariaLabel: say("Zoom") },
-      button("−", say("Zoom out (−)"), () => this.map.wider()),
-      button(say("fit"), say("The whole matrix (0)"), () => this.map.fit()),
-      button("+", say("Zoom in (+)"), () => this.map.closer()),
-    );
+    this.scales = scaleControl(state);
+    this.colours = colourControl(state);
+    this.sink = sinkControl(state);
+    this.threshold = thresholdControl(state);
+    const zoom = zoomControl(say("fit"), [
+      [say("Zoom out (−)"), () => this.map.wider()],
+      [say("The whole matrix (0)"), () => this.map.fit()],
+      [say("Zoom in (+)"), () => this.map.closer()],
+    ]);
     this.bar = new ColourBar();
     this.masked = element("span", { className: "masked" }, element("i", { className: "swatch-masked" }), say("masked"));
     this.blocked = element("span", { className: "blocked-edge" }, element("b", { textContent: "✕" }), ` ${say("blocked")}`);
@@ -95,17 +94,7 @@ export class HeadView {
     if (shown === this.shown && stack === this.stack) return;
     [this.shown, this.stack] = [shown, stack];
     this.map.mark({ blocked: app.live?.blockedIn(layer, head) ?? [] });
-    this.map.show({
-      rows: stack.rows,
-      cols: stack.cols,
-      tile: (...question) => stack.tile(layer, head, ...question),
-      cells: stack.cells,
-      weights: app.layer.weights,
-      masked: app.layer.masked,
-      name: say("Attention of {head}: {rows} rows, {cols} columns. Arrow keys move from cell to cell", {
-        head: app.headName(layer, head), rows: stack.rows.length, cols: stack.cols.length,
-      }),
-    });
+    this.map.show(app.mapOf(layer, head));
   }
 
   showLegend() {
@@ -149,20 +138,12 @@ export class HeadView {
       draw: (context) => {
         context.save();
         context.translate(PAPER.margin, PAPER.margin);
-        context.font = `650 14px ${style.font}`;
-        context.fillStyle = style.ink;
-        context.textAlign = "left";
-        context.textBaseline = "middle";
-        context.direction = "ltr";
-        context.fillText(title.filter(Boolean).join(" · "), 0, 8);
+        write(context, title.filter(Boolean).join(" · "), 0, 8, { font: `650 14px ${style.font}`, colour: style.ink });
         context.translate(0, PAPER.title);
         map.drawOn(context);
         context.translate(0, height + 12);
         bar.drawOn(context, 0, 0, PAPER.bar, style);
-        context.font = `400 11px ${style.font}`;
-        context.fillStyle = style.faint;
-        context.textAlign = "left";
-        context.fillText(notes, 0, 34);
+        write(context, notes, 0, 34, { font: `400 11px ${style.font}`, colour: style.faint });
         context.restore();
       },
     };

@@ -4,18 +4,18 @@
 import CSS from "./image.css" with { type: "text" };
 import { sinkOf } from "../data/sink.js";
 import { largest } from "../map/colour.js";
-import { choices } from "../shell/controls.js";
+import { choices, said } from "../shell/controls.js";
 import { element, resized } from "../shell/element.js";
 import { say } from "../words.js";
 import { rollout, tooMuch, usualToken } from "./flow/rollout.js";
 import { HeadMaps } from "./image/maps.js";
 import { paintImage } from "./image/paint.js";
-import { rolloutPython } from "./image/python.js";
-import { figurePython, imagePython } from "./text/python.js";
+import { figurePython, imagePython, rolloutPython } from "./text/python.js";
 import { Asking, AskingControls } from "./text/asking.js";
 import { Caption } from "./text/caption.js";
+import { View } from "./view.js";
 import { attentionOf, chosenHeads, groupsOf } from "./text/grouping.js";
-import { RunningText, codesOf, paletteOf } from "./text/running.js";
+import { codesOf, paletteOf } from "./text/running.js";
 
 const WIDEST = 640; // pixels
 const LOWEST = 260; // minimum height of an image
@@ -30,7 +30,7 @@ const OVER = [
 ];
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
-export class ImageView {
+export class ImageView extends View {
   static id = "image";
   static title = "Image";
   static css = CSS;
@@ -44,7 +44,7 @@ export class ImageView {
   }
 
   constructor(app) {
-    this.app = app;
+    super(app);
     this.asking = new Asking(app);
     this.opacity = 0.75;
     this.caption = new Caption(app, say("Point at a patch to see its attention; click to pin it."));
@@ -57,9 +57,8 @@ export class ImageView {
     const parts = [this.caption.element, this.place];
     this.element = element("section", { className: "view-image", ariaLabel: say("Image") }, ...parts);
     this.asks = new AskingControls(app);
-    const inWords = (options) => options.map(([value, name, about]) => [value, say(name), say(about)]);
-    this.over = choices(say("Over the image"), inWords(OVER), (over) => app.state.set({ over }));
-    this.forms = choices(say("Drawn as"), inWords(FORMS), (overlay) => app.state.set({ overlay }));
+    this.over = choices(say("Over the image"), said(OVER), (over) => app.state.set({ over }));
+    this.forms = choices(say("Drawn as"), said(FORMS), (overlay) => app.state.set({ overlay }));
     this.slider = element("input", { type: "range", min: 0, max: 100, step: 5, ariaLabel: say("Opacity of the colours") });
     this.slider.addEventListener("input", () => this.look({ opacity: this.slider.value / 100 }));
     this.slider.addEventListener("keydown", (event) => {
@@ -193,13 +192,7 @@ export class ImageView {
   }
 
   text(side, axis, name) {
-    const { asking } = this;
-    const running = new RunningText(axis, name, {
-      point: (token) => asking.point(side, token),
-      pin: (token) => this.pin(side, token),
-      pointing: (act) => asking.pointing(act),
-    });
-    running.element.setAttribute("aria-describedby", this.caption.words.id);
+    const running = this.asking.textOf(side, axis, name, (token) => this.pin(side, token), this.caption);
     const block = element("div", { className: "beside" }, element("h2", { textContent: name }), running.element);
     block.classList.toggle("long", side === "rows");
     return { side, running, block, groups: groupsOf(axis, "tokens") };
@@ -222,44 +215,45 @@ export class ImageView {
     }
   }
 
-  async ask() {
-    this.question?.abort();
-    const { signal } = (this.question = new AbortController());
+  ask() {
     const { stack, state } = this.app;
     const { direction } = state;
     const [rows, cols] = [groupsOf(stack.rows, "tokens"), groupsOf(stack.cols, "tokens")];
     const [groups, others] = this.asking.gives ? [rows, cols] : [cols, rows];
     const heads = chosenHeads(state);
     const group = this.asking.asked;
-    try {
-      if (this.rolls) return await this.roll(rows, { signal });
-      const over = group !== null && (this.alone || this.asking.gives); // they are weights to patches
-      const every = over ? Array.from({ length: stack.layers[state.layer].heads }, (_, head) => head) : [];
-      const of = (chosen) => attentionOf(stack, chosen, rows, cols, direction, group, { signal });
-      const [sink, weights, ...each] = await Promise.all([
-        state.sink && this.asking.gives ? sinkOf(stack, heads[0], { signal }) : null,
+    if (this.rolls) return this.roll(rows, heads);
+    const over = group !== null && (this.alone || this.asking.gives); // they are weights to patches
+    const every = over ? Array.from({ length: stack.layers[state.layer].heads }, (_, head) => head) : [];
+    const find = async (options) => {
+      const of = (chosen) => attentionOf(stack, chosen, rows, cols, direction, group, options);
+      const [sunk, weights, ...each] = await Promise.all([
+        state.sink && this.asking.gives ? sinkOf(stack, heads[0], options) : null,
         group === null ? null : of(heads),
         ...every.map((head) => of([[state.layer, head]])),
       ]);
-      if (!signal.aborted) this.show({ heads, groups, others, group, direction, weights, sunk: sink, each });
-    } catch (error) {
-      if (!signal.aborted) this.app.fail(error);
-    }
+      return { heads, groups, others, group, direction, weights, sunk, each };
+    };
+    this.question(find, (found) => this.show(found));
   }
 
   // The shares of all tokens in the asked one, over all layers.
-  async roll(groups, { signal }) {
-    const { stack, state } = this.app;
-    const group = this.asking.asked ?? (await usualToken(stack, signal));
-    if (!this.rolled.has(group)) {
-      const found = await rollout(stack, group, { signal, tell: () => {} });
-      this.rolled.set(group, found.at(-1));
-    }
-    if (signal.aborted) return;
-    const weights = Float64Array.from(this.rolled.get(group));
-    this.show({ heads: chosenHeads(state), groups, others: groups, group, direction: "gives", weights, sunk: null, each: [] });
-    const about = { token: stack.rows.labels[group], n: stack.layers.length };
-    this.caption.title.textContent = say("{token} is made of: rollout over {n} layers", about);
+  roll(groups, heads) {
+    const { stack } = this.app;
+    const find = async ({ signal }) => {
+      const group = this.asking.asked ?? (await usualToken(stack, signal));
+      if (!this.rolled.has(group)) {
+        const found = await rollout(stack, group, { signal, tell: () => {} });
+        this.rolled.set(group, found.at(-1));
+      }
+      const weights = Float64Array.from(this.rolled.get(group));
+      return { heads, groups, others: groups, group, direction: "gives", weights, sunk: null, each: [] };
+    };
+    this.question(find, (found) => {
+      this.show(found);
+      const about = { token: stack.rows.labels[found.group], n: stack.layers.length };
+      this.caption.title.textContent = say("{token} is made of: rollout over {n} layers", about);
+    });
   }
 
   show(found) {
@@ -350,12 +344,8 @@ export class ImageView {
     }
   }
 
-  hide() {
-    this.question?.abort();
-  }
-
   close() {
-    this.hide();
+    super.close();
     this.size.disconnect();
   }
 

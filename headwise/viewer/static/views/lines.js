@@ -2,17 +2,15 @@
 // once. Which token is asked and pinned is in the state, shared by all views.
 
 import CSS from "./lines.css" with { type: "text" };
-import { sinkOf } from "../data/sink.js";
-import { largest } from "../map/colour.js";
 import { picker } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { tooLong } from "./long.js";
-import { say } from "../words.js";
+import { say, whole } from "../words.js";
 import { coloursOf } from "./lines/colours.js";
 import { Columns } from "./lines/columns.js";
 import { Swatches } from "./lines/swatches.js";
 import { GroupedView } from "./text/grouped.js";
-import { attentionOf, chosenHeads, LEVELS, matrixOf } from "./text/grouping.js";
+import { chosenHeads, matrixOf } from "./text/grouping.js";
 
 const CELLS = 4e6; // weights of all chosen heads that are kept
 
@@ -88,27 +86,26 @@ export class LinesView extends GroupedView {
     const heads = chosenHeads(state);
     if (this.stack !== stack) {
       this.stack = stack;
-      const divided = (axis) => LEVELS.slice(1).some((level) => axis[level].labels.length < axis.length);
-      this.levels.hidden = !divided(stack.rows) && !divided(stack.cols);
       this.layers.offer(stack.layers.map(({ number }, layer) => [layer, number]));
       this.layers.hidden = stack.layers.length < 2;
     }
     this.layers.show(state.layer);
-    this.asks.show();
-    this.levels.show(state.level);
-    this.threshold.show(state.threshold);
+    this.controlsShow();
     this.swatches.show();
     this.why = this.tooMany(heads);
     this.columns.element.hidden = Boolean(this.why);
     this.showNote();
-    if (changed.size > 1 || !changed.has("found")) this.ask(rows, cols, heads);
+    if (changed.size === 1 && changed.has("found")) return;
+    const { why } = this;
+    const more = async (options) => ({ matrices: why ? null : await this.matrices(stack, heads, rows, cols, options) });
+    this.ask(rows, cols, heads, more);
   }
 
   // Why there are no lines, or null.
   tooMany(heads) {
     const { rows, cols, cells } = this.app.stack;
     const count = rows.length * cols.length;
-    if (count > cells) return say("This text is too long for lines: {n} weights. See the Head view.", { n: count.toLocaleString("en") });
+    if (count > cells) return say("This text is too long for lines: {n} weights. See the Head view.", { n: whole(count) });
     if (count * heads.length <= CELLS) return null;
     return say("Lines of so long a text are for up to {n} heads at once.", { n: Math.floor(CELLS / count) });
   }
@@ -117,58 +114,33 @@ export class LinesView extends GroupedView {
   showNote() {
     const left = this.columns?.left;
     const more = say("Only the strongest lines are drawn, {n} are not. Point at a token to see all of its lines.", {
-      n: left?.toLocaleString("en"),
+      n: left && whole(left),
     });
     this.note.textContent = this.why ?? (left ? more : "");
   }
 
-  // Ask for the weights that caption and lines need, and show them. The old display stays until they arrive.
-  async ask(rows, cols, heads) {
-    this.question?.abort();
-    const { signal } = (this.question = new AbortController());
-    const { stack, state } = this.app;
-    const { direction } = state;
-    const [groups, others] = this.asking.gives ? [rows, cols] : [cols, rows];
-    const group = this.asking.asked === null ? null : groups.of[this.asking.asked];
-    try {
-      const [sink, weights, matrices] = await Promise.all([
-        state.sink ? sinkOf(stack, heads[0], { signal }) : null,
-        group === null ? null : attentionOf(stack, heads, rows, cols, direction, group, { signal }),
-        this.why ? null : this.matrices(stack, heads, rows, cols, signal),
-      ]);
-      const sunk = sink === null ? null : cols.of[sink];
-      if (!signal.aborted) this.show({ heads, rows, cols, groups, others, group, direction, weights, matrices, sunk });
-    } catch (error) {
-      if (!signal.aborted) this.app.fail(error);
-    }
-  }
-
   // The weights of whole heads, kept while they are shown, so that pointing at a token needs no new ones.
-  async matrices(stack, heads, rows, cols, signal) {
+  async matrices(stack, heads, rows, cols, options) {
     if (this.kept?.stack !== stack || this.kept.level !== rows.level) this.kept = { stack, level: rows.level, all: new Map() };
     const { all } = this.kept;
     const names = heads.map((pair) => pair.join());
     for (const name of all.keys()) if (!names.includes(name)) all.delete(name);
     return Promise.all(heads.map(async (head, i) => {
-      if (!all.has(names[i])) all.set(names[i], await matrixOf(stack, head, rows, cols, { signal }));
+      if (!all.has(names[i])) all.set(names[i], await matrixOf(stack, head, rows, cols, options));
       return all.get(names[i]);
     }));
   }
 
   show(found) {
     const { app, asking } = this;
-    const { rows, cols, others, weights, matrices, heads, group } = found;
-    const sunk = asking.gives ? found.sunk : null; // it is a column
+    const { rows, cols, matrices, heads, group } = found;
     const { stack, style, state: { scale, threshold } } = app;
-    const pinned = asking.pinned !== null;
-    const top = weights ? largest(weights.map((weight, place) => (place === sunk ? 0 : weight))) : 0;
-    const probe = asking.probe === null ? null : others.of[asking.probe];
-    this.caption.show({ ...found, sunk, probe, top, pinned });
+    this.caption.show(this.captioned(found));
     this.caption.bar.element.hidden = true; // the colours are those of heads
     if (!matrices) return;
     this.chosen = heads;
     const names = heads.map((pair) => app.headName(...pair));
-    const at = group === null ? null : { side: asking.sides[0], group, pinned };
+    const at = group === null ? null : { side: asking.sides[0], group, pinned: asking.pinned !== null };
     const sides = { rows: { groups: rows, axis: stack.rows }, cols: { groups: cols, axis: stack.cols } };
     const blocked = heads.map((pair) => (rows.level === "tokens" && app.live?.blockedIn(...pair)) || []);
     const colours = coloursOf(heads, style.dark);
@@ -176,12 +148,8 @@ export class LinesView extends GroupedView {
     this.columns.show({ ...sides, matrices, names, colours, at, sunk: found.sunk, blocked, threshold, style, scale: along });
   }
 
-  hide() {
-    this.question?.abort();
-  }
-
   close() {
-    this.hide();
+    super.close();
     this.columns.close();
   }
 

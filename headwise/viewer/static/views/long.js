@@ -1,8 +1,8 @@
 // Why views that show or compute something for each token have nothing to show of very many.
 
-import { say } from "../words.js";
+import { say, whole } from "../words.js";
 
 export const tooLong = ({ rows, cols }) =>
   say("This view shows each token, and {n} tokens are too many for it. The Head view shows them.", {
-    n: new Intl.NumberFormat("en").format(Math.max(rows.length, cols.length)),
+    n: whole(Math.max(rows.length, cols.length)),
   });

@@ -39,24 +39,11 @@ export class MapsView {
 
   update(changed) {
     const { app, maps } = this;
-    const { state, stack, layer, style } = app;
+    const { state, layer, style } = app;
     const any = (...fields) => fields.some((field) => changed.has(field));
     for (const { head, map, figure } of maps) {
       if (any("style", "scale", "sink")) map.restyle({ style, scale: state.scale, sink: state.sink });
-      if (any("input", "stack", "layer")) {
-        map.show({
-          rows: stack.rows,
-          cols: stack.cols,
-          tile: (...question) => stack.tile(state.layer, head, ...question),
-          cells: stack.cells,
-          masked: layer.masked,
-          name: say("Attention of {head}: {rows} rows, {cols} columns. Arrow keys move from cell to cell", {
-            head: app.headName(state.layer, head),
-            rows: stack.rows.length,
-            cols: stack.cols.length,
-          }),
-        });
-      }
+      if (any("input", "stack", "layer")) map.show(app.mapOf(state.layer, head));
       const { row, col, pinRow, pinCol } = state;
       map.mark({ row, col, pinRow, pinCol });
       figure.classList.toggle("current", head === state.head && maps.length > 1);

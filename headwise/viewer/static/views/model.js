@@ -2,10 +2,10 @@
 
 import { choices, picker } from "../shell/controls.js";
 import { element } from "../shell/element.js";
-import { HeadTiles, STEPS } from "../shell/thumbs.js";
+import { groupsOfHeads, HeadTiles, STEPS } from "../shell/thumbs.js";
 import { layersArguments, optionArguments } from "./python.js";
 import CSS from "./model.css" with { type: "text" };
-import { say } from "../words.js";
+import { say, whole } from "../words.js";
 
 // Sizes of the maps, in pixels. A layer gets as few lines as possible with maps of at least SMALLEST.
 const [SMALLEST, LARGEST, LISTED] = [44, 116, 88];
@@ -131,18 +131,14 @@ export class ModelView {
   }
 
   row(tiles, layer) {
-    const { name, heads, kvHeads } = this.stack.layers[layer];
-    const size = heads / kvHeads; // query heads that share keys
-    const groups = [];
-    for (let first = 0; first < heads; first += size > 1 ? size : heads) {
-      const some = element("div", { className: "tiles" }, ...tiles.slice(first, first + (size > 1 ? size : heads)));
-      if (size === 1) groups.push(some);
-      else {
-        const group = first / size;
-        const kv = element("span", { className: "kv", textContent: `kv ${group}`, title: say("key/value head {n}", { n: group }) });
-        groups.push(element("div", { className: "group" }, kv, some));
-      }
-    }
+    const facts = this.stack.layers[layer];
+    const { name, heads, kvHeads } = facts;
+    const groups = groupsOfHeads(facts).map(([first, past], group) => {
+      const some = element("div", { className: "tiles" }, ...tiles.slice(first, past));
+      if (kvHeads === heads) return some;
+      const kv = element("span", { className: "kv", textContent: `kv ${group}`, title: say("key/value head {n}", { n: group }) });
+      return element("div", { className: "group" }, kv, some);
+    });
     const label = element(
       "div", { className: "label", title: name },
       element("span", { textContent: this.app.layerName(layer) }), element("bdi", { textContent: name }),
@@ -192,7 +188,7 @@ export class ModelView {
     const rows = Math.min(...there.map(({ estimated }) => estimated ?? Infinity));
     if (there.length < this.stats.length) return say("({n} of {count} layers so far.)", { n: there.length, count: this.stats.length });
     if (rows === Infinity) return "";
-    const [some, all] = [rows, this.stack.rows.length].map((number) => number.toLocaleString("en"));
+    const [some, all] = [rows, this.stack.rows.length].map(whole);
     return say("Estimated from {some} of {all} rows.", { some, all });
   }
 

@@ -2,8 +2,7 @@
 
 import CSS from "./neuron.css" with { type: "text" };
 import { button, picker } from "../shell/controls.js";
-import { download } from "../shell/download.js";
-import { element } from "../shell/element.js";
+import { download, element } from "../shell/element.js";
 import { tooLong } from "./long.js";
 import { say } from "../words.js";
 import { Elements } from "./neuron/elements.js";
@@ -12,11 +11,12 @@ import { digits } from "./neuron/numbers.js";
 import { stepsOf, stepsTable } from "./neuron/steps.js";
 import { workbookOf } from "./neuron/worksheet.js";
 import { layerArguments } from "./python.js";
+import { View } from "./view.js";
 
 const FAR = 10; // keys that an arrow moves with Ctrl
 const OFFERED = 2000; // tokens that a list offers
 
-export class NeuronView {
+export class NeuronView extends View {
   static id = "neuron";
   static title = "Neuron";
   static css = CSS;
@@ -24,7 +24,7 @@ export class NeuronView {
   static why = ({ stack }) => (stack.rows.long || stack.cols.long ? tooLong(stack) : null);
 
   constructor(app) {
-    this.app = app;
+    super(app);
     this.title = element("h2", { className: "pair", ariaLive: "polite" });
     this.accuracy = element("p", { className: "accuracy" });
     this.elements = new Elements();
@@ -101,18 +101,12 @@ export class NeuronView {
     this.ask(asked);
   }
 
-  async ask(asked) {
-    this.question?.abort();
-    const { signal } = (this.question = new AbortController());
+  ask(asked) {
     const { stack, state: { layer, head } } = this.app;
-    try {
-      const terms = await stack.terms(layer, head, this.row, { signal });
-      if (signal.aborted) return;
+    this.question((options) => stack.terms(layer, head, this.row, options), (terms) => {
       this.known = { stack, asked, terms };
       this.show();
-    } catch (error) {
-      if (!signal.aborted) this.app.fail(error);
-    }
+    });
   }
 
   get terms() {
@@ -139,12 +133,8 @@ export class NeuronView {
     this.keyList.show(terms, cols.labels, col, colours);
   }
 
-  hide() {
-    this.question?.abort();
-  }
-
   close() {
-    this.hide();
+    super.close();
     this.elements.close();
   }
 

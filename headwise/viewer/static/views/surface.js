@@ -2,20 +2,21 @@
 
 import CSS from "./surface.css" with { type: "text" };
 import { sinkOf } from "../data/sink.js";
-import { COLOURS, largest } from "../map/colour.js";
+import { largest } from "../map/colour.js";
 import { ColourBar } from "../map/legend.js";
-import { button, choices, picker, said, SCALE_CHOICES, thresholdSlider, toggle } from "../shell/controls.js";
+import { colourControl, scaleControl, SCALE_CHOICES, sinkControl, thresholdControl, zoomControl } from "../shell/controls.js";
 import { element, resized } from "../shell/element.js";
 import { say } from "../words.js";
 import { layerArguments, optionArguments } from "./python.js";
 import { limited, projection, Scene, START } from "./surface/scene.js";
+import { View } from "./view.js";
 
 const MOST = 64; // steps per side; of more cells each step is the largest of a block
 const STILL = 4; // pixels: less of a movement is a tap
 const TURN = 0.12; // radians of an arrow key
 const ZOOM = 1.2;
 
-export class SurfaceView {
+export class SurfaceView extends View {
   static id = "surface";
   static title = "3-D";
   static css = CSS;
@@ -23,7 +24,7 @@ export class SurfaceView {
   static why = () => null;
 
   constructor(app) {
-    this.app = app;
+    super(app);
     this.seen = { ...START };
     this.canvas = element("canvas", { tabIndex: 0, role: "img" });
     this.tip = element("div", { className: "tip", hidden: true });
@@ -41,17 +42,15 @@ export class SurfaceView {
 
   buildControls() {
     const { state } = this.app;
-    this.scales = choices(say("Colour scale"), said(SCALE_CHOICES.slice(0, 3)), (scale) => state.set({ scale }));
-    this.colours = picker(say("Colours"), said(COLOURS), (colours) => state.set({ colours }));
-    this.threshold = thresholdSlider((threshold) => state.set({ threshold }));
-    const hides = say("Hide the first token that any query may attend to; weights do not change");
-    this.sink = toggle(say("Hide the sink"), hides, (sink) => state.set({ sink }));
-    const zoom = element(
-      "span", { className: "zoom", role: "group", ariaLabel: say("Zoom") },
-      button("−", say("Smaller (−)"), () => this.zoom(1 / ZOOM)),
-      button(say("reset"), say("As at first (0)"), () => this.see(START)),
-      button("+", say("Larger (+)"), () => this.zoom(ZOOM)),
-    );
+    this.scales = scaleControl(state, SCALE_CHOICES.slice(0, 3));
+    this.colours = colourControl(state);
+    this.threshold = thresholdControl(state);
+    this.sink = sinkControl(state);
+    const zoom = zoomControl(say("reset"), [
+      [say("Smaller (−)"), () => this.zoom(1 / ZOOM)],
+      [say("As at first (0)"), () => this.see(START)],
+      [say("Larger (+)"), () => this.zoom(ZOOM)],
+    ]);
     return element("div", { className: "controls-head" }, this.scales, this.colours, this.threshold, this.sink, zoom);
   }
 
@@ -237,23 +236,21 @@ export class SurfaceView {
   }
 
   // Ask for the weights: each of a block, if there are many.
-  async ask() {
-    this.question?.abort();
-    const { signal } = (this.question = new AbortController());
+  ask() {
     const { stack, state: { layer, head, sink } } = this.app;
-    try {
-      const sunk = sink ? await sinkOf(stack, [layer, head], { signal }) : null;
+    const find = async (options) => {
+      const sunk = sink ? await sinkOf(stack, [layer, head], options) : null;
       const from = sunk === null || sunk + 1 >= stack.cols.length ? 0 : sunk + 1; // what stands before it is masked for all
       const axis = (labels, first) => ({ labels, first, length: labels.length - first, steps: Math.min(MOST, labels.length - first) });
       const [rows, cols] = [axis(stack.rows.labels, 0), axis(stack.cols.labels, from)];
       const what = [[0, rows.length], [from, stack.cols.length], rows.steps, cols.steps, "max"];
-      const weights = await stack.tile(layer, head, ...what, { signal });
-      if (signal.aborted) return;
-      this.known = { stack, layer, head, rows, cols, from, weights, sunk };
+      const weights = await stack.tile(layer, head, ...what, options);
+      return { stack, layer, head, rows, cols, from, weights, sunk };
+    };
+    this.question(find, (known) => {
+      this.known = known;
       this.build();
-    } catch (error) {
-      if (!signal.aborted) this.app.fail(error);
-    }
+    });
   }
 
   build() {
@@ -296,12 +293,8 @@ export class SurfaceView {
     else this.tip.hidden = true;
   }
 
-  hide() {
-    this.question?.abort();
-  }
-
   close() {
-    this.hide();
+    super.close();
     this.size.disconnect();
   }
 

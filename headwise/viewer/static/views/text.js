@@ -2,12 +2,10 @@
 // direction and heads are in the state, shared by all views.
 
 import CSS from "./text.css" with { type: "text" };
-import { sinkOf } from "../data/sink.js";
-import { largest } from "../map/colour.js";
 import { element } from "../shell/element.js";
 import { GroupedView } from "./text/grouped.js";
-import { attentionOf, chosenHeads } from "./text/grouping.js";
-import { RunningText, codesOf, paletteOf } from "./text/running.js";
+import { chosenHeads } from "./text/grouping.js";
+import { codesOf, paletteOf } from "./text/running.js";
 import { textPicture } from "./text/picture.js";
 import { tooLong } from "./long.js";
 import { say } from "../words.js";
@@ -60,21 +58,17 @@ export class TextView extends GroupedView {
     const { state, stack } = app;
     if (this.stack !== stack) this.build();
     if (changed.has("style")) this.palette = paletteOf(app.style);
-    this.asks.show();
-    this.levels.show(state.level);
-    this.threshold.show(state.threshold);
+    this.controlsShow();
     this.element.classList.toggle("short", Math.max(stack.rows.length, stack.cols.length) <= SHORT);
     this.mark(rows, cols);
-    if (changed.size > 1 || !changed.has("found")) this.ask(rows, cols);
+    if (changed.size > 1 || !changed.has("found")) this.ask(rows, cols, chosenHeads(state));
   }
 
   build() {
     const { stack } = this.app;
     const text = (side, axis, name) => {
-      const point = (token) => this.asking.point(side, token);
       const pin = (token) => this.asking.pin(side, token, this[side === "both" ? this.asking.sides[0] : side].of);
-      const running = new RunningText(axis, name, { point, pin, pointing: (act) => this.asking.pointing(act) });
-      running.element.setAttribute("aria-describedby", this.caption.words.id);
+      const running = this.asking.textOf(side, axis, name, pin, this.caption);
       const heading = side === "both" ? [] : [element("h2", { textContent: name })];
       return { side, running, block: element("div", { className: "block" }, ...heading, running.element) };
     };
@@ -84,8 +78,6 @@ export class TextView extends GroupedView {
         ? [text("both", stack.rows, say("Text"))]
         : [text("rows", stack.rows, say("Queries")), text("cols", stack.cols, say("Keys"))];
     this.place.replaceChildren(...this.blocks.map(({ block }) => block));
-    const divided = (axis) => ["words", "sentences"].some((level) => axis[level].labels.length < axis.length);
-    this.levels.hidden = !divided(stack.rows) && !divided(stack.cols);
   }
 
   mark(rows, cols) {
@@ -95,51 +87,18 @@ export class TextView extends GroupedView {
     }
   }
 
-  // Ask for the weights that caption and colours need, and show them. The old display stays until they arrive.
-  async ask(rows, cols) {
-    this.question?.abort();
-    const { signal } = (this.question = new AbortController());
-    const { stack, state } = this.app;
-    const { direction } = state;
-    const heads = chosenHeads(state);
-    const [groups, others] = this.asking.gives ? [rows, cols] : [cols, rows];
-    const group = this.asking.asked === null ? null : groups.of[this.asking.asked];
-    try {
-      const [sink, weights] = await Promise.all([
-        state.sink ? sinkOf(stack, heads[0], { signal }) : null,
-        group === null ? null : attentionOf(stack, heads, rows, cols, direction, group, { signal }),
-      ]);
-      const sunk = sink === null ? null : cols.of[sink];
-      if (!signal.aborted) this.show({ heads, rows, cols, groups, others, group, direction, weights, sunk });
-    } catch (error) {
-      if (!signal.aborted) this.app.fail(error);
-    }
-  }
-
-  show(found) {
-    const { app, asking, palette } = this;
-    const { rows, cols, others, weights } = found;
-    const sunk = asking.gives ? found.sunk : null; // it is a column
+  show(given) {
+    const { app, asking: { sides: [askedSide] }, palette } = this;
+    const found = this.captioned(given);
+    const { rows, cols, weights, sunk } = found;
     const { state: { scale, threshold } } = app;
-    const [askedSide] = asking.sides;
-    const pinned = asking.pinned !== null;
-    const most = weights ? largest(weights.map((weight, place) => (place === sunk ? 0 : weight))) : 0;
-    const top = most && Math.max(CALM[scale] ?? CALM.linear, most);
+    const top = found.top && Math.max(CALM[scale] ?? CALM.linear, found.top);
     const codes = weights && codesOf(weights, top, scale, sunk, threshold);
     for (const { side, running } of this.blocks) {
       const groups = side === "cols" ? cols : rows;
       running.paint(side === askedSide ? null : codes, palette, groups);
     }
-    const probe = asking.probe === null ? null : others.of[asking.probe];
-    this.caption.show({ ...found, sunk, probe, top, pinned });
-  }
-
-  hide() {
-    this.question?.abort();
-  }
-
-  close() {
-    this.hide();
+    this.caption.show({ ...found, top });
   }
 
   // ---- export

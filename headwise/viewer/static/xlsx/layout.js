@@ -9,7 +9,7 @@ const LONGEST_NAME = 31;
 
 export const isNumber = ({ rows, cols }) => [rows, cols].every(({ labels }) => labels.length === 1 && !labels[0]);
 
-export class Place {
+class Place {
   constructor(matrix, sheet, row, col) {
     Object.assign(this, { matrix, sheet, row, col });
   }

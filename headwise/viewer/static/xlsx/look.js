@@ -1,7 +1,7 @@
 // The look of a workbook's cells: as headwise/worksheet/look.py and colour.py.
 
 const [FAINT, GIVEN, GROUND, HEAD, BOX] = ["6B6773", "1D4ED8", "EEF4FF", "F1F0F4", "DDDBE2"];
-export const FORBIDDEN = "E4E3E7";
+const FORBIDDEN = "E4E3E7";
 export const STOPS = ["FFFFFF", "FDD89B", "F07F3C"]; // the colours of the weights 0, ½ and 1
 
 const label = { size: 10, bold: true, ground: HEAD, box: true };

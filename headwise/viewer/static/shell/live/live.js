@@ -2,7 +2,7 @@
 
 import CSS from "./live.css" with { type: "text" };
 import { blockedIn, blocked, isOff, off, toggled, written } from "../../data/edits.js";
-import { liveSource } from "../../data/live.js";
+import { liveSource } from "../../data/source.js";
 import { EditRow } from "./row.js";
 import { Predictions } from "./predictions.js";
 import { PromptField } from "./prompt.js";

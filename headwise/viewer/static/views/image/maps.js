@@ -1,6 +1,7 @@
 // Small multiples: the attention of the asked token in every head of the layer, each over the image. They share one
 // colour scale, so that heads can be compared; a click chooses a head.
 
+import { write } from "../../map/labels.js";
 import { element, resized } from "../../shell/element.js";
 import { say } from "../../words.js";
 import { paintImage } from "./paint.js";
@@ -76,8 +77,7 @@ export class HeadMaps {
         context.save();
         context.translate((place % across) * (width + GAP), GAP + Math.floor(place / across) * step);
         paintImage(context, width, height, { ...this.how, weights });
-        Object.assign(context, { fillStyle: style.faint, font: `12px ${style.font}`, textAlign: "left" });
-        context.fillText(say("head {n}", { n: head }), 0, height + 12);
+        write(context, say("head {n}", { n: head }), 0, height + 12, { font: `12px ${style.font}`, colour: style.faint });
         context.restore();
       });
     };

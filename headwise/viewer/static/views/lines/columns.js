@@ -2,7 +2,7 @@
 // for each head: the head view that BertViz made known (Vig 2019). Of a long text only what is in sight is drawn.
 
 import { along, largest } from "../../map/colour.js";
-import { shorten } from "../../map/labels.js";
+import { shorten, write } from "../../map/labels.js";
 import { element, resized } from "../../shell/element.js";
 import { say } from "../../words.js";
 
@@ -166,14 +166,9 @@ export class Columns {
   drawOn(context, from = 0, past = this.height) {
     const { style, rows, cols } = this.shown;
     const { plot } = this;
-    context.direction = "ltr";
-    context.textBaseline = "middle";
-    context.font = this.font(400, 12);
-    context.fillStyle = style.faint;
-    context.textAlign = "right";
-    context.fillText(this.headings[0], plot.left - 7, LINE / 2);
-    context.textAlign = "left";
-    context.fillText(this.headings[1], plot.right + 7, LINE / 2);
+    const look = { font: this.font(400, 12), colour: style.faint };
+    write(context, this.headings[0], plot.left - 7, LINE / 2, { ...look, align: "right" });
+    write(context, this.headings[1], plot.right + 7, LINE / 2, look);
     this.drawLines(context, from, past);
     const others = this.inSight && this.others();
     for (const [side, { groups }] of [["rows", rows], ["cols", cols]]) {
@@ -228,10 +223,10 @@ export class Columns {
     const y = this.middleOf(group);
     const told = others && side !== this.inSight.side && this.drawWeights(context, others, group, left, right, onLeft);
     const faint = groups.level === "tokens" && axis.special?.[group] && !asked && !told;
-    context.font = this.font(asked ? 700 : 400);
-    context.fillStyle = faint ? style.faint : style.ink;
-    context.textAlign = onLeft ? "right" : "left";
-    context.fillText(shorten(context, groups.labels[group], right - left - 13), onLeft ? right - 7 : left + 7, y);
+    const font = (context.font = this.font(asked ? 700 : 400));
+    const label = shorten(context, groups.labels[group], right - left - 13);
+    const look = { font, colour: faint ? style.faint : style.ink, align: onLeft ? "right" : "left" };
+    write(context, label, onLeft ? right - 7 : left + 7, y, look);
     if (asked) {
       context.strokeStyle = style.accent;
       context.lineWidth = 2;
@@ -256,11 +251,9 @@ export class Columns {
     });
     context.globalAlpha = 1;
     if (!seen) return false;
-    context.font = this.font(400, 11);
-    context.fillStyle = style.ink;
-    context.textAlign = onLeft ? "left" : "right";
     const mean = each.reduce((sum, weight) => sum + (weight || 0), 0) / each.length;
-    context.fillText(short(mean), onLeft ? 0 : this.width, y);
+    const look = { font: this.font(400, 11), colour: style.ink, align: onLeft ? "left" : "right" };
+    write(context, short(mean), onLeft ? 0 : this.width, y, look);
     return true;
   }
 
@@ -301,12 +294,10 @@ export class Columns {
     const draw = (context) => {
       context.save();
       context.translate(MARGIN, MARGIN);
-      Object.assign(context, { textBaseline: "middle", textAlign: "left", direction: "ltr", font: this.font() });
       names.forEach((name, i) => {
         context.fillStyle = colours[i];
         context.fillRect(0, 22 * i + 7, 14, 8);
-        context.fillStyle = style.ink;
-        context.fillText(name, 21, 22 * i + 11);
+        write(context, name, 21, 22 * i + 11, { font: this.font(), colour: style.ink });
       });
       context.translate(0, head);
       this.drawOn(context);

@@ -4,7 +4,7 @@
 // Coordinates: x along the keys and y along the queries, from -1 to 1 for the longer side; z is up.
 
 import { css } from "../../map/colour.js";
-import { fontOf, shorten } from "../../map/labels.js";
+import { fontOf, shorten, write } from "../../map/labels.js";
 
 const TALL = 0.85; // the highest step
 const [LOWEST, HIGHEST] = [0.15, Math.PI / 2 - 0.02]; // of the height of the eye, in radians
@@ -167,14 +167,13 @@ export class Scene {
     // The heights, at the outer end of a far wall.
     const [left, other] = [[-x, y], [x, -y]].map(([px, py]) => view.at(px, py, 0)).sort((a, b) => a[0] - b[0]);
     const ground = left[0] < other[0] ? left : other;
-    context.font = fontOf(style, false, LABEL);
-    Object.assign(context, { fillStyle: style.faint, textAlign: "right", textBaseline: "middle", direction: "ltr" });
+    const look = { font: fontOf(style, false, LABEL), colour: style.faint };
     const rise = view.at(0, 0, 0)[1] - view.at(0, 0, 1)[1];
     let last = Infinity;
     for (const { z, text } of this.ticks()) {
       const at = ground[1] - z * rise;
       if (!z || last - at < LABEL) continue;
-      context.fillText(text, ground[0] - 6, at);
+      write(context, text, ground[0] - 6, at, { ...look, align: "right" });
       last = at;
     }
   }
@@ -200,18 +199,16 @@ export class Scene {
       context.save();
       context.translate(px + 7 * ux, py + 7 * uy);
       context.rotate(angle);
-      context.font = fontOf(style, marked, LABEL);
-      Object.assign(context, { fillStyle: marked ? style.accent : style.ink, textBaseline: "middle", direction: "ltr" });
-      context.textAlign = leftwards ? "right" : "left";
+      const font = (context.font = fontOf(style, marked, LABEL));
       const text = shorten(context, names[i], WIDEST);
       widest = Math.max(widest, context.measureText(text).width);
-      context.fillText(text, 0, 0);
+      write(context, text, 0, 0, { font, colour: marked ? style.accent : style.ink, align: leftwards ? "right" : "left" });
       context.restore();
     }
     const [mx, my] = view.at(...place((length - 1) / 2), 0);
-    context.font = fontOf(style, false, LABEL);
-    Object.assign(context, { fillStyle: style.faint, textBaseline: "middle", textAlign: ux < -0.3 ? "right" : ux > 0.3 ? "left" : "center" });
-    context.fillText(title, mx + (widest + 18) * ux, my + (widest + 18) * uy);
+    const align = ux < -0.3 ? "right" : ux > 0.3 ? "left" : "center";
+    const look = { font: fontOf(style, false, LABEL), colour: style.faint, align };
+    write(context, title, mx + (widest + 18) * ux, my + (widest + 18) * uy, look);
   }
 }
 

@@ -1,8 +1,9 @@
 // The asked token, whose attention is shown, and the probe, the other token whose weight is shown: the state's row and
 // column, and their pins, in the terms of the Text and the Image view.
 
-import { choices, said, SCALE_CHOICES, toggle } from "../../shell/controls.js";
+import { choices, said, scaleControl, SCALE_CHOICES, sinkControl } from "../../shell/controls.js";
 import { say } from "../../words.js";
+import { RunningText } from "./running.js";
 
 const FIELD = { rows: "row", cols: "col" };
 const PIN = { rows: "pinRow", cols: "pinCol" };
@@ -69,6 +70,14 @@ export class Asking {
     this.state.set({ direction: SAYS[side], pinRow: null, pinCol: null, [PIN[side]]: token, [FIELD[side]]: token });
   }
 
+  // The running text of an axis, which asks by pointer and keys. pin(token): called for a click; about: the caption.
+  textOf(side, axis, name, pin, about) {
+    const point = (token) => this.point(side, token);
+    const running = new RunningText(axis, name, { point, pin, pointing: (act) => this.pointing(act) });
+    running.element.setAttribute("aria-describedby", about.words.id);
+    return running;
+  }
+
   // Mark the asked token and the probe in the running text of this side. groups: from groupsOf; tokens beyond them,
   // the patches of an image, are not in this text.
   markIn(running, side, groups) {
@@ -101,11 +110,9 @@ const DIRECTIONS = [
 export class AskingControls {
   constructor({ state }) {
     this.state = state;
-    const set = (field) => (value) => state.set({ [field]: value });
-    this.directions = choices(say("Colours show"), said(DIRECTIONS), set("direction"));
-    this.scales = choices(say("Colour scale"), said(SCALE_CHOICES.slice(0, 3)), set("scale"));
-    const hides = say("Hide the first token that any query may attend to; weights do not change");
-    this.sink = toggle(say("Hide the sink"), hides, set("sink"));
+    this.directions = choices(say("Colours show"), said(DIRECTIONS), (direction) => state.set({ direction }));
+    this.scales = scaleControl(state, SCALE_CHOICES.slice(0, 3));
+    this.sink = sinkControl(state);
   }
 
   show() {

@@ -2,6 +2,7 @@
 
 import CSS from "./caption.css" with { type: "text" };
 import { element, filled } from "../../shell/element.js";
+import { write } from "../../map/labels.js";
 import { ColourBar } from "../../map/legend.js";
 import { topPlaces } from "./grouping.js";
 import { say } from "../../words.js";
@@ -99,11 +100,7 @@ export class Caption {
       if (line) lines.push(line);
     }
     const draw = (context, x, y) => {
-      Object.assign(context, { font, textAlign: "left", textBaseline: "middle", direction: "ltr" });
-      lines.forEach((line, i) => {
-        context.fillStyle = i ? style.faint : style.ink;
-        context.fillText(line, x, y + LINE * (i + 0.5));
-      });
+      lines.forEach((line, i) => write(context, line, x, y + LINE * (i + 0.5), { font, colour: i ? style.faint : style.ink }));
       if (coloured) this.bar.drawOn(context, x, y + LINE * lines.length + 5, Math.min(BAR, width), style);
     };
     return { height: LINE * lines.length + (coloured ? 44 : 10), draw };

@@ -1,21 +1,24 @@
 // What the Text and the Lines view share: one token is asked, of tokens, words or sentences, and its attention is shown.
 
-import { choices, thresholdSlider } from "../../shell/controls.js";
+import { sinkOf } from "../../data/sink.js";
+import { largest } from "../../map/colour.js";
+import { choices, thresholdControl } from "../../shell/controls.js";
 import { say } from "../../words.js";
+import { View } from "../view.js";
 import { Asking, AskingControls } from "./asking.js";
 import { Caption } from "./caption.js";
-import { chosenHeads, groupsOf, LEVELS } from "./grouping.js";
+import { attentionOf, chosenHeads, groupsOf, LEVELS } from "./grouping.js";
 import { figurePython, listPython } from "./python.js";
 
-export class GroupedView {
+export class GroupedView extends View {
   // hint: what the caption says while no token is asked.
   constructor(app, hint) {
-    this.app = app;
+    super(app);
     this.asking = new Asking(app);
     this.caption = new Caption(app, hint);
     this.asks = new AskingControls(app);
     this.levels = choices(say("Read as"), LEVELS.map((level) => [level, say(level)]), (level) => app.state.set({ level }));
-    this.threshold = thresholdSlider((threshold) => app.state.set({ threshold }));
+    this.threshold = thresholdControl(app.state);
   }
 
   get rows() {
@@ -34,6 +37,43 @@ export class GroupedView {
   hold() {
     const { asked, sides: [side] } = this.asking;
     if (asked !== null) this.asking.pin(side, asked, this[side].of);
+  }
+
+  controlsShow() {
+    const { state, stack: { rows, cols } } = this.app;
+    this.asks.show();
+    this.levels.show(state.level);
+    this.threshold.show(state.threshold);
+    this.levels.hidden = LEVELS.slice(1).every((level) => [rows, cols].every((axis) => axis[level].labels.length === axis.length));
+  }
+
+  // Ask for the weights that the caption needs, and what more({ signal }) adds, and show them. The old display stays until
+  // they arrive.
+  ask(rows, cols, heads, more = () => null) {
+    const { app: { stack, state }, asking } = this;
+    const { direction } = state;
+    const [groups, others] = asking.gives ? [rows, cols] : [cols, rows];
+    const group = asking.asked === null ? null : groups.of[asking.asked];
+    const find = async (options) => {
+      const [sink, weights, added] = await Promise.all([
+        state.sink ? sinkOf(stack, heads[0], options) : null,
+        group === null ? null : attentionOf(stack, heads, rows, cols, direction, group, options),
+        more(options),
+      ]);
+      const sunk = sink === null ? null : cols.of[sink];
+      return { heads, rows, cols, groups, others, group, direction, weights, sunk, ...added };
+    };
+    this.question(find, (found) => this.show(found));
+  }
+
+  // What was found, with what the caption shows of it: the largest weight, and the probe.
+  captioned(found) {
+    const { asking } = this;
+    const { others, weights } = found;
+    const sunk = asking.gives ? found.sunk : null; // it is a column
+    const top = weights ? largest(weights.map((weight, place) => (place === sunk ? 0 : weight))) : 0;
+    const probe = asking.probe === null ? null : others.of[asking.probe];
+    return { ...found, sunk, top, probe, pinned: asking.pinned !== null };
   }
 
   python() {

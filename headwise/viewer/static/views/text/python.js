@@ -1,6 +1,8 @@
 // The Python code for the Text and the Image view: the weights of one token in the chosen heads.
 
-import { layerArguments, MAPS, optionArguments, seenOf } from "../python.js";
+import { layerArguments, layersArguments, MAPS, optionArguments, seenOf } from "../python.js";
+
+const FIGURE = "from matplotlib.figure import Figure";
 
 // The running text of one head, as a figure.
 export function figurePython({ stack, state }, token) {
@@ -37,16 +39,29 @@ export function listPython({ stack, state, layer }, heads, token, level) {
 
 // The weights of the patches as a figure.
 export function imagePython({ stack, state }, heads, token) {
+  return patchesPython(stack, state, [FIGURE], ["weights", "weight", meanPython(stack, state, heads, token)]);
+}
+
+// The same of a rollout.
+export function rolloutPython({ stack, state, input }, token) {
+  const [all, only] = layersArguments(stack, input);
+  const layers = only ? `headwise.Seen([${stack.layers.map(({ expression }) => expression).join(", ")}])` : all;
+  const imports = [...(layers.startsWith("headwise.") ? ["import headwise"] : []), FIGURE, "from headwise import analyses"];
+  const shares = `analyses.rollout(${layers}, rows=${token})[${stack.example}, 0]`;
+  return patchesPython(stack, state, imports, ["shares", "share", shares]);
+}
+
+function patchesPython(stack, { colours }, imports, [name, one, value]) {
   const { rows, cols, prefix } = stack.cols.patches;
-  const map = MAPS[state.colours] ? `, cmap="${MAPS[state.colours]}"` : "";
+  const map = MAPS[colours] ? `, cmap="${MAPS[colours]}"` : "";
   return [
-    "from matplotlib.figure import Figure",
+    ...imports,
     "",
-    `weights = ${meanPython(stack, state, heads, token)}`,
-    `patches = weights[${prefix.length}:].reshape(${rows}, ${cols}).cpu().numpy()`,
+    `${name} = ${value}`,
+    `patches = ${name}[${prefix.length}:].reshape(${rows}, ${cols}).cpu().numpy()`,
     "figure = Figure()",
     "axes = figure.add_subplot()",
-    `figure.colorbar(axes.imshow(patches${map}), label="weight")`,
+    `figure.colorbar(axes.imshow(patches${map}), label="${one}")`,
     'figure.savefig("attention.pdf")',
   ].join("\n");
 }

@@ -1,0 +1,61 @@
+// What is worth a look (data/opening.js), what the sink is (data/sink.js), and which heads a search finds (profile/matching.js).
+
+import assert from "node:assert/strict";
+import test from "node:test";
+import { openingOf, worthALook } from "../../../headwise/viewer/static/data/opening.js";
+import { firstAllowed } from "../../../headwise/viewer/static/data/sink.js";
+import { found, matcher } from "../../../headwise/viewer/static/profile/matching.js";
+
+const pair = (weight, keys, place) => ({ layer: 0, head: 0, row: 1, col: 2, weight, keys, ...place });
+const stats = (given) => ({ previous: [0, 0], first_visible: [0, 0], induction: [0, 0], distance: [1, 1], ...given });
+const kinds = (pairs, layers, length = 10) => worthALook({ pairs, layers, cols: { length } }).map(({ kind }) => kind);
+
+test("the strongest pair first, then patterns that exist, then other pairs", () => {
+  const layers = [{ stats: stats({ previous: [0.9, 0.3], induction: [0.3, null] }) }, { stats: stats({ first_visible: [0, 0.5] }) }];
+  const pairs = [pair(0.9, 10), pair(0.8, 10)];
+  assert.deepEqual(kinds(pairs, layers), ["pair", "previous", "sink", "pair"]);
+  const [first, previous, sink] = worthALook({ pairs, layers, cols: { length: 10 } });
+  assert.deepEqual(first, { kind: "pair", layer: 0, head: 0, row: 1, col: 2, value: 0.9, keys: 10 });
+  assert.deepEqual([previous, sink], [
+    { kind: "previous", layer: 0, head: 0, value: 0.9 }, { kind: "sink", layer: 1, head: 1, value: 0.5 },
+  ]);
+  assert.deepEqual(kinds(pairs, layers, 7), ["pair", "pair"]); // of few keys
+  assert.deepEqual(kinds([], [{ stats: null }]), []); // not known yet
+});
+
+test("the farthest head is one without a sink, and far", () => {
+  const reach = (distance, first_visible = [0, 0]) => kinds([], [{ stats: stats({ distance, first_visible }) }]);
+  assert.deepEqual(reach([1, 3]), ["reach"]);
+  assert.deepEqual(reach([2, 2.2]), []);
+  assert.deepEqual(reach([1, 3], [0, 0.4]), ["sink"]);
+});
+
+test("a page opens with the strongest pair of the first input", () => {
+  const stacks = [{ place: 0, pairs: [pair(0.5, 10)] }, { place: 1, pairs: [pair(0.9, 10, { layer: 2, head: 3 })] }, { place: 2, pairs: [] }];
+  assert.deepEqual(openingOf({ inputs: [{ stacks }] }), {
+    input: 0, stack: 1, layer: 2, head: 3, row: null, col: null, pinRow: 1, pinCol: 2,
+  });
+  assert.equal(openingOf({ inputs: [{ stacks: [{ place: 0, pairs: [] }] }] }), null);
+});
+
+test("the sink is the first column in which anything is allowed", async () => {
+  const asked = [];
+  const tile = (first) => async (rows, [from, past]) => {
+    asked.push([from, past]);
+    return Float32Array.from({ length: past - from }, (_, i) => (from + i < first ? NaN : 0.5));
+  };
+  assert.equal(await firstAllowed(tile(3), 4, 10), 3);
+  assert.equal(await firstAllowed(tile(300), 4, 400), 300);
+  assert.equal(await firstAllowed(tile(99), 4, 10), null);
+  assert.deepEqual(asked, [[0, 10], [0, 256], [256, 400], [0, 10]]);
+});
+
+test("heads are found by a token of their pairs, then of their examples", () => {
+  const head = { pairs: [["the", "##cat", 1]], examples: [{ window: 0 }, { window: 1 }] };
+  const windows = [{ labels: ["a", "dog"] }, { labels: ["zebra"] }];
+  const of = (query) => found(head, windows, matcher(query));
+  assert.deepEqual(of("CAT"), { pair: head.pairs[0] });
+  assert.deepEqual(of("zeb"), { example: { window: 1 } });
+  assert.deepEqual([of("do"), of("catx")], [null, null]); // two letters: that token alone
+  assert.equal(matcher(" "), null);
+});
