@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -44,6 +45,11 @@ def is_current(path: Path = FOLDER / NAME) -> bool:
     """Whether the library is there and newer than its sources."""
     sources = [Path(__file__), FOLDER / "headwise.h", *(FOLDER / "src").iterdir()]
     return path.exists() and path.stat().st_mtime > max(source.stat().st_mtime for source in sources)
+
+
+def interface() -> int:
+    """A number of headwise.h, which the library keeps: with another header it would read its calls wrong."""
+    return zlib.crc32((FOLDER / "headwise.h").read_bytes())
 
 
 class BuildError(RuntimeError):
@@ -88,7 +94,7 @@ def build(to: Path = FOLDER / NAME, *, only: Collection[str] = (), extra: tuple[
     sets = {name: more for name, more in sets.items() if (name in only or not only) and _takes(command, more)}
     known = "-DINSTRUCTION_SETS=" + " ".join(f"X({name})" for name in sets)
     with tempfile.TemporaryDirectory() as made:
-        units = {"pool": [], "dispatch": [known]} | {name: [f"-DISA={name}", *more] for name, more in sets.items()}
+        units = {"pool": [], "dispatch": [known, f"-DINTERFACE={interface()}"]} | {name: [f"-DISA={name}", *more] for name, more in sets.items()}
 
         def compiled(unit: str) -> Path:
             source = FOLDER / "src" / f"{unit if unit in ('pool', 'dispatch') else 'isa'}.cpp"

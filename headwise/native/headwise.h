@@ -179,6 +179,8 @@ typedef struct {
     void *y;       /* [N], written: x itself, or apart from it */
 } hw_dropout;
 
+/* The number of this file (build.py) with which the library was compiled. */
+HW_API int64_t hw_interface(void);
 /* The instruction sets that were compiled, from the plainest; null past the last. */
 HW_API const char *hw_isa_name(int64_t which);
 /* Whether this machine has one; which is in use; take one (0, or -1 if this machine lacks it). */

@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 
 from headwise.errors import ArgumentError
-from headwise.native.build import FOLDER, NAME
+from headwise.native.build import FOLDER, NAME, interface
 
 VARIABLE = "HEADWISE_NATIVE"  # an instruction set, or "off"
 THREADS = "HEADWISE_THREADS"  # "own", or those of torch
@@ -33,7 +33,7 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
     try:
         loaded = ctypes.CDLL(str(path))
         loaded.hw_isa_name.restype = loaded.hw_error.restype = ctypes.c_char_p
-        for function in (loaded.hw_isa_here, loaded.hw_isa_use, loaded.hw_isa_used):
+        for function in (loaded.hw_interface, loaded.hw_isa_here, loaded.hw_isa_use, loaded.hw_isa_used):
             function.restype = ctypes.c_int64
         for function in (loaded.hw_isa_name, loaded.hw_isa_here, loaded.hw_isa_use, loaded.hw_error):
             function.argtypes = [ctypes.c_int64]
@@ -42,6 +42,8 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
         for function in (*attention, *others):
             function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int64
         loaded.hw_threads_of.argtypes, loaded.hw_threads_of.restype = [ctypes.c_void_p], None
+        if loaded.hw_interface() != interface():
+            raise OSError("they were compiled from another headwise.h")
     except (OSError, AttributeError) as cause:  # built for another machine, or from other sources
         return None, f"they cannot be loaded; with a C++17 compiler, such as g++, run: {AGAIN}. The reason: {cause}"
     if asked:

@@ -259,6 +259,8 @@ int64_t run(const Call* call, int64_t (*kernel)(const Call*)) {
 
 } // namespace
 
+int64_t hw_interface() { return INTERFACE; }
+
 const char* hw_isa_name(int64_t which) { return which >= 0 && which < count ? isas[which].name : nullptr; }
 
 int64_t hw_isa_here(int64_t which) { return which >= 0 && which < count && here(isas[which].name); }
