@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from headwise.errors import ArgumentError, HeadwiseError
-from headwise.graphs.graph import Graph
-from headwise.graphs.session import Sessions
 from headwise.records import Seen
 from headwise.tasks.columns import Column, Columns, Row, text_of
 from headwise.tasks.options.language import LanguageOptions
@@ -20,19 +19,20 @@ from headwise.tasks.rows.corpus import read_corpus
 from headwise.tasks.rows.tables import Data, check_filled
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
-from headwise.tasks.text.causal_language import Causal
-from headwise.tasks.text.masked_language import Masked
-from headwise.tasks.text.running.batch import RunningBatch
-from headwise.tasks.training.sharding import sequence_mesh
+from headwise.tasks.text import encoders
+from headwise.tasks.text.cuts import cut, limit
+from headwise.text import Tokens
 from headwise.text.tokenizer import Encoded
 
-OBJECTIVES: dict[str, type[Masked] | type[Causal]] = {"masked": Masked, "causal": Causal}
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Language(Task[LanguageOptions]):
     """A BERT that predicts masked tokens, or a decoder that continues a text.
 
-    Documents are cut into pieces of `block` tokens; no piece spans two documents.
+    Documents are cut into pieces of `block` tokens; no piece spans two documents. The class of a task is that of its
+    objective: `Masked` or `Causal`.
 
     >>> task = Language.fit("corpus.txt", out="run")
     >>> task.predict(["a [MASK] of statements"])[0]["filled"]
@@ -48,38 +48,59 @@ class Language(Task[LanguageOptions]):
     reads_documents = True
     compared_by = (("perplexity", "min"),)
 
-    model: Any  # of the objective: MaskedLanguageModel or CausalLanguageModel
+    # Of each objective.
+    reads: ClassVar[str]  #: what the text of a request is
+    writes: ClassVar[str]  #: the text column of `predict`
+    outputs: ClassVar[tuple[Column, ...]]
+    example: ClassVar[str]
+    unread: ClassVar[str] = "the rest"  #: the part of a long text that `predict` does not read
+    unread_signs: ClassVar[int] = 0  #: signs at the end of a text that it never reads
+    streams: ClassVar[bool] = False
 
-    def __init__(self, options: LanguageOptions, model: nn.Module, objective: Masked | Causal) -> None:
-        super().__init__(options, model)
-        self.objective = objective
-
-    @property
-    def writes(self) -> str:
-        """The text column of `predict`."""
-        return self.objective.writes
+    model: Any  # MaskedLanguageModel or CausalLanguageModel
+    block: int  #: tokens of a text that are read at most
 
     @classmethod
     def read(cls, source: Any, options: LanguageOptions, *, targets: bool = True) -> Data:
         return read_corpus(source, options.text)
 
     @classmethod
-    def learn(cls, data: Data, options: LanguageOptions) -> Language:
-        objective, model = OBJECTIVES[options.objective].learn(data.columns["text"], options)
-        return cls(options, model, objective)
+    def learn(cls, data: Data, options: LanguageOptions) -> Self:
+        return _objective(options).learn(data, options)  # type: ignore[return-value]
+
+    @classmethod
+    def restore(cls, options: LanguageOptions, state: dict[str, Any], folder: Path) -> Self:
+        return _objective(options).restore(options, state, folder)  # type: ignore[return-value]
+
+    # Defined by each objective.
+
+    @abstractmethod
+    def pieces(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of the pieces of documents."""
+
+    @abstractmethod
+    def tokenize(self, text: str) -> Encoded:
+        """All tokens of a text, with signs around them."""
+
+    @abstractmethod
+    def predictions(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The logits [N, V] of the tokens to predict, and these tokens [N]; the same each time."""
+
+    @abstractmethod
+    def answer(self, asked: Encoded, place: int = 0) -> dict[str, Any]:
+        """What `predict` gives for a text at this place."""
+
+    @abstractmethod
+    def tokens(self, asked: Encoded) -> Tokens:
+        """The tokens that `predict` reads of a text."""
+
+    # The same for both.
 
     def encode(self, data: Data, *, targets: bool = True) -> list[list[int]]:
-        return self.objective.encode(data.columns["text"])
+        return self.pieces(data.columns["text"])
 
     def length(self, example: list[int]) -> int:
         return len(example)
-
-    def collate(self, examples: Sequence[list[int]]) -> Batch:
-        return self.objective.collate(examples)
-
-    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        total, count = self.objective.loss(self.model, batch, sequence_mesh(self), training=self.training)
-        return total, torch.tensor(count, device=total.device)
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
         """Texts with masks filled in, or continuations of texts.
@@ -92,10 +113,11 @@ class Language(Task[LanguageOptions]):
             and its "log_probability".
         """
         self.eval()
-        return self.objective.predict(self.model, self._texts(inputs))
+        return [self.answer(self.tokenize(text), place) for place, text in enumerate(self._texts(inputs))]
 
     def cut(self, inputs: Any) -> dict[int, str]:
-        return self.objective.cut(self._texts(inputs))
+        sizes = (len(self.tokenize(text).ids) - self.unread_signs for text in self._texts(inputs))
+        return cut(sizes, self.block, part=self.unread)
 
     def remarks(self, data: Data) -> tuple[str, ...]:
         """None: documents are learned and scored in pieces, all of them."""
@@ -107,29 +129,28 @@ class Language(Task[LanguageOptions]):
         Raises:
             ArgumentError: several texts, or a masked model, which fills all masks at once.
         """
-        if not isinstance(self.objective, Causal):
+        if not self.streams:
             raise ArgumentError(
                 "stream: expected a model with objective=causal. Received: a masked one, which fills all masks at once"
             )
         texts = self._texts(text)
         if len(texts) != 1:
             raise ArgumentError(f"stream: expected one text. Received: {len(texts)} texts. Stream each separately")
-        return self.stream_row(self.objective.read(texts[0]))
+        return self.stream_row(self.tokenize(texts[0]))
 
     def look(self, inputs: Any) -> list[Seen]:
-        return [self.look_at(self.objective.read(text))[0] for text in self._texts(inputs)]
+        return [self.look_at(self.tokenize(text))[0] for text in self._texts(inputs)]
 
     def columns(self) -> Columns:
-        objective = self.objective
         return Columns(
-            inputs=(Column("text", "BYTES", says=objective.reads + objective.limit),),
-            outputs=objective.outputs,
-            streams=isinstance(objective, Causal),
-            example={"text": objective.example},
+            inputs=(Column("text", "BYTES", says=self.reads + limit(self.block, part=self.unread)),),
+            outputs=self.outputs,
+            streams=self.streams,
+            example={"text": self.example},
         )
 
     def read_row(self, row: Row) -> Encoded:
-        return self.objective.read(text_of(row, "text"))
+        return self.tokenize(text_of(row, "text"))
 
     def count_tokens(self, asked: Encoded) -> int:
         return len(asked.ids)
@@ -139,26 +160,14 @@ class Language(Task[LanguageOptions]):
         found: list[Row | HeadwiseError] = []
         for each in asked:
             try:
-                found.append(self.objective.answer(self.model, each))
+                found.append(self.answer(each))
             except HeadwiseError as error:  # noqa: PERF203 (each by itself)
                 found.append(error)
         return found
 
-    def running(self, most: int) -> RunningBatch[Row] | None:
-        if not isinstance(self.objective, Causal):
-            return None
-        self.eval()
-        return self.objective.running(self.model, most)
-
-    def stream_row(self, asked: Encoded) -> Iterator[str]:
-        if not isinstance(self.objective, Causal):
-            return super().stream_row(asked)
-        self.eval()
-        return self.objective.stream(self.model, asked)
-
     def look_at(self, asked: Encoded) -> tuple[Seen, None]:
         self.eval()
-        return self.objective.look(self.model, asked), None
+        return encoders.look(self.model, self.tokens(asked)), None
 
     @torch.no_grad()
     def evaluate(self, source: Any) -> Scores:
@@ -173,7 +182,7 @@ class Language(Task[LanguageOptions]):
         counts: Tensor | int = 0
         total, right = 0.0, 0
         for batch, _ in self.batches(examples):
-            logits_NV, tokens_N = self.objective.predictions(self.model, batch)
+            logits_NV, tokens_N = self.predictions(batch)
             total += float(cross_entropy(logits_NV.double(), tokens_N, reduction="sum"))
             right += int((logits_NV.argmax(-1) == tokens_N).sum())
             counts = counts + torch.bincount(tokens_N.cpu(), minlength=logits_NV.shape[1]).double()
@@ -185,24 +194,9 @@ class Language(Task[LanguageOptions]):
         name = "how often each token is there, without context"
         return Scores(values, len(data), {name: unigram}, left_out=data.left_out)
 
-    def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """model or decoder: see `masked_language_model` and `causal_language_model` in `headwise.graphs`."""
-        texts = [] if rows is None else self._texts(rows)
-        return self.objective.graphs(self.model, self.objective.encode(texts)[: self.options.batch_size])
-
-    def run_on(self, sessions: Sessions) -> None:
-        self.objective.run_on(self.model, sessions)
-
-    def state(self) -> dict[str, Any]:
-        return self.objective.state(self.model)
-
-    @classmethod
-    def restore(cls, options: LanguageOptions, state: dict[str, Any], folder: Path) -> Language:
-        objective, model = OBJECTIVES[options.objective].restore(options, state, folder)
-        return cls(options, model, objective)
-
-    def save_files(self, folder: Path) -> None:
-        self.objective.save_files(self.model, folder)
+    def examples(self, rows: Any) -> list[list[int]]:
+        """The pieces of real texts on which an export is compared; none of None."""
+        return self.pieces([] if rows is None else self._texts(rows))[: self.options.batch_size]
 
     def _texts(self, inputs: Any) -> list[str]:
         """The texts themselves, or those in a file or table, one per row."""
@@ -216,3 +210,10 @@ class Language(Task[LanguageOptions]):
 
 def _exp(mean: float) -> float:
     return float(torch.tensor(mean, dtype=torch.float64).exp())
+
+
+def _objective(options: LanguageOptions) -> type[Language]:
+    from headwise.tasks.text.causal_language import Causal
+    from headwise.tasks.text.masked_language import Masked
+
+    return Causal if options.objective == "causal" else Masked

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,12 +19,11 @@ from headwise.graphs.session import Sessions
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
 from headwise.nn import Cache
 from headwise.parallel import context_parallel, deal, shard
-from headwise.records import Seen
-from headwise.tasks.columns import Column
+from headwise.tasks.columns import Column, Row
+from headwise.tasks.language import Language
 from headwise.tasks.options.language import LanguageOptions
+from headwise.tasks.rows.tables import Data
 from headwise.tasks.task import Batch
-from headwise.tasks.text import encoders
-from headwise.tasks.text.cuts import cut, limit
 from headwise.tasks.text.padding import padded, padded_with_real
 from headwise.tasks.text.pieces import pieces
 from headwise.tasks.text.running.batch import RunningBatch
@@ -33,28 +32,35 @@ from headwise.tasks.text.searches import Asked, search_for
 from headwise.tasks.text.steps import Decoding, Steps, Written
 from headwise.tasks.text.vocabulary import Vocabulary
 from headwise.tasks.text.writing import Stepped, Writing, followed, written
+from headwise.tasks.training.sharding import sequence_mesh
+from headwise.text import Tokens
 from headwise.text.tokenizer import Encoded
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
+    from typing_extensions import Self
 
 FILE = "tokenizer.json"
 TEXTS = 4  # most real texts on which an export is compared
 
 
-class Causal:
-    """What of `Language` is its own where the next token is found."""
+class Causal(Language):
+    """The next token is found."""
 
-    writes: ClassVar[str] = "continuation"
-    reads: ClassVar[str] = "the beginning of a text"
-    example: ClassVar[str] = "a warm, funny"
-    outputs: ClassVar[tuple[Column, ...]] = (
+    reads = "the beginning of a text"
+    writes = "continuation"
+    outputs = (
         Column("continuation", "BYTES", says="the continuation of the text"),
         Column("log_probability", "FP32", says="natural logarithm of its probability"),
     )
+    example = "a warm, funny"
+    unread, unread_signs = "the beginning", 1
+    streams = True
 
-    def __init__(self, options: LanguageOptions, vocabulary: Vocabulary) -> None:
-        self.options, self.vocabulary = options, vocabulary
+    model: CausalLanguageModel
+
+    def __init__(self, options: LanguageOptions, model: CausalLanguageModel, vocabulary: Vocabulary) -> None:
+        super().__init__(options, model)
+        self.vocabulary, self.block = vocabulary, options.block
         self.make_steps: Callable[[CausalLanguageModel, Sequence[int]], Steps] = After
         self.decoding = Decoding(
             *(vocabulary.begin, vocabulary.end, (vocabulary.pad, vocabulary.begin)),
@@ -65,61 +71,52 @@ class Causal:
         )
 
     @classmethod
-    def learn(cls, texts: Sequence[str], options: LanguageOptions) -> tuple[Causal, CausalLanguageModel]:
+    def learn(cls, data: Data, options: LanguageOptions) -> Self:
         """The vocabulary of the texts, and a new model."""
-        vocabulary = Vocabulary.train(texts, options.vocab_size)
+        vocabulary = Vocabulary.train(data.columns["text"], options.vocab_size)
         config = CausalConfig(len(vocabulary), options.dim, options.layers, options.heads, options.dropout)
-        return cls(options, vocabulary), CausalLanguageModel(config)
+        return cls(options, CausalLanguageModel(config), vocabulary)
 
     @classmethod
-    def restore(
-        cls, options: LanguageOptions, state: dict[str, Any], folder: Path
-    ) -> tuple[Causal, CausalLanguageModel]:
-        return cls(options, Vocabulary.load(folder / FILE)), CausalLanguageModel(CausalConfig(**state))
+    def restore(cls, options: LanguageOptions, state: dict[str, Any], folder: Path) -> Self:
+        return cls(options, CausalLanguageModel(CausalConfig(**state)), Vocabulary.load(folder / FILE))
 
-    @staticmethod
-    def state(model: CausalLanguageModel) -> dict[str, Any]:
-        return asdict(model.config)
+    def state(self) -> dict[str, Any]:
+        return asdict(self.model.config)
 
-    def save_files(self, model: CausalLanguageModel, folder: Path) -> None:
+    def save_files(self, folder: Path) -> None:
         self.vocabulary.save(folder / FILE)
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """Pieces of "[BOS] document [EOS]", of `block` tokens and the one after, with which the next piece begins: so
         each token is to be found once. No piece is of two documents."""
-        block = self.options.block
         return [
-            ids[start : start + block + 1]
+            ids[start : start + self.block + 1]
             for ids in self.vocabulary.encode(texts)
-            for start in range(0, len(ids) - 1, block)
+            for start in range(0, len(ids) - 1, self.block)
         ]
 
     def collate(self, examples: Sequence[list[int]]) -> Batch:
         ids, real = padded_with_real(examples, self.vocabulary.pad)
         return {"input_ids": ids, "real": real}
 
-    def predictions(self, model: CausalLanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
+    def predictions(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits [N, V] of every token but the first of a piece, and these tokens [N]."""
         ids, follows = batch["input_ids"], batch["real"][:, 1:]
-        return model(ids[:, :-1], batch["real"][:, :-1], at=follows), ids[:, 1:][follows]
+        return self.model(ids[:, :-1], batch["real"][:, :-1], at=follows), ids[:, 1:][follows]
 
-    def loss(
-        self, model: CausalLanguageModel, batch: Batch, mesh: DeviceMesh | None, *, training: bool
-    ) -> tuple[Tensor, int]:
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The sum of -log p over every token but the first of a piece, and their number.
 
-        Args:
-            model: of these tokens.
-            batch: the whole of it, the same in every process of the mesh.
-            mesh: the processes that share its sequences: what is counted are the tokens of this process. None = one
-                process has them all.
-            training: makes no difference.
+        The batch is the same in every process of those that share its sequences: what is counted are the tokens of
+        this process.
         """
-        ids, real = batch["input_ids"], batch["real"]
+        ids, real, mesh = batch["input_ids"], batch["real"], sequence_mesh(self)
         if mesh is None:
             follows = real[:, 1:]
             labels = ids[:, 1:][follows]
-            return model(ids[:, :-1], real[:, :-1], at=follows, labels=labels), len(labels)
+            total = self.model(ids[:, :-1], real[:, :-1], at=follows, labels=labels)
+            return total, torch.tensor(len(labels), device=total.device)
         missing = max(0, mesh.size() + 1 - ids.shape[1])  # every process holds a position, even if it is padding
         ids, real = pad(ids, (0, missing), value=self.vocabulary.pad), pad(real, (0, missing))
         layout = deal(masks.causal(), ids.shape[1] - 1, mesh)
@@ -127,82 +124,62 @@ class Causal:
         read, real_S, tokens, follows = mine
         with context_parallel(mesh, layout):
             labels = tokens[follows]
-            return model(read, real_S, at=follows, labels=labels), len(labels)
+            total = self.model(read, real_S, at=follows, labels=labels)
+        return total, torch.tensor(len(labels), device=total.device)
 
-    def predict(self, model: CausalLanguageModel, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """How the model goes on with each text, of which it reads the last `block` tokens."""
-        return [self.answer(model, self.read(text), place) for place, text in enumerate(texts)]
-
-    @property
-    def limit(self) -> str:
-        """How much of a text `predict` reads, for the description of a column."""
-        return limit(self.options.block, part="the beginning")
-
-    def cut(self, texts: Sequence[str]) -> dict[int, str]:
-        """As of `Task.cut`."""
-        return cut((len(self.read(text).ids) - 1 for text in texts), self.options.block, part="the beginning")
-
-    def read(self, text: str) -> Encoded:
+    def tokenize(self, text: str) -> Encoded:
         """[BOS], all tokens of a text, [EOS]."""
         return self.vocabulary.read(text)
 
-    def answer(self, model: CausalLanguageModel, asked: Encoded, place: int = 0) -> dict[str, Any]:
-        """What `predict` gives for a text at this place."""
-        (found,) = written(self._writing(model, asked, place))
+    def answer(self, asked: Encoded, place: int = 0) -> dict[str, Any]:
+        (found,) = written(self._writing(asked, place))
         return self._answer(asked, found)
 
     def _answer(self, asked: Encoded, written: Written) -> dict[str, Any]:
         return {"continuation": self._text(asked.ids, written.ids), "log_probability": written.log_probability}
 
-    def running(self, model: CausalLanguageModel, most: int) -> RunningBatch[dict[str, Any]] | None:
-        """As of `Task.running`."""
+    def running(self, most: int) -> RunningBatch[Row] | None:
         if self.make_steps is not After:  # another runtime computes the model
             return None
-        device = model.embedding.weight.device
+        self.eval()
+        search = partial(search_for, self.decoding, self.model.embedding.weight.device)
+        return RunningBatch(lambda: Writing(Continuing(self.model), search()), self._asked, self._answer, most)
 
-        def begin() -> Writing:
-            return Writing(Continuing(model), search_for(self.decoding, device))
-
-        return RunningBatch(begin, self._asked, self._answer, most)
-
-    def stream(self, model: CausalLanguageModel, asked: Encoded) -> Iterator[str]:
+    def stream_row(self, asked: Encoded) -> Iterator[str]:
         """What `predict` gives for this text alone, piece by piece, as soon as each is chosen."""
-        return pieces(followed(self._writing(model, asked, 0)), partial(self._text, asked.ids))
+        self.eval()
+        return pieces(followed(self._writing(asked, 0)), partial(self._text, asked.ids))
 
     @torch.no_grad()
-    def _writing(self, model: CausalLanguageModel, asked: Encoded, place: int) -> Writing:
+    def _writing(self, asked: Encoded, place: int) -> Writing:
         """The beginning of a continuation, by the modules of the model or by another runtime."""
-        device = model.embedding.weight.device
-        run = Stepped(lambda sources: self.make_steps(model, sources[0]), self.decoding, device)
+        device = self.model.embedding.weight.device
+        run = Stepped(lambda sources: self.make_steps(self.model, sources[0]), self.decoding, device)
         writing = Writing(run, search_for(self.decoding, device))
         writing.join([self._asked(asked, place)])
         return writing
 
     def _asked(self, asked: Encoded, place: int = 0) -> Asked:
-        """The draws, where there are some, are those of the text's place."""
+        """What is read are the last tokens before [EOS]; the draws, where there are some, are those of the place."""
         draws = None
         if self.decoding.sample:
             generator = torch.Generator().manual_seed(place)
             draws = torch.rand(1, self.options.write, generator=generator, dtype=torch.float64)[0]
-        return Asked(self._begun(asked.ids), self.options.write, draws)
+        return Asked(asked.ids[:-1][-self.block :], self.options.write, draws)
 
-    def _begun(self, ids: Sequence[int]) -> Sequence[int]:
-        """What the model reads of a text before it writes."""
-        return ids[:-1][-self.options.block :]
-
-    def look(self, model: CausalLanguageModel, asked: Encoded) -> Seen:
-        """What the heads do with what `predict` reads: [BOS] and the text, its last `block` tokens."""
+    def tokens(self, asked: Encoded) -> Tokens:
+        """[BOS] and the text, its last `block` tokens."""
         whole = self.vocabulary.tokens(asked)
-        tokens = whole.take(range(len(whole.ids) - 1)[-self.options.block :])
-        return encoders.look(model, tokens)
+        return whole.take(range(len(whole.ids) - 1)[-self.block :])
 
-    def graphs(self, model: CausalLanguageModel, examples: Sequence[list[int]]) -> tuple[Graph, ...]:
-        rows = [row for row in examples[:TEXTS] if len(row) >= 4]  # two tokens, and two more
-        real = [(padded(rows, self.vocabulary.pad)[:, : self.options.block],)] if rows else []
-        return causal_language_model.graphs(model, real, longest=self.options.block)
+    def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
+        """decoder: see `causal_language_model` in `headwise.graphs`."""
+        examples = [row for row in self.examples(rows)[:TEXTS] if len(row) >= 4]  # two tokens, and two more
+        real = [(padded(examples, self.vocabulary.pad)[:, : self.block],)] if examples else []
+        return causal_language_model.graphs(self.model, real, longest=self.block)
 
-    def run_on(self, model: CausalLanguageModel, sessions: Sessions) -> None:
-        self.make_steps = causal_language_model.run_on(model, sessions)
+    def run_on(self, sessions: Sessions) -> None:
+        self.make_steps = causal_language_model.run_on(self.model, sessions)
 
     def _text(self, text: Sequence[int], ids: Sequence[int]) -> str:
         """What was written: it may end a word of the text, so that both are put into letters together."""

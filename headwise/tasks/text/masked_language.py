@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,77 +21,78 @@ from headwise.models.bert_checkpoint import save_checkpoint
 from headwise.models.checkpoint import resolve
 from headwise.models.cross_entropy import summed_cross_entropy
 from headwise.models.language_model import MaskedLanguageModel
-from headwise.records import Seen
 from headwise.tasks.columns import Column
+from headwise.tasks.language import Language
 from headwise.tasks.options.language import LanguageOptions
+from headwise.tasks.rows.tables import Data
 from headwise.tasks.task import Batch
 from headwise.tasks.text import encoders
-from headwise.tasks.text.cuts import cut, limit
 from headwise.tasks.text.padding import padded_with_real
 from headwise.tasks.text.subwords import Subwords
 from headwise.tasks.text.wordpieces import INSIDE, MASK
+from headwise.text import Tokens
 from headwise.text.tokenizer import Encoded
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
+    from typing_extensions import Self
 
 CHECKPOINT = "bert"  # a folder of the run folder
 MASKED, RANDOM = 0.8, 0.1  # of the tokens that are to be found: [MASK] stands there, any token; else the token itself
 SHOWN = 3
 
 
-class Masked:
-    """What of `Language` is its own where tokens are masked."""
+class Masked(Language):
+    """Masked tokens are found."""
 
-    writes: ClassVar[str] = "filled"
-    reads: ClassVar[str] = f"a text with {MASK} where tokens are missing"
-    example: ClassVar[str] = f"a {MASK} film"
-    outputs: ClassVar[tuple[Column, ...]] = (
+    reads = f"a text with {MASK} where tokens are missing"
+    writes = "filled"
+    outputs = (
         Column("filled", "BYTES", says=f"the text with each {MASK} replaced by the most probable token"),
         Column("probability", "FP32", says="product of the probabilities of these tokens"),
         Column("or", "BYTES", says=f"other candidates, one list per {MASK}"),
     )
+    example = f"a {MASK} film"
 
-    def __init__(self, options: LanguageOptions, subwords: Subwords, longest: int) -> None:
+    model: MaskedLanguageModel
+
+    def __init__(self, options: LanguageOptions, model: MaskedLanguageModel, subwords: Subwords) -> None:
+        super().__init__(options, model)
         if subwords.mask == subwords.unknown:
             raise ArgumentError(f"model: expected a tokenizer with {MASK}, this checkpoint's has none")
-        self.options, self.subwords = options, subwords
-        self.block = min(options.block, longest)
+        self.subwords = subwords
+        self.block = min(options.block, model.bert.config.max_positions)
         self._signs = {subwords.pad, subwords.unknown, subwords.cls, subwords.sep, subwords.mask}
         self._words = torch.tensor([number for number in range(len(subwords)) if number not in self._signs])
 
     @classmethod
-    def learn(cls, texts: Sequence[str], options: LanguageOptions) -> tuple[Masked, MaskedLanguageModel]:
+    def learn(cls, data: Data, options: LanguageOptions) -> Self:
         """The vocabulary of the texts and a new model, or those of a checkpoint."""
         if options.model is None:
-            subwords = Subwords.train(texts, options.vocab_size, lowercase=options.lowercase)
+            subwords = Subwords.train(data.columns["text"], options.vocab_size, lowercase=options.lowercase)
             shape = {"dim": options.dim, "layers": options.layers, "heads": options.heads}
             bert = encoders.new_bert(subwords, **shape, max_length=options.block, dropout=options.dropout)
-            return cls(options, subwords, options.block), MaskedLanguageModel(bert)
+            return cls(options, MaskedLanguageModel(bert), subwords)
         folder = resolve(options.model)
         model = MaskedLanguageModel.from_pretrained(folder, dropout=options.dropout).train()
-        return cls(options, Subwords.from_pretrained(folder), model.bert.config.max_positions), model
+        return cls(options, model, Subwords.from_pretrained(folder))
 
     @classmethod
-    def restore(
-        cls, options: LanguageOptions, state: dict[str, Any], folder: Path
-    ) -> tuple[Masked, MaskedLanguageModel]:
-        config = BertConfig(**state)
-        return cls(options, Subwords.from_pretrained(folder), config.max_positions), MaskedLanguageModel(Bert(config))
+    def restore(cls, options: LanguageOptions, state: dict[str, Any], folder: Path) -> Self:
+        return cls(options, MaskedLanguageModel(Bert(BertConfig(**state))), Subwords.from_pretrained(folder))
 
-    @staticmethod
-    def state(model: MaskedLanguageModel) -> dict[str, Any]:
-        return asdict(model.bert.config)
+    def state(self) -> dict[str, Any]:
+        return asdict(self.model.bert.config)
 
-    def save_files(self, model: MaskedLanguageModel, folder: Path) -> None:
+    def save_files(self, folder: Path) -> None:
         """The tokenizer; once the weights are learned, also a checkpoint to go on from: `--model RUN/bert`."""
         self.subwords.save(folder)
+        model = self.model
         if not model.training:
             head = {theirs: dict(model.named_parameters())[ours] for ours, theirs in model.head_names().items()}
             save_checkpoint(model.bert, folder / CHECKPOINT, head=head, pad=self.subwords.pad)
             self.subwords.save(folder / CHECKPOINT)
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """Pieces of documents, "[CLS] … [SEP]", of `block` tokens at most; no piece is of two documents."""
         room = self.block - 2
         return [
@@ -107,52 +108,37 @@ class Masked:
             fixed[row, self._fixed(example)] = True
         return {"input_ids": ids, "real": real, "fixed": fixed}
 
-    def predictions(self, model: MaskedLanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
+    def predictions(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits [N, V] at the places of hidden tokens, and these tokens [N].
 
         The places are always the same, and [MASK] stands at each.
         """
         ids, hidden = batch["input_ids"], batch["fixed"]
-        return model(ids.masked_fill(hidden, self.subwords.mask), batch["real"], at=hidden), ids[hidden]
+        return self.model(ids.masked_fill(hidden, self.subwords.mask), batch["real"], at=hidden), ids[hidden]
 
-    def loss(
-        self, model: MaskedLanguageModel, batch: Batch, mesh: DeviceMesh | None, *, training: bool
-    ) -> tuple[Tensor, int]:
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The sum of -log p over hidden tokens, and their number.
 
         In training their places are drawn anew in every step (Liu et al. 2019, section 4.1); else they are those of
-        `predictions`. No process shares a sequence with others: `mesh` is None.
+        `predictions`.
         """
-        ids, real = batch["input_ids"], batch["real"]
-        if not training:
-            logits_NV, tokens_N = self.predictions(model, batch)
+        if not self.training:
+            logits_NV, tokens_N = self.predictions(batch)
         else:
+            ids, real = batch["input_ids"], batch["real"]
             hidden, seen = self._drawn(ids, real)
-            logits_NV, tokens_N = model(seen, real, at=hidden), ids[hidden]
-        return summed_cross_entropy(logits_NV, tokens_N), len(tokens_N)
+            logits_NV, tokens_N = self.model(seen, real, at=hidden), ids[hidden]
+        return summed_cross_entropy(logits_NV, tokens_N), torch.tensor(len(tokens_N), device=tokens_N.device)
 
-    def predict(self, model: MaskedLanguageModel, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """Each text with every [MASK] filled, how likely that is, and what else may stand there."""
-        return [self.answer(model, self.read(text)) for text in texts]
-
-    @property
-    def limit(self) -> str:
-        """How much of a text `predict` reads, for the description of a column."""
-        return limit(self.block)
-
-    def cut(self, texts: Sequence[str]) -> dict[int, str]:
-        """As of `Task.cut`."""
-        return cut((len(self.read(text).ids) for text in texts), self.block)
-
-    def read(self, text: str) -> Encoded:
+    def tokenize(self, text: str) -> Encoded:
         """[CLS], all tokens of a text, [SEP]; a [MASK] is one token."""
         return self.subwords.tokenizer.read(text)
 
-    def answer(self, model: MaskedLanguageModel, asked: Encoded) -> dict[str, Any]:
-        """What `predict` gives for a text."""
+    def answer(self, asked: Encoded, place: int = 0) -> dict[str, Any]:
+        """The text with every [MASK] filled, how likely that is, and what else may stand there."""
         text, ids, _ = asked
         kept = ids if len(ids) <= self.block else [*ids[: self.block - 1], ids[-1]]
-        ids_1S = torch.tensor([kept], device=model.bias.device)
+        ids_1S = torch.tensor([kept], device=self.model.bias.device)
         at = ids_1S == self.subwords.mask
         wanted = text.count(MASK)
         if not wanted or int(at.sum()) < wanted:
@@ -161,7 +147,7 @@ class Masked:
                 said = f"The {MASK} at the end of this text is beyond the {self.block} tokens that are read"
             raise ArgumentError(f"expected a text with {MASK} where a token is to be found. {said}")
         with torch.no_grad():
-            shares = model(ids_1S, at=at).float().softmax(-1)[:, self._words.to(ids_1S.device)]
+            shares = self.model(ids_1S, at=at).float().softmax(-1)[:, self._words.to(ids_1S.device)]
         best = shares.topk(SHOWN)
         names = [[self.subwords.name(number) for number in self._words[row].tolist()] for row in best.indices.cpu()]
         return {
@@ -170,16 +156,17 @@ class Masked:
             "or": " | ".join(", ".join(row[1:]) for row in names),
         }
 
-    def look(self, model: MaskedLanguageModel, asked: Encoded) -> Seen:
-        """What the heads do with a text, in which there may be a [MASK]."""
-        return encoders.look(model, self.subwords.tokenizer.tokens(asked, self.block))
+    def tokens(self, asked: Encoded) -> Tokens:
+        return self.subwords.tokenizer.tokens(asked, self.block)
 
-    def graphs(self, model: MaskedLanguageModel, examples: Sequence[list[int]]) -> tuple[Graph, ...]:
+    def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
+        """model: see `masked_language_model` in `headwise.graphs`."""
+        examples = self.examples(rows)
         batch = self.collate(examples) if examples else {}
-        return masked_language_model.graphs(model, [(batch["input_ids"], batch["real"])] if batch else [])
+        return masked_language_model.graphs(self.model, [(batch["input_ids"], batch["real"])] if batch else [])
 
-    def run_on(self, model: MaskedLanguageModel, sessions: Sessions) -> None:
-        masked_language_model.run_on(model, sessions)
+    def run_on(self, sessions: Sessions) -> None:
+        masked_language_model.run_on(self.model, sessions)
 
     def _drawn(self, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         """Which tokens are to be found, and what stands in their places; drawn by torch's own generator."""
