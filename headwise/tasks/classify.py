@@ -13,7 +13,7 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from headwise.errors import ArgumentError, brief
-from headwise.graphs import text_heads
+from headwise.graphs import text_encoders
 from headwise.graphs.graph import Graph
 from headwise.graphs.rows import inputs_of
 from headwise.models.bert import Bert
@@ -226,7 +226,7 @@ class Classify(Task[ClassifyOptions]):
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
         """model: input_ids, attention_mask, token_type_ids → logits [batch, C], in the order of `labels`."""
-        return text_heads.graphs(self.model, inputs_of(self.model, self.predict, rows), self.max_length)
+        return text_encoders.graphs(self.model, inputs_of(self.model, self.predict, rows), self.max_length)
 
     @property
     def reads_pairs(self) -> bool:

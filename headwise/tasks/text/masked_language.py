@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError, brief
-from headwise.graphs import masked_language_model
+from headwise.graphs import text_encoders
 from headwise.graphs.graph import Graph
 from headwise.graphs.session import Sessions
 from headwise.models import Bert, BertConfig
@@ -160,13 +160,13 @@ class Masked(Language):
         return self.subwords.tokenizer.tokens(asked, self.block)
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """model: see `masked_language_model` in `headwise.graphs`."""
+        """model: see `text_encoders` in `headwise.graphs`."""
         examples = self.examples(rows)
         batch = self.collate(examples) if examples else {}
-        return masked_language_model.graphs(self.model, [(batch["input_ids"], batch["real"])] if batch else [])
+        return text_encoders.graphs(self.model, [(batch["input_ids"], batch["real"])] if batch else [])
 
     def run_on(self, sessions: Sessions) -> None:
-        masked_language_model.run_on(self.model, sessions)
+        text_encoders.run_on(self.model, sessions)
 
     def _drawn(self, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         """Which tokens are to be found, and what stands in their places; drawn by torch's own generator."""
