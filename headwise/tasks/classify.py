@@ -20,8 +20,8 @@ from headwise.models.bert import Bert
 from headwise.models.text_classifier import TextClassifier
 from headwise.records import Seen
 from headwise.tasks.columns import Column, Columns, Row, text_of
-from headwise.tasks.options.classify import LATENT, ClassifyOptions
-from headwise.tasks.rows.tables import Data, check_filled, read_table
+from headwise.tasks.options.classify import ClassifyOptions
+from headwise.tasks.rows.tables import Data, check_filled, read_table, texts_in
 from headwise.tasks.scores import Scores
 from headwise.tasks.scoring.class_scores import class_scores
 from headwise.tasks.task import SEPARATOR, Batch, Task
@@ -81,11 +81,7 @@ class Classify(Task[ClassifyOptions]):
     def learn(cls, data: Data, options: ClassifyOptions) -> Classify:
         labels = _labels(data, options)
         texts = [*data.columns["text"], *data.columns.get("pair", [])]
-        encoder: encoders.AnyEncoder
-        if options.model == LATENT:
-            encoder, subwords = encoders.make_latent(texts, options)
-        else:
-            encoder, subwords = encoders.make(texts, options)
+        encoder, subwords = encoders.make(texts, options)
         return cls(options, _classifier(encoder, subwords, len(labels), options), subwords, labels)
 
     def encode(self, data: Data, *, targets: bool = True) -> list[Example]:
@@ -277,8 +273,7 @@ class Classify(Task[ClassifyOptions]):
 
     def _inputs(self, inputs: Any) -> Data:
         """The inputs as a table."""
-        texts = [inputs] if isinstance(inputs, str) and not Path(inputs).is_file() else inputs
-        if not isinstance(texts, list | tuple) or not texts or isinstance(texts[0], dict):
+        if (texts := texts_in(inputs)) is None:
             return self.read(inputs, self.options, targets=False)
         names = TEXTS[: 1 + (self.options.text_pair is not None)]
         pairs = [tuple(text) if isinstance(text, list | tuple) else self._pair(text) for text in texts]

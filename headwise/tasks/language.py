@@ -16,7 +16,7 @@ from headwise.records import Seen
 from headwise.tasks.columns import Column, Columns, Row, text_of
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.rows.corpus import read_corpus
-from headwise.tasks.rows.tables import Data, check_filled
+from headwise.tasks.rows.tables import Data, check_filled, texts_in
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
@@ -200,11 +200,9 @@ class Language(Task[LanguageOptions]):
 
     def _texts(self, inputs: Any) -> list[str]:
         """The texts themselves, or those in a file or table, one per row."""
-        if isinstance(inputs, str) and not Path(inputs).is_file():
-            inputs = [inputs]
-        if isinstance(inputs, list | tuple) and inputs and not isinstance(inputs[0], dict):
-            check_filled(inputs)
-            return list(inputs)
+        if (texts := texts_in(inputs)) is not None:
+            check_filled(texts)
+            return texts
         return list(self.read(inputs, self.options, targets=False).columns["text"])
 
 
