@@ -18,8 +18,7 @@ from headwise.worksheet.builder import FITS, Builder
 from headwise.worksheet.description import LONGEST_TITLE, Matrix, printable
 from headwise.worksheet.given import Given, Inputs
 from headwise.worksheet.kinds import KINDS
-from headwise.worksheet.sheet import Worksheet
-from headwise.worksheet.writers import writer_of
+from headwise.worksheet.sheet import Worksheet, writer_of
 
 EXACT = 1e-9  # the largest allowed difference of worksheet and module, relative to the largest number
 MOST_PARAMETERS = 5_000_000  # an embedding table may be large: only the rows for the text are shown

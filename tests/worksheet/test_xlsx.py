@@ -163,7 +163,7 @@ def test_a_file_is_whole_or_not_there(path: Path, monkeypatch: pytest.MonkeyPatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", fail)
-    with pytest.raises(FileError, match=r"steps\.xlsx: cannot be written: no space left on device"):
+    with pytest.raises(FileError, match=r"cannot write .*steps\.xlsx: No space left on device"):
         headwise.worksheet.write(nn.MultiHeadAttention(4, 2), x(3, 4), path)
     assert [each.name for each in path.parent.iterdir()] == ["steps.xlsx"]
     assert path.read_bytes() == b"before"
