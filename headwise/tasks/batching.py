@@ -55,15 +55,9 @@ def _cut(places: Any, lengths: Any, tokens: int, size: int | None, least: int) -
     start = 0
     while start < len(places):
         # The lengths rise, so that the tokens of a batch rise with where it ends: the last end that fits is searched.
-        low, high = start + 1, min(len(places), start + (size or len(places)))
-        while low < high:
-            middle = (low + high + 1) // 2
-            if (middle - start) * longest[middle - 1] <= tokens:
-                low = middle
-            else:
-                high = middle - 1
-        end = max(low, start + least)
+        most = longest[start : start + min(tokens // longest[start], size or len(places))]
+        end = start + max(least, int(np.searchsorted(most * np.arange(1, len(most) + 1), tokens, side="right")))
         if 0 < len(places) - end < least:  # the rest would be too few
             end = len(places) - least if len(places) - start >= 2 * least else len(places)
-        yield [int(place) for place in places[start:end]]
+        yield places[start:end].tolist()
         start = end
