@@ -20,7 +20,6 @@ from headwise import masks, nn
 from headwise.errors import FileError, WorksheetError
 from headwise.worksheet import make
 from headwise.worksheet.description import CONSTANTS
-from headwise.worksheet.layout import letters
 from headwise.worksheet.names import is_name
 
 from .cases import CASES, x
@@ -120,10 +119,6 @@ def test_tokens_may_be_any_text(path: Path) -> None:
         for cell in Workbook(path, results=False).every_cell()
         if cell.data_type == "f" and "cmd" in str(cell.value)
     ]
-
-
-def test_columns_are_lettered() -> None:
-    assert [letters(col) for col in (1, 26, 27, 52, 53, 702, 703)] == ["A", "Z", "AA", "AZ", "BA", "ZZ", "AAA"]
 
 
 def test_xlsxwriter_is_imported_only_for_a_workbook(tmp_path: Path) -> None:
