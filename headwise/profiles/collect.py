@@ -16,7 +16,7 @@ from headwise.profiles.memory import give_back
 from headwise.profiles.profile import Profile
 from headwise.profiles.reading import Read, Reading
 from headwise.profiles.resuming import digest_of, partial, resumed
-from headwise.profiles.storage import save
+from headwise.profiles.saving import save
 from headwise.profiles.sums import LayerSums
 from headwise.tasks.bulk.running import Engine
 

@@ -187,7 +187,7 @@ class Profile:
 
     def save(self, path: str | Path) -> None:
         """Write it to a file, which `headwise.profiles.load` and `headwise view` read. FileError if it cannot be."""
-        from headwise.profiles.storage import save
+        from headwise.profiles.saving import save
 
         save(self, Path(path))
 
