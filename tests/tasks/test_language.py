@@ -16,11 +16,10 @@ from headwise.errors import ArgumentError, CheckpointError
 from headwise.models import Bert
 from headwise.models.language_model import MaskedLanguageModel
 from headwise.nn import Cache
-from headwise.tasks.language import Language
+from headwise.tasks.language import Language, _filled
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.rows.corpus import read_corpus
 from headwise.tasks.text import encoders
-from headwise.tasks.text.masked_language import _filled
 from headwise.tasks.text.subwords import Subwords
 from tests.tasks.problems import WORDS, twice
 
