@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from headwise.edits.means import means_of
 from headwise.errors import ArgumentError
-from headwise.experiments.running import Inputs, Metric, batch_of
-from headwise.experiments.sweeping import Over, outputs_of, strongest, sweep
+from headwise.experiments.running import Inputs, Metric
+from headwise.experiments.sweeping import numbers_of, strongest, sweep
 from headwise.records import Seen
 from headwise.records.names import Choice
 from headwise.tables import Printed
@@ -48,7 +49,7 @@ def ablation(
     metric: Metric,
     *,
     means: Mapping[str, Tensor] | Seen | None = None,
-    over: Over = "heads",
+    over: Literal["heads", "positions"] = "heads",
     where: Choice = "*",
     batch: int = 32,
     progress: bool = False,
@@ -62,8 +63,9 @@ def ablation(
 
     Raises ArgumentError for a layer without a mean of its shape.
     """
-    with torch.no_grad():
-        outputs, plain = outputs_of(model, inputs, metric, where, batch_of(inputs))
+    if over not in ("heads", "positions"):
+        raise ArgumentError(f'over must be "heads" or "positions". Received: over={over!r}')
+    outputs, plain = numbers_of(model, inputs, metric, over=over, where=where)
     given = None if means is None else means_of(means)
     instead = {}
     for name, x in outputs.items():
@@ -73,5 +75,7 @@ def ablation(
             instead[name] = given[name].to(x)[:, None].expand_as(x)
         else:
             raise ArgumentError(f"ablation: expected a mean [{x.shape[1]}, {x.shape[3]}] of {name} in means")
-    found = sweep(model, inputs, metric, instead, over=over, where=where, batch=batch, progress=progress)
+    found = sweep(
+        *(model, inputs, metric, instead, outputs, plain), over=over, where=where, batch=batch, progress=progress
+    )
     return Ablation(tuple(outputs), (found - plain.cpu()).mean(-1), float(plain.mean()))

@@ -9,27 +9,22 @@ Attribution patching approximates all of them by one backward pass (Nanda 2023, 
 
     m(patched) - m(corrupted) ≈ (o(clean) - o(corrupted)) · ∂m/∂o(corrupted)
 
-Over heads o is the output of a head, over positions that of one query, over edges one attention weight (`edges.py`).
+Over heads o is the output of a head, over positions that of one query, over edges one attention weight. An effect over
+edges is that of *where* the head attends; what the head *moves* is the effect over heads or positions.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from headwise.edits import Where, output
-from headwise.edits.context import edit
 from headwise.errors import ArgumentError, ShapeError
-from headwise.experiments.edges import attributed_edges, sweep_edges, weights_of
-from headwise.experiments.running import Inputs, Metric, batch_of, check_gradient, measured, run
-from headwise.experiments.sweeping import largest, outputs_of, sweep
+from headwise.experiments.running import Inputs, Metric
+from headwise.experiments.sweeping import Over, attributed, largest, numbers_of, sweep
 from headwise.records.names import Choice
 from headwise.tables import Printed
-
-What = Literal["heads", "positions", "edges"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -82,7 +77,7 @@ def patching(
     corrupted: Inputs,
     metric: Metric,
     *,
-    over: What = "heads",
+    over: Over = "heads",
     where: Choice = "*",
     attribution: bool = True,
     batch: int = 32,
@@ -110,13 +105,8 @@ def patching(
     """
     if over not in ("heads", "positions", "edges"):
         raise ArgumentError(f'over must be "heads", "positions" or "edges". Received: over={over!r}')
-    examples = batch_of(clean)
-    with torch.no_grad():
-        if over == "edges":
-            (good, best), (bad, worst) = (weights_of(model, each, metric, where) for each in (clean, corrupted))
-        else:
-            good, best = outputs_of(model, clean, metric, where, examples)
-            bad, worst = outputs_of(model, corrupted, metric, where, examples)
+    good, best = numbers_of(model, clean, metric, over=over, where=where)
+    bad, worst = numbers_of(model, corrupted, metric, over=over, where=where)
     of = "weights" if over == "edges" else "outputs"
     for name, x in good.items():
         if name not in bad or bad[name].shape != x.shape:
@@ -125,45 +115,9 @@ def patching(
     whole = best - worst
     if not bool((whole != 0).all()):
         raise ArgumentError("patching: the metric is the same for both inputs. Choose inputs that it tells apart")
-    if over == "edges":
-        found = sweep_edges(model, corrupted, metric, good, bad, worst, where=where, batch=batch, progress=progress)
-    else:
-        found = sweep(model, corrupted, metric, good, over=over, where=where, batch=batch, progress=progress)
+    found = sweep(model, corrupted, metric, good, bad, worst, over=over, where=where, batch=batch, progress=progress)
     effects = ((found - worst.cpu()) / whole.cpu()).mean(-1)
-    attributed = None
-    if attribution and over == "edges":
-        attributed = attributed_edges(model, corrupted, metric, good, whole, effects, where)
-    elif attribution:
-        attributed = _attributed(model, corrupted, metric, where, good, effects, whole)
-    return Patching(tuple(good), effects, attributed, float(best.mean()), float(worst.mean()))
-
-
-def _attributed(
-    model: nn.Module,
-    corrupted: Inputs,
-    metric: Metric,
-    where: Choice,
-    good: dict[str, Tensor],
-    effects: Tensor,
-    whole: Tensor,
-) -> Tensor:
-    """The effects by the gradient of the metric, in the shape of `effects`."""
-    kept: dict[str, Tensor] = {}
-
-    def keep(out: Tensor, at: Where) -> Tensor:
-        kept[at.name] = out = out if out.requires_grad else out.detach().requires_grad_()
-        return out
-
-    with torch.enable_grad(), edit(model, output(where, keep)):
-        measures = measured(metric, run(model, corrupted), len(whole))
-    check_gradient(measures)
-    gradients = torch.autograd.grad((measures / whole).sum(), [*kept.values()], allow_unused=True)
-    found = torch.full_like(effects, torch.nan)
-    for layer, (name, x, gradient) in enumerate(zip(kept, kept.values(), gradients, strict=True)):
-        change = torch.zeros_like(x) if gradient is None else (good[name] - x.detach()) * gradient
-        change = change.sum(-1).mean(0).cpu()  # [H, Q]
-        if effects.ndim == 2:
-            found[layer, : len(change)] = change.sum(-1)
-        else:
-            found[layer, : change.shape[0], : change.shape[1]] = change
-    return found
+    approximate = None
+    if attribution:
+        approximate = attributed(model, corrupted, metric, good, whole, effects, over=over, where=where)
+    return Patching(tuple(good), effects, approximate, float(best.mean()), float(worst.mean()))

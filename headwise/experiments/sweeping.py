@@ -1,130 +1,155 @@
-"""Runs a model with another output of one head at a time, or another weight, many of them in one pass."""
+"""Runs a model with other numbers of one head at a time, many of them in one pass.
+
+The numbers of a layer are the outputs [B, H, Q, E] of its heads or, over edges, their weights [B, H, Q, K]. What is
+replaced at a time is a head, over positions a query of it, over edges one weight, from a query to a key. A weight is
+replaced alone: the rest of its row stays, so that it need not sum to 1, and the values stay.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from rich.progress import track
 from torch import Tensor, nn
 
-from headwise.edits import Edit, Where, output
+from headwise.edits import Edit, Where, output, weights
 from headwise.edits.context import edit
-from headwise.errors import ArgumentError
-from headwise.experiments.running import Inputs, Metric, batch_of, copies, measured, run
+from headwise.experiments.running import Inputs, Metric, batch_of, check_gradient, copies, measured, run
 from headwise.records.names import Choice
 
-Over = Literal["heads", "positions"]
+Over = Literal["heads", "positions", "edges"]
 Place = tuple[int, ...]  # (layer, head), (layer, head, query) or (layer, head, query, key)
+Numbers = Mapping[str, Tensor]  # of each layer
+
+_DIMENSIONS: dict[Over, int] = {"heads": 1, "positions": 2, "edges": 3}  # of the numbers, behind B, that name a place
+
+
+def numbers_of(
+    model: nn.Module, inputs: Inputs, metric: Metric, *, over: Over, where: Choice
+) -> tuple[dict[str, Tensor], Tensor]:
+    """(the numbers of each layer, the metric [B])."""
+    parts: dict[str, list[Tensor]] = {}
+
+    def keep(x: Tensor, at: Where, rows: slice) -> Tensor:
+        parts.setdefault(at.name, []).append(x.detach())
+        return x
+
+    with torch.no_grad(), edit(model, _looking(keep, over, where)):
+        measures = measured(metric, run(model, inputs), batch_of(inputs))
+    return {name: torch.cat(each, 2) for name, each in parts.items()}, measures
 
 
 def sweep(
     model: nn.Module,
     inputs: Inputs,
     metric: Metric,
-    outputs: Mapping[str, Tensor],
+    source: Numbers,
+    own: Numbers,
+    plain: Tensor,
     *,
     over: Over,
     where: Choice,
     batch: int,
     progress: bool,
 ) -> Tensor:
-    """The metric of each example where one head has another output: [L, H, B], or [L, H, Q, B] over positions.
+    """The metric of each example with the numbers of `source` in one place: [L, H, B], [L, H, Q, B] or [L, H, Q, K, B].
 
-    `outputs` [B, H, Q, E] are these outputs, by layer. NaN for heads and positions that a layer does not have.
+    NaN for places that a layer does not have. Where `source` has the model's own numbers, as for weights that the mask
+    forbids, the metric is that of the plain run, `plain` [B], and nothing is run.
     """
-    if over not in ("heads", "positions"):
-        raise ArgumentError(f'over must be "heads" or "positions". Received: over={over!r}')
-    examples, names = batch_of(inputs), tuple(outputs)
-    sizes = [max(x.shape[dim] for x in outputs.values()) for dim in ((1,) if over == "heads" else (1, 2))]
+    names, examples, depth = tuple(source), batch_of(inputs), _DIMENSIONS[over]
+    sizes = [max(x.shape[dim] for x in source.values()) for dim in range(1, depth + 1)]
     found = torch.full((len(names), *sizes, examples), torch.nan)
-
-    def replace(part: Sequence[Place]) -> Edit:
-        return _ReplaceOutputs(where, source=outputs, names=names, patches=part, each=examples)
-
-    return measure_each(
-        model, inputs, metric, replace, [*_places(names, outputs, over)], found, batch=batch, progress=progress
-    )
-
-
-def measure_each(
-    model: nn.Module,
-    inputs: Inputs,
-    metric: Metric,
-    replace: Callable[[Sequence[Place]], Edit],
-    places: Sequence[Place],
-    found: Tensor,
-    *,
-    batch: int,
-    progress: bool,
-) -> Tensor:
-    """Write the metric of each example, with the replacement of each place, to `found` [..., B]; and return it.
-
-    `replace(places)` is the edit that gives each copy of the examples one replacement.
-    """
-    examples = batch_of(inputs)
+    places: list[Place] = []
+    for layer, (name, x) in enumerate(source.items()):
+        shape = x.shape[1 : depth + 1]
+        found[layer][tuple(map(slice, shape))] = plain.float().cpu()
+        differs = (x != own[name]).any(0).reshape(*shape, -1).any(-1)
+        places += [(layer, *at) for at in differs.nonzero().tolist()]
     per_pass = max(1, batch // examples)
     parts = [places[i : i + per_pass] for i in range(0, len(places), per_pass)]
+    replace = _ReplaceWeights if over == "edges" else _ReplaceOutputs
     with torch.no_grad():
         for part in track(parts, "patches", disable=not progress):
-            with edit(model, replace(part)):
+            with edit(model, replace(where, source=source, names=names, patches=part, each=examples)):
                 measures = measured(metric, run(model, copies(inputs, len(part))), len(part) * examples)
             for place, values in zip(part, measures.view(len(part), examples), strict=True):
                 found[place] = values.float().cpu()
     return found
 
 
-def _places(names: Sequence[str], outputs: Mapping[str, Tensor], over: Over) -> Iterator[Place]:
-    for layer, name in enumerate(names):
-        _, heads, rows, _ = outputs[name].shape
-        for head in range(heads):
-            if over == "heads":
-                yield layer, head
-            else:
-                yield from ((layer, head, row) for row in range(rows))
+def attributed(
+    model: nn.Module,
+    inputs: Inputs,
+    metric: Metric,
+    source: Numbers,
+    whole: Tensor,
+    effects: Tensor,
+    *,
+    over: Over,
+    where: Choice,
+) -> Tensor:
+    """The effects, in the shape of `effects`, by the gradient of the metric: (o(source) - o) · ∂m/∂o over `whole`."""
+    kept: list[tuple[str, slice, Tensor]] = []
+
+    def keep(x: Tensor, at: Where, rows: slice) -> Tensor:
+        x = x if x.requires_grad else x.detach().requires_grad_()
+        kept.append((at.name, rows, x))
+        return x
+
+    with torch.enable_grad(), edit(model, _looking(keep, over, where)):
+        measures = measured(metric, run(model, inputs), len(whole))
+        check_gradient(measures)
+        gradients = torch.autograd.grad((measures / whole).sum(), [x for *_, x in kept], allow_unused=True)
+    found = torch.where(effects.isnan(), torch.nan, 0.0)
+    names, depth = list(source), _DIMENSIONS[over]
+    for (name, rows, x), gradient in zip(kept, gradients, strict=True):
+        if gradient is not None:
+            change = ((source[name][:, :, rows] - x.detach()) * gradient).mean(0).cpu()  # [H, rows, E or K]
+            at = (slice(len(change)), rows, slice(change.shape[2]))[:depth]
+            found[names.index(name)][at] = change.reshape(*change.shape[:depth], -1).sum(-1)
+    return found
 
 
-def outputs_of(
-    model: nn.Module, inputs: Inputs, metric: Metric, where: Choice, examples: int
-) -> tuple[dict[str, Tensor], Tensor]:
-    """(the output [B, H, Q, E] of each layer, the metric [B])."""
-    found: dict[str, Tensor] = {}
-
-    def keep(out: Tensor, at: Where) -> Tensor:
-        found[at.name] = out.detach()
-        return out
-
-    with edit(model, output(where, keep)):
-        measures = measured(metric, run(model, inputs), examples)
-    return found, measures.detach()
+def _looking(keep: Callable[[Tensor, Where, slice], Tensor], over: Over, where: Choice) -> Edit:
+    """The edit that gives a function the numbers of each layer, of some rows at a time."""
+    if over == "edges":
+        return weights(where, keep)
+    return output(where, lambda out, at: keep(out, at, slice(0, out.shape[2])))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Replace(Edit):
+class _Replace(Edit):
     """Each copy of the examples gets one patch."""
 
-    source: Mapping[str, Tensor]  # what patches are taken from, by layer
+    source: Numbers
     names: Sequence[str]
     patches: Sequence[Place]
     each: int  # how many examples a copy has
 
-    def patches_of(self, at: Where) -> Iterator[tuple[slice, Place]]:
-        """(the examples of a copy, the place in this layer that they get a patch at)."""
-        for copy, (layer, *place) in enumerate(self.patches):
-            if self.names[layer] == at.name:
-                yield slice(copy * self.each, (copy + 1) * self.each), tuple(place)
+    def replaced(self, x: Tensor, at: Where, rows: slice) -> Tensor:
+        """The numbers of these rows with the patches of this layer."""
+        x = x.clone()
+        for copy, (layer, head, *cell) in enumerate(self.patches):
+            if self.names[layer] != at.name or (cell and not rows.start <= cell[0] < rows.stop):
+                continue
+            some = slice(copy * self.each, (copy + 1) * self.each)
+            here: tuple[Any, ...] = (slice(None), *(row - rows.start for row in cell[:1]), *cell[1:])
+            x[some, head][here] = self.source[at.name][:, head, rows][here].to(x.dtype)
+        return x
 
 
-class _ReplaceOutputs(Replace):
+class _ReplaceOutputs(_Replace):
     def output(self, out: Tensor, at: Where) -> Tensor:
-        """The output with the patches of this layer."""
-        out = out.clone()
-        for some, (head, *row) in self.patches_of(at):
-            rows = slice(None) if not row else slice(row[0], row[0] + 1)
-            out[some, head, rows] = self.source[at.name][:, head, rows].to(out.dtype)
-        return out
+        return self.replaced(out, at, slice(0, out.shape[2]))
+
+
+class _ReplaceWeights(_Replace):
+    def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
+        return self.replaced(weights, at, rows)
 
 
 def strongest(

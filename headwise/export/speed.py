@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,10 +38,6 @@ class Timing:
     shape: tuple[int, ...]
     seconds: dict[str, float]
     threads: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The keyword arguments of `Timing` as JSON."""
-        return asdict(self)
 
 
 Runs = Mapping[str, Callable[..., Any]]

@@ -11,21 +11,19 @@ from headwise import models
 from headwise.graphs import (
     causal_language_model,
     encoder_decoder,
-    encoders,
     image_text,
-    masked_language_model,
     patch_forecaster,
-    text_heads,
+    text_encoders,
 )
 from headwise.graphs.graph import Graph
 
 MODELS: dict[type[nn.Module], Callable[[Any], tuple[Graph, ...]]] = {
-    models.Bert: encoders.graphs,
-    models.SmallEncoder: encoders.graphs,
-    models.LatentEncoder: encoders.graphs,
-    models.TextClassifier: text_heads.graphs,
-    models.SpanReader: text_heads.graphs,
-    models.MaskedLanguageModel: masked_language_model.graphs,
+    models.Bert: text_encoders.graphs,
+    models.SmallEncoder: text_encoders.graphs,
+    models.LatentEncoder: text_encoders.graphs,
+    models.TextClassifier: text_encoders.graphs,
+    models.SpanReader: text_encoders.graphs,
+    models.MaskedLanguageModel: text_encoders.graphs,
     models.CausalLanguageModel: causal_language_model.graphs,
     models.EncoderDecoder: encoder_decoder.graphs,
     models.PatchForecaster: patch_forecaster.graphs,

@@ -84,7 +84,7 @@ class Bert(Packable):
         family = FAMILIES[config.family]
         tensors = family.encoder_tensors(checkpoint.load_tensors(folder))
         check_sizes(family, config, tensors)
-        with torch.device("meta"), _NoInitialisation():  # no memory and no numbers for what is about to be replaced
+        with torch.device("meta"), NoInitialisation():  # no memory and no numbers for what is about to be replaced
             bert = cls(replace(config, pooler="pooler.dense.weight" in tensors))
         found = {name: tensor.to(dtype) for name, tensor in match(family, bert, tensors).items()}
         bert.load_state_dict(found, strict=False, assign=True)  # not strict: what layers share has a name in each
@@ -310,7 +310,7 @@ def _initialise(module: nn.Module, std: float) -> None:
         nn.init.zeros_(module.bias)
 
 
-class _NoInitialisation(TorchFunctionMode):
+class NoInitialisation(TorchFunctionMode):
     """Skips `torch.nn.init`, which computes nothing on the meta device but imports 800 modules there, in a second."""
 
     def __torch_function__(

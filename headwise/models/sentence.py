@@ -24,7 +24,7 @@ from headwise.errors import ArgumentError, CheckpointError, DtypeError, brief
 from headwise.models import unpadded
 from headwise.models.sentence_head import pooled
 from headwise.models.sentence_settings import SentenceSettings, read_settings
-from headwise.text import Tokenizer
+from headwise.text.tokenizer import Tokenizer, check_text
 
 if TYPE_CHECKING:  # a Bert makes its own
     from headwise.models.bert import Bert
@@ -140,7 +140,9 @@ class SentenceEncoder:
             prompt: what is put before each text.
             tell: called after each pass.
         """
-        texts = _checked(texts)
+        texts = list(texts)
+        for place, text in enumerate(texts):
+            check_text(text, f"texts[{place}]")
         skipped = self._skipped(prompt)
         read = self._reading(batch_tokens, dtype)
         vectors = torch.empty(len(texts), self.dim)
@@ -251,20 +253,6 @@ def _lowercase(backend: Any) -> None:
 
     before = [] if backend.normalizer is None else [backend.normalizer]
     backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
-
-
-def _checked(texts: Iterable[str]) -> list[str]:
-    found = list(texts)
-    for place, text in enumerate(found):
-        if not isinstance(text, str):
-            raise DtypeError(f"texts[{place}]: expected a text. Received: {type(text).__name__} {brief(text)}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as cause:
-            raise ArgumentError(
-                f"texts[{place}]: expected valid Unicode. Received: half a surrogate pair at position {cause.start}"
-            ) from cause
-    return found
 
 
 def _ahead(work: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 
-import torch
-from torch import Tensor
-
 from headwise.text import Tokens
 
 #: In the order of their codes. Each token has the first that fits.
@@ -24,8 +21,8 @@ FUNCTION_WORDS = frozenset(_WORDS.split())
 _NUMBER = re.compile(r"[\d.,:%+-]*\d[\d.,:%+-]*")
 
 
-def classes_of(tokens: Tokens) -> Tensor:
-    """The class of each token, int64 [N].
+def classes_of(tokens: Tokens) -> list[int]:
+    """The code of the class of each token.
 
     A special token is "start" at the first place, as [CLS] is, and "separator" elsewhere. A token is a "word piece" if
     it continues the word of the token before.
@@ -45,4 +42,4 @@ def classes_of(tokens: Tokens) -> Tensor:
         else:
             found.append(FUNCTION if bare in FUNCTION_WORDS else WORD)
         before = None if special else word
-    return torch.tensor(found, dtype=torch.long)
+    return found

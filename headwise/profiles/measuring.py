@@ -20,6 +20,7 @@ from headwise.profiles.examples import Example, Window
 from headwise.profiles.pairs import ALL, PairSketch
 from headwise.profiles.sums import LayerSums
 from headwise.records import AttentionRecord
+from headwise.tasks.text.padding import padded
 
 CELLS = 2**22  # weights that are held at once
 SPREAD = 2**32  # a pair of tokens is the code: query id · SPREAD + key id
@@ -38,12 +39,8 @@ class Batch:
     @classmethod
     def of(cls, windows: Sequence[Window]) -> Batch:
         """The batch of these windows, padded on the right."""
-        longest = max(len(each.tokens.ids) for each in windows)
-        ids = torch.full((len(windows), longest), -1)
-        codes = torch.full((len(windows), longest), -1)
-        for row, each in enumerate(windows):
-            ids[row, : len(each.tokens.ids)] = torch.tensor(each.tokens.ids)
-            codes[row, : len(each.tokens.ids)] = classes_of(each.tokens)
+        ids = padded([each.tokens.ids for each in windows], -1)
+        codes = padded([classes_of(each.tokens) for each in windows], -1)
         text = (codes >= 0) & (codes != START) & (codes != SEPARATOR)
         classes = one_hot(codes.clamp(min=0), len(CLASSES)).float() * (codes >= 0)[..., None]
         own = (ids[:, :, None] == ids[:, None, :]) & text[:, :, None] & text[:, None, :]

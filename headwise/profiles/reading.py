@@ -65,7 +65,7 @@ class Reading:
         for number in itertools.count(self.before):
             text = next(texts, None)
             if text is None or tokens >= POOL * self.batch:  # a pool ends with a text, so that a run can go on there
-                batches = list(batches_of(pool, self.batch))
+                batches = batches_of(pool, self.batch)
                 for place, windows in enumerate(batches, start=1):
                     yield Read(windows, number, digest.hexdigest() if place == len(batches) else "")
                 pool, tokens = [], 0

@@ -12,7 +12,7 @@ from torch import nn
 
 from headwise.errors import ArgumentError
 from headwise.profiles.profile import Profile
-from headwise.profiles.storage import load, same_run
+from headwise.profiles.storage import load
 
 _SAMPLE = 1024  # values of each parameter in the digest of a model
 
@@ -36,11 +36,23 @@ def digest_of(model: nn.Module) -> str:
 def resumed(checkpoint: Path, wanted: Profile) -> Profile:
     """The profile of a checkpoint; ArgumentError if it is of another model, corpus name or options than `wanted`."""
     found = load(checkpoint)
-    if differences := same_run(found, wanted):
+    if differences := _differences(found, wanted):
         raise ArgumentError(
             f"{checkpoint} is the checkpoint of another run: its {', '.join(differences)}. "
             "Give the same model, corpus and options, or delete that file to begin again"
         )
+    return found
+
+
+def _differences(checkpoint: Profile, wanted: Profile) -> list[str]:
+    """In what two runs differ, a phrase each: nothing, if the one can go on where the other stopped."""
+    found = []
+    if (checkpoint.model, checkpoint.model_digest) != (wanted.model, wanted.model_digest):
+        found.append(f"model={checkpoint.model} (other weights)" if checkpoint.model == wanted.model else "model")
+    if checkpoint.corpus != wanted.corpus:
+        found.append(f"corpus={checkpoint.corpus}")
+    here, there = checkpoint.options, wanted.options
+    found += [f"{name}={here.get(name)}" for name in sorted({*here, *there}) if here.get(name) != there.get(name)]
     return found
 
 

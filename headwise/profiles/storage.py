@@ -95,15 +95,3 @@ def _example(windows: list[Window], place: int, query: int, key: int, score: flo
     if not (place >= 0 and 0 <= query < size and 0 <= key < size and len(weights) == size):
         raise ValueError("an example that does not fit its window")
     return Example(window, query, key, float(score), tuple(map(float, weights)))
-
-
-def same_run(checkpoint: Profile, wanted: Profile) -> list[str]:
-    """In what two runs differ, a phrase each: nothing, if the one can go on where the other stopped."""
-    found = []
-    if (checkpoint.model, checkpoint.model_digest) != (wanted.model, wanted.model_digest):
-        found.append(f"model={checkpoint.model} (other weights)" if checkpoint.model == wanted.model else "model")
-    if checkpoint.corpus != wanted.corpus:
-        found.append(f"corpus={checkpoint.corpus}")
-    here, there = checkpoint.options, wanted.options
-    found += [f"{name}={here.get(name)}" for name in sorted({*here, *there}) if here.get(name) != there.get(name)]
-    return found

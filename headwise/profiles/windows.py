@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from headwise.profiles.examples import Window
+from headwise.tasks.batching import sorted_batches
 from headwise.text import Tokens
 
 Encode = Callable[[str, "int | None"], Tokens]
@@ -54,13 +55,7 @@ def _whole_words(piece: str) -> str:
     return _END.sub("", piece) or piece
 
 
-def batches_of(windows: Sequence[Window], batch: int) -> Iterator[list[Window]]:
+def batches_of(windows: Sequence[Window], batch: int) -> list[list[Window]]:
     """Batches of windows of similar length, with at most `batch` tokens each, padding included (or one window)."""
-    found: list[Window] = []
-    for window in sorted(windows, key=lambda each: (len(each.tokens.ids), each.text, each.start)):
-        if found and (len(found) + 1) * len(window.tokens.ids) > batch:
-            yield found
-            found = []
-        found.append(window)
-    if found:
-        yield found
+    lengths = [len(each.tokens.ids) for each in windows]
+    return [[windows[place] for place in places] for places in sorted_batches(lengths, tokens=batch, size=None)]

@@ -11,12 +11,11 @@ Names are imported on first use, because Lightning and its dependencies are heav
 
 from __future__ import annotations
 
-import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
-from headwise.tasks.kinds import BUILT_IN, IMPORTS
+from headwise.tasks.kinds import BUILT_IN
 
 if TYPE_CHECKING:  # for type checkers; at run time the names come from `kinds.BUILT_IN`
     from headwise.tasks.answer import Answer as Answer
@@ -54,9 +53,6 @@ def __getattr__(name: str) -> Any:
         raise ArgumentError(f'headwise.tasks needs {cause.name}: pip install "headwise[train]"') from cause
     globals()[name] = value
     return value
-
-
-IMPORTS.update({word: functools.partial(__getattr__, word.capitalize()) for word in BUILT_IN})
 
 
 def __dir__() -> list[str]:

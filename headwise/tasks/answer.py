@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from headwise.errors import ArgumentError, brief
-from headwise.graphs import text_heads
+from headwise.graphs import text_encoders
 from headwise.graphs.graph import Graph
 from headwise.graphs.rows import inputs_of
 from headwise.models.span_reader import SpanReader
@@ -276,7 +276,7 @@ class Answer(Task[AnswerOptions]):
 
         The answer is the best span of the context, or [CLS], whose logits mean that there is no answer.
         """
-        return text_heads.graphs(self.model, inputs_of(self.model, self.predict, rows), self.max_length)
+        return text_encoders.graphs(self.model, inputs_of(self.model, self.predict, rows), self.max_length)
 
     @property
     def reads_pairs(self) -> bool:

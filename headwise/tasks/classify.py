@@ -13,15 +13,15 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from headwise.errors import ArgumentError, brief
-from headwise.graphs import text_heads
+from headwise.graphs import text_encoders
 from headwise.graphs.graph import Graph
 from headwise.graphs.rows import inputs_of
 from headwise.models.bert import Bert
 from headwise.models.text_classifier import TextClassifier
 from headwise.records import Seen
 from headwise.tasks.columns import Column, Columns, Row, text_of
-from headwise.tasks.options.classify import LATENT, ClassifyOptions
-from headwise.tasks.rows.tables import Data, check_filled, read_table
+from headwise.tasks.options.classify import ClassifyOptions
+from headwise.tasks.rows.tables import Data, check_filled, read_table, texts_in
 from headwise.tasks.scores import Scores
 from headwise.tasks.scoring.class_scores import class_scores
 from headwise.tasks.task import SEPARATOR, Batch, Task
@@ -81,11 +81,7 @@ class Classify(Task[ClassifyOptions]):
     def learn(cls, data: Data, options: ClassifyOptions) -> Classify:
         labels = _labels(data, options)
         texts = [*data.columns["text"], *data.columns.get("pair", [])]
-        encoder: encoders.AnyEncoder
-        if options.model == LATENT:
-            encoder, subwords = encoders.make_latent(texts, options)
-        else:
-            encoder, subwords = encoders.make(texts, options)
+        encoder, subwords = encoders.make(texts, options)
         return cls(options, _classifier(encoder, subwords, len(labels), options), subwords, labels)
 
     def encode(self, data: Data, *, targets: bool = True) -> list[Example]:
@@ -226,7 +222,7 @@ class Classify(Task[ClassifyOptions]):
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
         """model: input_ids, attention_mask, token_type_ids → logits [batch, C], in the order of `labels`."""
-        return text_heads.graphs(self.model, inputs_of(self.model, self.predict, rows), self.max_length)
+        return text_encoders.graphs(self.model, inputs_of(self.model, self.predict, rows), self.max_length)
 
     @property
     def reads_pairs(self) -> bool:
@@ -277,8 +273,7 @@ class Classify(Task[ClassifyOptions]):
 
     def _inputs(self, inputs: Any) -> Data:
         """The inputs as a table."""
-        texts = [inputs] if isinstance(inputs, str) and not Path(inputs).is_file() else inputs
-        if not isinstance(texts, list | tuple) or not texts or isinstance(texts[0], dict):
+        if (texts := texts_in(inputs)) is None:
             return self.read(inputs, self.options, targets=False)
         names = TEXTS[: 1 + (self.options.text_pair is not None)]
         pairs = [tuple(text) if isinstance(text, list | tuple) else self._pair(text) for text in texts]

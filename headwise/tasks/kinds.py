@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable
+import sys
 from typing import TYPE_CHECKING, Any
 
 from headwise import plugins
@@ -24,8 +24,6 @@ BUILT_IN = ("classify", "answer", "translate", "summarize", "reply", "forecast",
 RESERVED = ("data", "out", "resume", "config", "print_config", "debug", "help")
 GROUP = __package__  # of entry points: headwise.tasks
 
-# `headwise/tasks/__init__.py`, which always runs first, fills these in: nothing here imports a task.
-IMPORTS: dict[str, Callable[[], type[Task[Any]]]] = {}
 _DEFINED: dict[str, type[Task[Any]]] = {}
 
 
@@ -40,13 +38,15 @@ def class_of(name: str) -> type[Task[Any]]:
     Raises:
         ArgumentError: no task has this name, or a package of the extra `train` is not installed.
     """
-    if name in IMPORTS:
-        return IMPORTS[name]()
+    kind: type[Task[Any]]
+    if name in BUILT_IN:
+        kind = getattr(sys.modules[GROUP], name.capitalize())  # imports it
+        return kind
     if name in _DEFINED:
         return _DEFINED[name]
     if (entry := plugins.found(GROUP).get(name)) is None:
         raise ArgumentError(f"no task has this name: expected one of {', '.join(names())}. Received: {name!r}")
-    kind: type[Task[Any]] = plugins.load(entry)
+    kind = plugins.load(entry)
     return kind
 
 

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from headwise.errors import ArgumentError, HeadwiseError
 from headwise.graphs.session import replace_forward
 from headwise.tasks import kinds
+from headwise.tasks.batching import sorted_batches
 from headwise.tasks.columns import Columns, Row, cell_of
 from headwise.tasks.options.train import COLUMN, TrainOptions
 from headwise.tasks.rows.tables import Data, cut_notes
 from headwise.tasks.scores import Scores
 from headwise.tasks.training import optimisation
-from headwise.tasks.training.batches import sorted_batches
 from headwise.tasks.training.callbacks.finite import check_finite
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.records import Seen
 from headwise.tasks.columns import Column, Columns, Row, text_of
 from headwise.tasks.options.text_to_text import TextToTextOptions
-from headwise.tasks.rows.tables import Data, check_filled, cut_notes
+from headwise.tasks.rows.tables import Data, check_filled, cut_notes, texts_in
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
@@ -372,10 +372,9 @@ class TextToText(Task[TextOptions]):
 
     def _inputs(self, inputs: Any) -> Pairs:
         """The inputs as pairs without targets."""
-        texts = [inputs] if isinstance(inputs, str) and not Path(inputs).is_file() else inputs
-        if isinstance(texts, list | tuple) and texts and not isinstance(texts[0], dict):
+        if (texts := texts_in(inputs)) is not None:
             check_filled(texts)
-            return Pairs(list(texts), [])
+            return Pairs(texts, [])
         return self.pairs(self.read(inputs, self.options, targets=False), self.options, targets=False)
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headwise.errors import ArgumentError, CheckpointError, DtypeError
+from headwise.errors import ArgumentError, CheckpointError, DtypeError, brief
 from headwise.files import parsed
 from headwise.text.labels import label
 from headwise.text.tokens import Tokens
@@ -95,15 +95,15 @@ class Tokenizer:
         return whole.take(_fit(encoding.special_tokens_mask, max_length))
 
 
-def check_text(text: object) -> None:
+def check_text(text: object, name: str = "text") -> None:
     """DtypeError if it is not a string, ArgumentError if it is not valid Unicode."""
     if not isinstance(text, str):
-        raise DtypeError(f"text: expected a string. Received: {type(text).__name__}")
+        raise DtypeError(f"{name}: expected a string. Received: {type(text).__name__} {brief(text)}")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as cause:
         raise ArgumentError(
-            f"text: expected valid Unicode. Received: a lone surrogate at position {cause.start}. "
+            f"{name}: expected valid Unicode. Received: a lone surrogate at position {cause.start}. "
             "Was it decoded with errors='surrogateescape'?"
         ) from cause
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -112,41 +112,46 @@ def _show_inputs(b: Builder, shown: list[Matrix]) -> None:
     )
 
 
-KINDS: dict[Any, Callable[[Builder, Any, Given], Matrix]] = {
-    MultiHeadAttention: _multi_head,
-    MultiHeadLatentAttention: _latent_multi_head,
-    LatentAttention: _latents,
-    EncoderLayer: _encoder_layer,
-    DecoderLayer: _decoder_layer,
-    CrossLayer: _cross_layer,
-    Bert: _bert,
-}
+class Kind(NamedTuple):
+    """How the worksheet of a module is made, its title and its description."""
 
-# The title and the description of each kind's worksheet.
-ABOUT: dict[Any, tuple[str, str]] = {
-    MultiHeadAttention: (
+    build: Callable[[Builder, Any, Given], Matrix]
+    title: str
+    about: str
+
+
+KINDS: dict[Any, Kind] = {
+    MultiHeadAttention: Kind(
+        _multi_head,
         "Multi-head attention, step by step",
         "Several heads attend to the same tokens, each with its own projections (Vaswani et al. 2017).",
     ),
-    MultiHeadLatentAttention: (
+    MultiHeadLatentAttention: Kind(
+        _latent_multi_head,
         "Multi-head latent attention, step by step",
         "Keys and values of all heads are computed from one short latent per token, and only that is cached "
         "(DeepSeek-V2, 2024).",
     ),
-    LatentAttention: (
+    LatentAttention: Kind(
+        _latents,
         "Attention through latents, step by step",
         "A few learned vectors attend to an input of any length (Set Transformer, 2019; Perceiver, 2021).",
     ),
-    EncoderLayer: (
+    EncoderLayer: Kind(
+        _encoder_layer,
         "An encoder layer, step by step",
         "Attention within one sequence, then a feed-forward network, each added to its input.",
     ),
-    DecoderLayer: (
+    DecoderLayer: Kind(
+        _decoder_layer,
         "A decoder layer, step by step",
         "Attention within its sequence, attention to a memory, then a feed-forward network.",
     ),
-    CrossLayer: ("A cross layer, step by step", "Attention to another sequence, then a feed-forward network."),
-    Bert: (
+    CrossLayer: Kind(
+        _cross_layer, "A cross layer, step by step", "Attention to another sequence, then a feed-forward network."
+    ),
+    Bert: Kind(
+        _bert,
         "BERT, step by step",
         "Embeddings, then layers of attention and a feed-forward network, each added to its input and normalised "
         "(Devlin et al. 2018).",

@@ -40,18 +40,23 @@ class Place:
 
     def address(self, i: int | None, j: int | None) -> str:
         """`C9`, or a range for all rows or columns."""
-        rows, cols = self.matrix.shape
-        first = self.at(1 if i is None else i, 1 if j is None else j)
-        last = self.at(rows if i is None else i, cols if j is None else j)
-        return cell(*first) if first == last else f"{cell(*first)}:{cell(*last)}"
+        from xlsxwriter.utility import xl_range
+
+        return xl_range(*self._corners(i, j))
 
     @property
     def absolute(self) -> str:
         """`'7 Scores'!$B$9:$F$13`"""
+        from xlsxwriter.utility import xl_range_abs
+
+        return f"'{self.sheet}'!{xl_range_abs(*self._corners(None, None))}"
+
+    def _corners(self, i: int | None, j: int | None) -> tuple[int, int, int, int]:
+        """The first row and column and the last, counted from 0, as XlsxWriter has them."""
         rows, cols = self.matrix.shape
-        (top, left), (bottom, right) = self.at(1, 1), self.at(rows, cols)
-        area = f"${letters(left)}${top}"
-        return f"'{self.sheet}'!{area}" if rows == cols == 1 else f"'{self.sheet}'!{area}:${letters(right)}${bottom}"
+        top, left = self.at(1 if i is None else i, 1 if j is None else j)
+        bottom, right = self.at(rows if i is None else i, cols if j is None else j)
+        return top - 1, left - 1, bottom - 1, right - 1
 
 
 @dataclass(frozen=True)
@@ -101,17 +106,3 @@ def _sheet_name(number: int, heading: str) -> str:
         "", heading.replace(": ", " ").replace("'", "’")
     )  # an apostrophe that formulas need not escape
     return f"{number} {plain}"[:LONGEST_NAME].rstrip()
-
-
-def cell(row: int, col: int) -> str:
-    """(2, 3) is C2."""
-    return f"{letters(col)}{row}"
-
-
-def letters(col: int) -> str:
-    """1 is A, 27 is AA."""
-    found = ""
-    while col:
-        col, rest = divmod(col - 1, 26)
-        found = chr(ord("A") + rest) + found
-    return found

@@ -17,9 +17,8 @@ from headwise.nn.positions import Alibi, Rope, Rope2D
 from headwise.worksheet.builder import FITS, Builder
 from headwise.worksheet.description import LONGEST_TITLE, Matrix, printable
 from headwise.worksheet.given import Given, Inputs
-from headwise.worksheet.kinds import ABOUT, KINDS
-from headwise.worksheet.sheet import Worksheet
-from headwise.worksheet.writers import writer_of
+from headwise.worksheet.kinds import KINDS
+from headwise.worksheet.sheet import Worksheet, writer_of
 
 EXACT = 1e-9  # the largest allowed difference of worksheet and module, relative to the largest number
 MOST_PARAMETERS = 5_000_000  # an embedding table may be large: only the rows for the text are shown
@@ -54,7 +53,7 @@ def make(
         WorksheetError: an unsupported module or option, too large a module, numbers that are not finite.
         ShapeError, DtypeError, MaskError, ArgumentError: as in the module.
     """
-    build = KINDS[type_of(module)]
+    kind = KINDS[type_of(module)]
     _check_eval(module)
     parameters = sum(each.numel() for each in module.parameters())
     if parameters > MOST_PARAMETERS:
@@ -71,10 +70,9 @@ def make(
     b = Builder()
     with torch.no_grad():
         expected = module(**given.batched)[0]
-        output = build(b, module, given)
+        output = kind.build(b, module, given)
     _compare(module, b, output, expected)
-    usual, about = ABOUT[type_of(module)]
-    return b.finish(said(usual) if title is None else printable(title, LONGEST_TITLE), about, output)
+    return b.finish(said(kind.title) if title is None else printable(title, LONGEST_TITLE), kind.about, output)
 
 
 def write(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headwise.errors import ArgumentError
+from headwise.files import writing
 from headwise.worksheet.description import Matrix, Step
-from headwise.worksheet.writers import write_to
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,10 +55,32 @@ class Worksheet:
             WorksheetError: XlsxWriter, which a workbook needs, is not installed.
             FileError: the file cannot be written.
         """
-        write_to(self, Path(path))
+        path = Path(path)
+        writer = writer_of(path)
+        with writing(path) as part:
+            writer(self, part)
 
     def show(self, console: Console | None = None) -> None:
         """Print the worksheet, by default to standard output."""
         from headwise.worksheet.terminal import print_worksheet
 
         print_worksheet(self, console)
+
+
+def writer_of(path: Path) -> Callable[[Worksheet, Path], None]:
+    """The writer for this file name. ArgumentError for another suffix, WorksheetError if XlsxWriter is missing."""
+    suffix = path.suffix.lower()
+    if suffix == ".xlsx":
+        from headwise.worksheet.xlsx import load_xlsxwriter, write_workbook
+
+        load_xlsxwriter()
+        return write_workbook
+    if suffix == ".md":
+        from headwise.worksheet.markdown import write_markdown
+
+        return write_markdown
+    if suffix == ".html":
+        from headwise.worksheet.page import write_page
+
+        return write_page
+    raise ArgumentError(f"{path}: expected a name that ends in .xlsx, .md, .html")

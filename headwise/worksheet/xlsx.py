@@ -33,7 +33,7 @@ LEAST_COLUMNS = 9  # so that a sentence fits on the narrowest sheet
 
 
 def load_xlsxwriter() -> Any:
-    """Import XlsxWriter, which happens only here; WorksheetError if it is missing."""
+    """Import XlsxWriter; WorksheetError if it is missing."""
     try:
         return importlib.import_module("xlsxwriter")
     except ImportError as error:

@@ -228,8 +228,8 @@ def test_progress_ends_with_the_speed(save: Save, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("texts", "options", "error", "says"),
     [
-        (["a", None], {}, DtypeError, r"texts\[1\]: expected a text. Received: NoneType None"),
-        (["a", math.nan], {}, DtypeError, r"texts\[1\]: expected a text. Received: float nan"),
+        (["a", None], {}, DtypeError, r"texts\[1\]: expected a string. Received: NoneType None"),
+        (["a", math.nan], {}, DtypeError, r"texts\[1\]: expected a string. Received: float nan"),
         (["\ud800"], {}, ArgumentError, r"texts\[0\]: expected valid Unicode"),
         (["a"], {"batch_tokens": 0}, ArgumentError, "batch_tokens: expected a whole number above 0"),
         (["a"], {"dtype": "float64"}, ArgumentError, "dtype: expected one of float32, bfloat16, int8"),

@@ -16,11 +16,10 @@ from headwise.errors import ArgumentError, CheckpointError
 from headwise.models import Bert
 from headwise.models.language_model import MaskedLanguageModel
 from headwise.nn import Cache
-from headwise.tasks.language import Language
+from headwise.tasks.language import Language, _filled
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.rows.corpus import read_corpus
 from headwise.tasks.text import encoders
-from headwise.tasks.text.masked_language import _filled
 from headwise.tasks.text.subwords import Subwords
 from tests.tasks.problems import WORDS, twice
 
@@ -114,20 +113,20 @@ def test_the_run_folder_predicts_the_same(kind: str, request: pytest.FixtureRequ
 def test_a_masked_run_holds_a_checkpoint_that_transformers_reads(masked: tuple[Language, Path]) -> None:
     task, folder = masked
     theirs = transformers.BertForMaskedLM.from_pretrained(folder / "bert").eval()
-    ids = torch.tensor([task.objective.encode(twice(1, seed=4))[0]])
+    ids = torch.tensor([task.pieces(twice(1, seed=4))[0]])
     with torch.no_grad():
         expected, ours = theirs(ids).logits, task.model(ids)
     torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
     bert = Bert.from_pretrained(folder / "bert")
     assert torch.equal(bert(ids), task.model.bert(ids))
-    assert Subwords.from_pretrained(folder / "bert").pieces(["ant bee"]) == task.objective.subwords.pieces(["ant bee"])
+    assert Subwords.from_pretrained(folder / "bert").pieces(["ant bee"]) == task.subwords.pieces(["ant bee"])
 
 
 def test_another_task_goes_on_from_the_run_itself(masked: tuple[Language, Path]) -> None:
     task, folder = masked
     bert, subwords = encoders.pretrained(str(folder), [], dropout=0.2)
     assert bert.config.dropout == 0.2
-    assert subwords.pieces(["ant bee"]) == task.objective.subwords.pieces(["ant bee"])
+    assert subwords.pieces(["ant bee"]) == task.subwords.pieces(["ant bee"])
     exported = Bert.from_pretrained(folder / "bert").state_dict()
     assert {name: tensor.tolist() for name, tensor in bert.state_dict().items()} == {
         name: tensor.tolist() for name, tensor in exported.items()
@@ -146,11 +145,11 @@ def test_training_goes_on_from_a_checkpoint_with_its_head(masked: tuple[Language
 
 def test_fifteen_of_a_hundred_are_hidden_and_of_these_eighty_ten_ten() -> None:
     task = learn(mask_share=0.15)
-    subwords = task.objective.subwords
+    subwords = task.subwords
     words = subwords.pieces([TEXTS[0]])[0].ids
     ids = torch.tensor([subwords.pair(words * 20)[0]] * 100)
     torch.manual_seed(0)
-    hidden, seen = task.objective._drawn(ids, torch.ones_like(ids, dtype=torch.bool))
+    hidden, seen = task._drawn(ids, torch.ones_like(ids, dtype=torch.bool))
     assert not hidden[:, 0].any()  # [CLS]
     assert not hidden[:, -1].any()  # [SEP]
     assert float(hidden[:, 1:-1].float().mean()) == pytest.approx(0.15, abs=0.01)
@@ -167,7 +166,7 @@ def test_hidden_places_change_in_training_and_stay_in_validation() -> None:
     task = learn()
     batch = task.collate(task.encode(Language.read(TEXTS, task.options)))
     torch.manual_seed(0)
-    first, again = (task.objective._drawn(batch["input_ids"], batch["real"])[0] for _ in range(2))
+    first, again = (task._drawn(batch["input_ids"], batch["real"])[0] for _ in range(2))
     assert not torch.equal(first, again)
     assert torch.equal(batch["fixed"], task.collate(task.encode(Language.read(TEXTS, task.options)))["fixed"])
     assert batch["fixed"].any(1).all()  # one of each text at least
@@ -189,7 +188,7 @@ def test_scores_of_a_model_that_knows_nothing_are_those_of_chance() -> None:
     for parameter in task.model.parameters():
         parameter.data.zero_()
     scores = task.evaluate(["ant bee"] * 3)
-    assert scores.values["perplexity"] == pytest.approx(len(task.objective.vocabulary))  # all tokens are as likely
+    assert scores.values["perplexity"] == pytest.approx(len(task.vocabulary))  # all tokens are as likely
     (unigram,) = scores.baselines.values()
     assert unigram["perplexity"] == pytest.approx(3)  # ant, bee and the end
     assert unigram["accuracy"] == pytest.approx(1 / 3)
@@ -201,9 +200,9 @@ def test_scores_of_a_model_that_knows_nothing_are_those_of_chance() -> None:
 
 def test_masked_pieces_are_of_one_document_and_hold_each_token_once() -> None:
     task = learn(block=8)
-    subwords = task.objective.subwords
+    subwords = task.subwords
     texts = ["the cat sat on the mat and the dog", "a dog"]
-    pieces = task.objective.encode(texts)
+    pieces = task.pieces(texts)
     assert [len(piece) for piece in pieces] == [8, 5, 4]
     for piece in pieces:
         assert (piece[0], piece[-1]) == (subwords.cls, subwords.sep)
@@ -214,8 +213,8 @@ def test_masked_pieces_are_of_one_document_and_hold_each_token_once() -> None:
 def test_causal_pieces_have_each_token_to_find_once() -> None:
     task = learn(block=8, objective="causal")
     texts = ["the cat sat on the mat and the dog sat on the cat", "a dog"]
-    whole = task.objective.vocabulary.encode(texts)
-    pieces = task.objective.encode(texts)
+    whole = task.vocabulary.encode(texts)
+    pieces = task.pieces(texts)
     assert [number for piece in pieces for number in piece[1:]] == [number for ids in whole for number in ids[1:]]
     assert max(map(len, pieces)) == 9
 
@@ -264,12 +263,12 @@ def test_every_mask_is_filled_with_how_sure_that_is(masked: tuple[Language, Path
     assert 0.5 < found["probability"] <= 1
     first, second = found["or"].split(" | ")
     assert len(first.split(", ")) == len(second.split(", ")) == 2
-    assert set(first.split(", ")) < {*WORDS} | {task.objective.subwords.name(i) for i in range(300)}
+    assert set(first.split(", ")) < {*WORDS} | {task.subwords.name(i) for i in range(300)}
 
 
 def test_a_continuation_is_the_same_with_and_without_cache(causal: tuple[Language, Path]) -> None:
     task, _ = causal
-    ids = torch.tensor([task.objective.read("ant bee cat dog ant").ids[:-1]])
+    ids = torch.tensor([task.tokenize("ant bee cat dog ant").ids[:-1]])
     cache = Cache()
     with torch.no_grad():
         whole = task.model(ids)

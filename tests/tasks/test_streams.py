@@ -42,7 +42,7 @@ def test_pieces_of_a_translation_are_the_translation(translate: Translate, how: 
 
 @pytest.mark.parametrize("sample", [False, True])
 def test_pieces_of_a_continuation_are_the_continuation(causal: Language, sample: bool) -> None:
-    causal.objective.decoding = replace(causal.objective.decoding, sample=sample)
+    causal.decoding = replace(causal.decoding, sample=sample)
     for source in ["ant bee ant", "d"]:
         pieces = list(causal.stream(source))
         assert "".join(pieces) == causal.predict([source])[0]["continuation"]

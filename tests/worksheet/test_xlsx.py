@@ -20,7 +20,6 @@ from headwise import masks, nn
 from headwise.errors import FileError, WorksheetError
 from headwise.worksheet import make
 from headwise.worksheet.description import CONSTANTS
-from headwise.worksheet.layout import letters
 from headwise.worksheet.names import is_name
 
 from .cases import CASES, x
@@ -122,10 +121,6 @@ def test_tokens_may_be_any_text(path: Path) -> None:
     ]
 
 
-def test_columns_are_lettered() -> None:
-    assert [letters(col) for col in (1, 26, 27, 52, 53, 702, 703)] == ["A", "Z", "AA", "AZ", "BA", "ZZ", "AAA"]
-
-
 def test_xlsxwriter_is_imported_only_for_a_workbook(tmp_path: Path) -> None:
     code = f"""
 import sys, torch
@@ -163,7 +158,7 @@ def test_a_file_is_whole_or_not_there(path: Path, monkeypatch: pytest.MonkeyPatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", fail)
-    with pytest.raises(FileError, match=r"steps\.xlsx: cannot be written: no space left on device"):
+    with pytest.raises(FileError, match=r"cannot write .*steps\.xlsx: No space left on device"):
         headwise.worksheet.write(nn.MultiHeadAttention(4, 2), x(3, 4), path)
     assert [each.name for each in path.parent.iterdir()] == ["steps.xlsx"]
     assert path.read_bytes() == b"before"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.overrides import TorchFunctionMode
+
+from headwise.models.bert import NoInitialisation
 
 
 @contextlib.contextmanager
@@ -21,7 +21,7 @@ def unweighted() -> Iterator[None]:
         return None if parameter is None else nn.Parameter(parameter.to("meta"), requires_grad=False)
 
     hook = register_module_parameter_registration_hook(without_memory)  # type: ignore[arg-type]
-    with hook, _NoInitialisation():
+    with hook, NoInitialisation():
         yield
 
 
@@ -34,13 +34,3 @@ def stand_in(model: nn.Module) -> None:
         for name, parameter in module.named_parameters(recurse=False):
             number = torch.full((), math.nan, dtype=parameter.dtype)
             setattr(module, name, nn.Parameter(number.expand(parameter.shape), requires_grad=False))
-
-
-class _NoInitialisation(TorchFunctionMode):
-    """Skips `torch.nn.init`, because the parameters have no storage."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__module__", None) == "torch.nn.init":
-            return kwargs["tensor"] if "tensor" in kwargs else args[0]
-        return func(*args, **kwargs)

@@ -9,6 +9,7 @@ import inspect
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def write(asked: Request) -> dict[str, Any]:
     archive.write_out(asked.folder, verbose=False)
     return {
         "versions": {"tensorflow": tf.__version__, "keras": keras.__version__},
-        "speed": [timing.to_json() for timing in _speed(asked, names)],
+        "speed": [asdict(timing) for timing in _speed(asked, names)],
     }
 
 

@@ -15,7 +15,6 @@ from headwise.export.comparing import compared
 from headwise.export.manifest import GraphFile
 from headwise.export.speed import Runs, timings
 from headwise.export.torch import programs
-from headwise.export.torch.fresh import run_alone
 from headwise.export.tracing import longest, trace
 from headwise.export.writing import Order, Written
 from headwise.graphs.graph import Graph
@@ -98,7 +97,7 @@ def _compile(
 
 def _checked(folder: Path, asked: Sequence[tuple[GraphFile, Graph]]) -> tuple[GraphFile, ...]:
     """The files with their differences. Raises ExportError if one is too large."""
-    answers = run_alone([(folder / file.file, graph.examples) for file, graph in asked])
+    answers = programs.run_alone([(folder / file.file, graph.examples) for file, graph in asked])
     return tuple(
         replace(file, differences=compared(graph, given, file.tolerance, file.file))
         for (file, graph), given in zip(asked, answers, strict=True)

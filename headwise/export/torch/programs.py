@@ -1,15 +1,19 @@
-"""`torch.export` programs as files, and compiled ahead of time by AOTInductor."""
+"""`torch.export` programs as files, and compiled ahead of time by AOTInductor; and both, run without headwise."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import shutil
+import subprocess
 import sys
+import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from torch.export import ExportedProgram
 
 from headwise.errors import ExportError
@@ -17,6 +21,9 @@ from headwise.export.tracing import first_line
 from headwise.files import replacing
 
 PACKAGE = ".aoti.pt2"  # suffix of a package
+ALONE = Path(__file__).with_name("alone.py")
+
+Examples = Sequence[tuple[Tensor, ...]]
 
 
 def save(program: ExportedProgram, path: Path) -> None:
@@ -49,3 +56,31 @@ def compiler() -> str | None:
     """The C++ compiler that AOTInductor would use (CXX, or the system's default); None if there is none."""
     named = shlex.split(os.environ.get("CXX", ""))  # "ccache g++"
     return shutil.which(named[0] if named else "clang++" if sys.platform == "darwin" else "g++")
+
+
+def run_alone(files: Sequence[tuple[Path, Examples]]) -> list[list[tuple[Tensor, ...]]]:
+    """The outputs of each file on its examples, computed by PyTorch alone, in a new process.
+
+    Args:
+        files: programs and packages (recognised by their suffix), each with its examples.
+
+    Raises:
+        ExportError: a file cannot be loaded or run; the message has the last line of the process's output.
+    """
+    asked = [
+        {"file": str(path), "package": path.name.endswith(PACKAGE), "examples": [tuple(each) for each in examples]}
+        for path, examples in files
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        request, answer = Path(folder, "request.pt"), Path(folder, "answer.pt")
+        torch.save(asked, request)
+        command = [sys.executable, "-W", "ignore", str(ALONE), str(request), str(answer)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=folder)
+        if done.returncode:
+            said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+            names = ", ".join(path.name for path, _ in files)
+            raise ExportError(
+                f"{names}: PyTorch alone cannot run it: {said[-1] if said else f'exit code {done.returncode}'}"
+            )
+        found: list[list[tuple[Tensor, ...]]] = torch.load(answer, weights_only=True)
+        return found

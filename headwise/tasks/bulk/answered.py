@@ -55,6 +55,7 @@ class Note:
     Args:
         left_out, cut: as of `Answered`; reason -> (count, numbers of the first ones).
         tokens: as of `Answered`.
+        size: of the file with these rows, in bytes.
     """
 
     columns: list[str]
@@ -64,6 +65,7 @@ class Note:
     left_out: dict[str, tuple[int, list[int]]]
     cut: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
     tokens: int = 0
+    size: int = 0
 
 
 def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str, ...]]:

@@ -17,7 +17,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,17 +73,13 @@ class Work:
     def is_whole(self, number: int) -> bool:
         """Whether a part has the size with which it was finished."""
         try:
-            return self.part(number).stat().st_size == self._noted(number)["size"]
-        except (OSError, ValueError, KeyError):
+            return self.part(number).stat().st_size == self.noted(number).size
+        except (OSError, ValueError, TypeError):
             return False
 
     def noted(self, number: int) -> Note:
         """The summary of a finished part."""
-        return Note(**{name: value for name, value in self._noted(number).items() if name != "size"})
-
-    def _noted(self, number: int) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.note(number).read_text(encoding="utf-8"))
-        return found
+        return Note(**json.loads(self.note(number).read_text(encoding="utf-8")))
 
     def rows_of(self, number: int) -> str:
         """The rows of a part, for messages: from 1, and of text the line of the first."""
@@ -98,10 +94,10 @@ class Work:
             FileError, ArgumentError: it cannot be read, used or written.
         """
         answered = answers(reader.read(number))
-        note = asdict(answered.note())
+        note = answered.note()
 
         def settled(size: int) -> None:
-            _write_json(self.note(number), {**note, "size": size})
+            _write_json(self.note(number), asdict(replace(note, size=size)))
 
         write_part(self.part(number), answered.columns, answered.arrow, settled)
 

@@ -15,16 +15,17 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from headwise.errors import ArgumentError, FileError, shortened
+from headwise.errors import ArgumentError, FileError
 from headwise.tasks.rows import separated
 from headwise.tasks.rows.separated import Layout
 from headwise.tasks.rows.sources import (
     Table,
+    arrow_errors,
     classes,
     decode,
     decoded,
+    from_arrow,
     is_packed,
-    named,
     of_rows,
     parse_row,
     readable,
@@ -254,16 +255,14 @@ class Reader:
         path = self.found.path
         if self._file is None:
             self._file = _parquet(path)
-        with _arrow_errors(path):
+        with arrow_errors(path):
             if self._next != number:
                 self._tables = _tables(self._file, self.found.chunks[number:])
             table = next(self._tables)
         self._next = number + 1
-        columns = {name: decoded(table[name].to_pylist()) for name in table.column_names}
-        arrow = {name: table[name] for name in table.column_names}
-        for name, names in _classes(self._file.schema_arrow).items():
-            columns[name] = named(columns[name], names)
-            del arrow[name]
+        columns = {name: decoded(cells) for name, cells in from_arrow(table).items()}
+        coded = classes(table.schema)
+        arrow = {name: table[name] for name in table.column_names if name not in coded}
         numbers = list(range(chunk.first + 1, chunk.first + 1 + table.num_rows))
         return self._checked(Table(str(path), columns, numbers, arrow=arrow), chunk)
 
@@ -283,18 +282,8 @@ def _parquet(path: Path) -> Any:
 
     with readable(path):
         path.open("rb").close()
-    with _arrow_errors(path):
+    with arrow_errors(path):
         return parquet.ParquetFile(path, buffer_size=1 << 20)  # otherwise it holds a whole column of a row group
-
-
-@contextlib.contextmanager
-def _arrow_errors(path: Path) -> Iterator[None]:
-    import pyarrow
-
-    try:
-        yield
-    except (pyarrow.ArrowException, OSError) as error:
-        raise FileError(f"{path}: cannot be read as parquet: {shortened(' '.join(str(error).split()), 200)}") from error
 
 
 def _batches(file: Any, first: int) -> Iterator[Any]:
@@ -321,12 +310,3 @@ def _tables(file: Any, chunks: Sequence[Chunk]) -> Iterator[Any]:
         table = pyarrow.Table.from_batches(held, file.schema_arrow)
         yield table.slice(0, chunk.rows)
         held = table.slice(chunk.rows).to_batches()
-
-
-def _classes(schema: Any) -> dict[str, list[str]]:
-    """The names of classes, where `datasets` wrote the file."""
-    if b"huggingface" not in (schema.metadata or {}):
-        return {}
-    import datasets
-
-    return classes(datasets.Features.from_arrow_schema(schema))

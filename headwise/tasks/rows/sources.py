@@ -1,4 +1,4 @@
-"""Opens what a user has rows in, and gives its columns as they are. `datasets` reads Parquet and the hub.
+"""Opens what a user has rows in, and gives its columns as they are. Arrow reads Parquet, `datasets` the hub.
 
 CSV and JSON are read by Python itself: Arrow needs one type a column, and takes text that looks like a date for one.
 """
@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import re
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ _ACCEPTED = (
     "a datasets.Dataset, a dict of lists or a list of dicts"
 )
 _BATCH = 10_000  # rows at a time
+_MISSING = 'tables are read by datasets, which is not installed: pip install "headwise[train]"'
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+){0,2}(:\w+)?")
 
 
@@ -114,7 +114,7 @@ def _read_file(path: Path, wanted: Sequence[str]) -> Table:
             data = gzip.decompress(data)
     name = str(path)
     if suffix == ".parquet":
-        return _of_columns(name, _with_datasets("parquet", path), fingerprint, first=1)
+        return _of_columns(name, from_arrow(_parquet(path, data)), fingerprint, first=1)
     text = decode(data, name)
     if suffix in (".csv", ".tsv"):
         return _separated(path, text, wanted, fingerprint)
@@ -260,16 +260,32 @@ def _fingerprint(columns: Mapping[str, Sequence[Any]]) -> str:
     return found.hexdigest()
 
 
-def _with_datasets(kind: str, path: Path) -> dict[str, list[Any]]:
-    """The columns of a local file. It is streamed, and the locks lie in a folder that is removed: no cache is left."""
-    with quiet() as datasets, tempfile.TemporaryDirectory(prefix="headwise-") as folder:
-        try:
-            return _columns(
-                datasets.load_dataset(kind, data_files=str(path), split="train", streaming=True, cache_dir=folder)
-            )
-        except Exception as error:  # pandas, Arrow and fsspec each have their own
-            said = " ".join(str(error).split()) or type(error).__name__
-            raise FileError(f"{path}: cannot be read as {kind}: {shortened(said, 200)}") from error
+def _parquet(path: Path, data: bytes) -> Any:
+    """The Arrow table in a Parquet file with these bytes."""
+    with arrow_errors(path):
+        import pyarrow
+        from pyarrow import parquet
+
+        return parquet.read_table(pyarrow.BufferReader(data))
+
+
+@contextlib.contextmanager
+def arrow_errors(path: Path) -> Iterator[None]:
+    """What Arrow raises while it reads a Parquet file becomes a FileError that says so."""
+    try:
+        import pyarrow
+    except ImportError as error:  # it comes with datasets
+        raise ArgumentError(_MISSING) from error
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        raise FileError(f"{path}: cannot be read as parquet: {shortened(' '.join(str(error).split()), 200)}") from error
+
+
+def from_arrow(table: Any) -> dict[str, list[Any]]:
+    """The columns of an Arrow table as Python has them; a class is its name, not its number."""
+    columns = {name: table[name].to_pylist() for name in table.column_names}
+    return columns | {name: named(columns[name], names) for name, names in classes(table.schema).items()}
 
 
 def _from_hub(name: str) -> Table:
@@ -333,7 +349,7 @@ def _columns(rows: Dataset | IterableDataset) -> dict[str, list[Any]]:
     for table in rows.with_format("arrow").iter(batch_size=_BATCH):
         for name in table.column_names:
             columns.setdefault(name, []).extend(table[name].to_pylist())
-    return columns | {name: named(columns[name], names) for name, names in classes(features).items()}
+    return columns | {name: named(columns[name], names) for name, names in _classes(features).items()}
 
 
 def decoded(cells: list[Any]) -> list[Any]:
@@ -347,7 +363,16 @@ def _decoded(cell: Any) -> Any:
     return cell
 
 
-def classes(features: Mapping[str, Any]) -> dict[str, list[str]]:
+def classes(schema: Any) -> dict[str, list[str]]:
+    """As `_classes`, by an Arrow schema: where `datasets` wrote the file."""
+    if b"huggingface" not in (schema.metadata or {}):
+        return {}
+    import datasets
+
+    return _classes(datasets.Features.from_arrow_schema(schema))
+
+
+def _classes(features: Mapping[str, Any]) -> dict[str, list[str]]:
     """The columns that have numbers of classes, and the names of these."""
     import datasets
 
@@ -365,9 +390,7 @@ def quiet() -> Iterator[Any]:
     try:
         import datasets
     except ImportError as error:
-        raise ArgumentError(
-            'tables are read by datasets, which is not installed: pip install "headwise[train]"'
-        ) from error
+        raise ArgumentError(_MISSING) from error
     bars, level = datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)

@@ -9,6 +9,7 @@ import difflib
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, brief
@@ -192,6 +193,13 @@ def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] 
             if not cell.strip():
                 empty.setdefault(row, f"no {name}")
     return data.without(empty)
+
+
+def texts_in(inputs: Any) -> list[Any] | None:
+    """What `predict` was given, if it is a text or several; None if it is a table, or a file of that name."""
+    given = [inputs] if isinstance(inputs, str) and not Path(inputs).is_file() else inputs
+    is_table = not isinstance(given, list | tuple) or not given or isinstance(given[0], dict)
+    return None if is_table else list(given)
 
 
 def check_filled(texts: Sequence[Any]) -> None:

@@ -53,10 +53,8 @@ def write_part(
     suffix = path.suffix.lower()
     with writing(path) as part:
         if suffix == ".npy":
-            from headwise.tasks.rows.arrays import write_array
-
             (vectors,) = columns.values()
-            write_array(part, vectors)
+            _array_file(part, vectors)
         elif suffix == ".parquet":
             _parquet(part, {**columns, **arrow})
         elif suffix in _SEPARATORS:
@@ -84,9 +82,7 @@ def join_parts(target: Path, parts: Sequence[Path], columns: Sequence[str]) -> N
         if suffix == ".parquet":
             _join_parquet(whole, parts)
         elif suffix == ".npy":
-            from headwise.tasks.rows.arrays import join_arrays
-
-            join_arrays(whole, parts)
+            _join_arrays(whole, parts)
         else:
             _join_lines(whole, parts, [columns] if suffix in _SEPARATORS else [], _SEPARATORS.get(suffix, ""))
         settle(whole)
@@ -197,6 +193,31 @@ def _array(name: str, cells: Sequence[Any]) -> Any:
         return pyarrow.array(cells)
     except (pyarrow.ArrowException, OverflowError) as error:
         raise ArgumentError(said) from error
+
+
+def _array_file(path: Path, vectors_NM: Any) -> None:
+    import numpy as np
+
+    with path.open("wb") as out:
+        np.save(out, np.ascontiguousarray(vectors_NM), allow_pickle=False)
+
+
+def _join_arrays(path: Path, parts: Sequence[Path]) -> None:
+    """A .npy is a header with the shape, then the numbers."""
+    import numpy as np
+
+    def vectors(part: Path) -> Any:
+        try:
+            return np.load(part, mmap_mode="r")
+        except (ValueError, EOFError) as error:
+            raise damaged(part) from error
+
+    header = np.lib.format.header_data_from_array_1_0(vectors(parts[0]))
+    rows = sum(len(vectors(part)) for part in parts)
+    with path.open("wb") as out:
+        np.lib.format.write_array_header_1_0(out, {**header, "shape": (rows, *header["shape"][1:])})
+        for part in parts:
+            out.write(vectors(part).data)
 
 
 def _join_lines(path: Path, parts: Sequence[Path], head: Sequence[Sequence[str]], separator: str) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from headwise.errors import ArgumentError
 from headwise.models.encoder_decoder import EncoderDecoder
 from headwise.nn import Cache
+from headwise.tasks.batching import sorted_batches
 from headwise.tasks.text.padding import padded_with_real
 from headwise.tasks.text.searches import Asked, search_for
 from headwise.tasks.text.steps import Decoding, Steps, Written
@@ -71,7 +72,9 @@ def write(
     """
     asked = _asked(sources, limits, decoding)
     found: dict[int, Written] = {}
-    for places in _batches([len(source) for source in sources], decoding.beams):
+    # A source has as many rows as beams.
+    tokens, size = MEMORY_TOKENS // decoding.beams, max(1, ROWS // decoding.beams)
+    for places in sorted_batches([len(source) for source in sources], tokens=tokens, size=size):
         some = [asked[i] for i in places]
         found.update(zip(places, written(_writing(model, some, decoding, steps)), strict=True))
     return [found[i] for i in range(len(sources))]
@@ -124,14 +127,3 @@ def draws_of(decoding: Decoding, limits: Sequence[int]) -> Tensor | None:
         return None
     seeded = torch.Generator().manual_seed(decoding.seed)
     return torch.rand(max(limits, default=1), len(limits), generator=seeded, dtype=torch.float64).T
-
-
-def _batches(lengths: Sequence[int], beams: int) -> list[list[int]]:
-    """The places of sources that are decoded together, the shortest first."""
-    batches: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        rows = (len(batches[-1]) + 1) * beams if batches else 0
-        if not batches or rows > ROWS or rows * lengths[i] > MEMORY_TOKENS:
-            batches.append([])
-        batches[-1].append(i)
-    return batches

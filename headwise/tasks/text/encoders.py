@@ -20,7 +20,7 @@ from headwise.models.checkpoint import default_model, resolve
 from headwise.models.latent_encoder import LatentEncoder, LatentEncoderConfig
 from headwise.models.small_encoder import SmallEncoder, SmallEncoderConfig
 from headwise.records import Seen
-from headwise.tasks.options.classify import ClassifyOptions
+from headwise.tasks.options.classify import LATENT, ClassifyOptions
 from headwise.tasks.options.encoder import EncoderOptions
 from headwise.tasks.text.subwords import Subwords
 from headwise.tasks.training.run import CONFIG, load
@@ -31,8 +31,10 @@ AnyEncoder = Bert | SmallEncoder | LatentEncoder
 MAX_LENGTH = 512  # tokens of an input that a small encoder reads, if no other number is asked for
 
 
-def make(texts: Sequence[str], options: EncoderOptions) -> tuple[Bert | SmallEncoder, Subwords]:
+def make(texts: Sequence[str], options: EncoderOptions) -> tuple[Any, Subwords]:
     """The checkpoint that the options name, with the characters of the texts that it lacks; or a small new encoder.
+
+    For "latent", new latents that read a text of any length.
 
     Raises:
         CheckpointError: no such checkpoint, or one that is not a BERT's.
@@ -42,15 +44,16 @@ def make(texts: Sequence[str], options: EncoderOptions) -> tuple[Bert | SmallEnc
         new = texts if options.new_characters else ()
         return pretrained(options.model, new, dropout=options.dropout, max_length=options.max_length)
     subwords = Subwords.train(texts, options.vocab_size, lowercase=options.lowercase)
-    config = SmallEncoderConfig(
-        vocab_size=len(subwords),
-        dim=options.dim,
-        num_layers=options.layers,
-        num_heads=options.heads,
-        dropout=options.dropout,
-        attention_dropout=min(options.dropout, 0.1),
-    )
-    return SmallEncoder(config), subwords
+    shape: dict[str, Any] = {
+        "vocab_size": len(subwords),
+        "dim": options.dim,
+        "num_layers": options.layers,
+        "num_heads": options.heads,
+        "dropout": options.dropout,
+    }
+    if isinstance(options, ClassifyOptions) and options.model == LATENT:
+        return LatentEncoder(LatentEncoderConfig(num_latents=options.latents, **shape)), subwords
+    return SmallEncoder(SmallEncoderConfig(attention_dropout=min(options.dropout, 0.1), **shape)), subwords
 
 
 def pretrained(
@@ -99,20 +102,6 @@ def new_bert(subwords: Subwords, *, dim: int, layers: int, heads: int, max_lengt
         initializer_range=dim**-0.5,
     )
     return Bert(config)
-
-
-def make_latent(texts: Sequence[str], options: ClassifyOptions) -> tuple[LatentEncoder, Subwords]:
-    """Latents that read a text of any length, and the subwords of the texts."""
-    subwords = Subwords.train(texts, options.vocab_size, lowercase=options.lowercase)
-    config = LatentEncoderConfig(
-        vocab_size=len(subwords),
-        dim=options.dim,
-        num_latents=options.latents,
-        num_layers=options.layers,
-        num_heads=options.heads,
-        dropout=options.dropout,
-    )
-    return LatentEncoder(config), subwords
 
 
 def look(model: nn.Module, tokens: Tokens, types: Sequence[int] | None = None) -> Seen:

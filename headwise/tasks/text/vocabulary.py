@@ -18,7 +18,7 @@ from headwise.files import replacing
 from headwise.text import Tokenizer, Tokens, as_tokens
 from headwise.text.tokenizer import Encoded, check_text
 
-PAD = "[PAD]"
+PAD, BEGIN, END = SIGNS = ("[PAD]", "[BOS]", "[EOS]")
 BYTES = 256
 
 
@@ -53,25 +53,20 @@ class Vocabulary:
         self._tokenizer = Tokenizer(backend)
 
     @classmethod
-    def train(
-        cls, texts: Iterable[str], size: int, *, begin: str = "[BOS]", end: str = "[EOS]", more: Sequence[str] = ()
-    ) -> Vocabulary:
+    def train(cls, texts: Iterable[str], size: int) -> Vocabulary:
         """The vocabulary of some texts: the same texts give the same one.
 
         Args:
             texts: what it is learned from.
             size: how many tokens at most, bytes and signs counted. Fewer if no more pieces stand in the texts twice.
-            begin, end: the signs around every text.
-            more: other signs, such as [MASK].
 
         Raises:
             ArgumentError: a size without room for the bytes and the signs; a text that is not valid Unicode.
             DtypeError: a text that is no string.
         """
-        signs = [PAD, begin, end, *more]
-        if not isinstance(size, int) or size < BYTES + len(signs):
+        if not isinstance(size, int) or size < BYTES + len(SIGNS):
             raise ArgumentError(
-                f"vocab_size: expected at least {BYTES + len(signs)} tokens, {BYTES} bytes and {len(signs)} signs. "
+                f"vocab_size: expected at least {BYTES + len(SIGNS)} tokens, {BYTES} bytes and {len(SIGNS)} signs. "
                 f"Received: {size!r}"
             )
         backend = tokenizers.Tokenizer(models.BPE())
@@ -82,7 +77,7 @@ class Vocabulary:
         trainer = trainers.BpeTrainer(
             vocab_size=size,
             min_frequency=2,
-            special_tokens=signs,
+            special_tokens=[*SIGNS],
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         )
@@ -90,8 +85,8 @@ class Vocabulary:
         for text in texts:
             check_text(text)
         backend.train_from_iterator(texts, trainer)
-        ids = [(name, backend.token_to_id(name)) for name in (begin, end)]
-        backend.post_processor = processors.TemplateProcessing(single=f"{begin} $A {end}", special_tokens=ids)
+        ids = [(name, backend.token_to_id(name)) for name in (BEGIN, END)]
+        backend.post_processor = processors.TemplateProcessing(single=f"{BEGIN} $A {END}", special_tokens=ids)
         return cls(backend)
 
     @classmethod
@@ -114,13 +109,6 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return self._backend.get_vocab_size()
-
-    def id(self, sign: str) -> int:
-        """The id of a sign, such as [MASK]. ArgumentError if there is no such token."""
-        found = self._backend.token_to_id(sign)
-        if found is None:
-            raise ArgumentError(f"this vocabulary has no token {sign!r}")
-        return found
 
     def encode(
         self, texts: Sequence[str], max_length: int | None = None, *, keep: Literal["beginning", "end"] = "beginning"

@@ -1,4 +1,4 @@
-"""Examples of about one length share a batch, so that little is padded; the order is a function of seed and epoch.
+"""The examples of a training, as Lightning asks for them. The order of batches is a function of seed and epoch.
 
 A run that is resumed in the middle of an epoch makes the same batches again, and leaves out those it has had.
 """
@@ -8,73 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader, Sampler
 
+from headwise.tasks.batching import sorted_batches, training_batches
 from headwise.tasks.options.train import TrainOptions
 from headwise.tasks.training.sharding import share_of
-
-_POOL = 64  # batches; examples change their company from epoch to epoch, yet a pool has many of about one length
-
-
-def training_batches(
-    lengths: Sequence[int], *, tokens: int, size: int | None, seed: int, epoch: int
-) -> list[list[int]]:
-    """The batches of an epoch, each the places of its examples; every example is in one of them.
-
-    All examples are shuffled and cut into pools of about 64 batches. A pool is sorted by length and cut into batches,
-    and the batches of all pools are shuffled.
-
-    Args:
-        lengths: of each example, in tokens.
-        tokens: how many a batch may have, padding counted: its examples times the longest of them. An example that is
-            longer is a batch by itself.
-        size: how many examples a batch may have; None = any number.
-    """
-    random = np.random.default_rng((seed, epoch))
-    of_all = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
-    order = random.permutation(len(of_all))
-    typical = max(1, int(tokens / of_all.mean())) if len(of_all) else 1
-    pool = _POOL * (typical if size is None else min(typical, size))
-    batches = [
-        batch
-        for start in range(0, len(order), pool)
-        for batch in _cut(order[start : start + pool], of_all, tokens, size, least=1)
-    ]
-    return [batches[place] for place in random.permutation(len(batches))]
-
-
-def sorted_batches(lengths: Sequence[int], *, tokens: int, size: int | None, least: int = 1) -> list[list[int]]:
-    """Batches with the least padding, the shortest first; where nothing is learned, the order may be the same always.
-
-    Args:
-        least: how many examples each batch has at least, even if that makes it larger than `tokens`: one for each
-            process.
-    """
-    of_all = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
-    return list(_cut(np.arange(len(of_all)), of_all, tokens, size, least))
-
-
-def _cut(places: Any, lengths: Any, tokens: int, size: int | None, least: int) -> Iterator[list[int]]:
-    """Sort some places by length (a stable sort), and cut them where the next would make a batch too large."""
-    places = places[np.argsort(lengths[places], kind="stable")]
-    longest = lengths[places]
-    start = 0
-    while start < len(places):
-        # The lengths rise, so that the tokens of a batch rise with where it ends: the last end that fits is searched.
-        low, high = start + 1, min(len(places), start + (size or len(places)))
-        while low < high:
-            middle = (low + high + 1) // 2
-            if (middle - start) * longest[middle - 1] <= tokens:
-                low = middle
-            else:
-                high = middle - 1
-        end = max(low, start + least)
-        if 0 < len(places) - end < least:  # the rest would be too few
-            end = len(places) - least if len(places) - start >= 2 * least else len(places)
-        yield [int(place) for place in places[start:end]]
-        start = end
 
 
 class Shares(Sampler[list[int]]):

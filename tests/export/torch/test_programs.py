@@ -16,7 +16,7 @@ from headwise.errors import ExportError
 from headwise.export.comparing import compare, compared
 from headwise.export.graphs import graphs_of
 from headwise.export.torch import programs
-from headwise.export.torch.fresh import run_alone
+from headwise.export.torch.programs import run_alone
 from headwise.export.tracing import trace
 from headwise.graphs.graph import Graph, Value
 from tests.conftest import missing

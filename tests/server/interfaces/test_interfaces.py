@@ -137,7 +137,7 @@ def test_the_page_is_that_of_the_viewer(opened: Opened, name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in RUNS if name not in ("forecast", "series")])
 def test_a_row_is_tokenized_once(opened: Opened, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     interface, counted = opened(name), []  # type: Any, list[str]
-    holder = vars(getattr(interface.task, "objective", interface.task))
+    holder = vars(interface.task)
     for vocabulary in {id(each): each for each in holder.values() if isinstance(each, Subwords | Vocabulary)}.values():
         for part in (vocabulary, vars(vocabulary).get("tokenizer") or vocabulary._tokenizer):
             monkeypatch.setattr(part, "_backend", Counting(part._backend, counted))

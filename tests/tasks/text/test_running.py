@@ -12,7 +12,7 @@ from headwise.errors import ArgumentError
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
 from headwise.models.packed_decoder import writer_of
-from headwise.tasks.text.causal_language import After
+from headwise.tasks.language import After
 from headwise.tasks.text.decoding import draws_of, write
 from headwise.tasks.text.likeliest import likeliest
 from headwise.tasks.text.running.batch import RunningBatch

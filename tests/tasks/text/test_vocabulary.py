@@ -15,7 +15,7 @@ from headwise.tasks.text.vocabulary import Vocabulary
 from headwise.text import Tokenizer
 
 TEXTS = ["the cat sat on the mat", "the dog sat", "die Katze saß", "猫坐在垫子上", "猫坐下了"] * 3
-VOCABULARY = Vocabulary.train(TEXTS, 300, more=("[MASK]",))
+VOCABULARY = Vocabulary.train(TEXTS, 300)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
@@ -27,7 +27,7 @@ def test_every_text_comes_back_as_it_was(text: str) -> None:
     (ids,) = VOCABULARY.encode([text])
     assert VOCABULARY.decode(ids) == text
     assert (ids[0], ids[-1]) == (VOCABULARY.begin, VOCABULARY.end)
-    assert not {VOCABULARY.begin, VOCABULARY.end, VOCABULARY.pad, VOCABULARY.id("[MASK]")} & set(ids[1:-1])
+    assert not {VOCABULARY.begin, VOCABULARY.end, VOCABULARY.pad} & set(ids[1:-1])
     read = VOCABULARY.read(text)
     assert VOCABULARY.tokens(read).ids == tuple(read.ids) == tuple(ids)
 
@@ -75,7 +75,7 @@ def test_another_process_learns_the_same(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from headwise.tasks.text.vocabulary import Vocabulary; "
         "from tests.tasks.text.test_vocabulary import TEXTS; "
-        "Vocabulary.train(TEXTS, 300, more=('[MASK]',)).save(Path(sys.argv[1]))"
+        "Vocabulary.train(TEXTS, 300).save(Path(sys.argv[1]))"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "other.json")], check=True, cwd=Path.cwd())
     VOCABULARY.save(tmp_path / "this.json")
@@ -89,5 +89,3 @@ def test_what_cannot_be_learned_or_read() -> None:
         Vocabulary.train(["\ud800"], 300)
     with pytest.raises(DtypeError, match=r"text: expected a string. Received: int"):
         VOCABULARY.encode([3])  # type: ignore[list-item]
-    with pytest.raises(ArgumentError, match="no token '<s>'"):
-        VOCABULARY.id("<s>")

@@ -6,7 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from headwise.tasks.training.batches import Shares, sorted_batches, training_batches
+from headwise.tasks.batching import sorted_batches, training_batches
+from headwise.tasks.training.batches import Shares
 
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=300)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ class Curve(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         sums = {name: [float(each) for each in both] for name, both in self._sums.items()}
-        return {"rows": [row.to_json() for row in self.rows], "sums": sums}
+        return {"rows": [asdict(row) for row in self.rows], "sums": sums}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows = [curve.Row(**row) for row in state_dict["rows"]]
