@@ -94,7 +94,8 @@ def build(to: Path = FOLDER / NAME, *, only: Collection[str] = (), extra: tuple[
     sets = {name: more for name, more in sets.items() if (name in only or not only) and _takes(command, more)}
     known = "-DINSTRUCTION_SETS=" + " ".join(f"X({name})" for name in sets)
     with tempfile.TemporaryDirectory() as made:
-        units = {"pool": [], "dispatch": [known, f"-DINTERFACE={interface()}"]} | {name: [f"-DISA={name}", *more] for name, more in sets.items()}
+        dispatch = [known, f"-DINTERFACE={interface()}"]
+        units = {"pool": [], "dispatch": dispatch} | {name: [f"-DISA={name}", *more] for name, more in sets.items()}
 
         def compiled(unit: str) -> Path:
             source = FOLDER / "src" / f"{unit if unit in ('pool', 'dispatch') else 'isa'}.cpp"

@@ -77,6 +77,16 @@ def test_a_library_that_cannot_be_loaded_says_why(tmp_path: Path, made: str, say
     assert attention(q, q, q).shape == q.shape
 
 
+@pytest.mark.usefixtures("no_library")
+def test_a_library_of_another_header_is_not_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its structures may be others: it would read a call wrong, in silence."""
+    (tmp_path / build.NAME).symlink_to(build.FOLDER / build.NAME)
+    assert library.missing() is None
+    library._found.cache_clear()
+    monkeypatch.setattr(library, "interface", lambda: build.interface() + 1)
+    assert str(library.missing()).endswith("compiled from another headwise.h")
+
+
 def test_a_compiler_that_fails_is_an_error_with_what_it_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CXX", f"{sys.executable} -c exit(3)")
     with pytest.raises(build.BuildError, match=r"exit\(3\).* failed"):
