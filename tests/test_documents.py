@@ -24,7 +24,11 @@ from headwise.export import FORMATS
 from headwise.language import entries_of
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [path for pattern in ("*.md", "docs/**/*.md", "examples/*.md") for path in sorted(ROOT.glob(pattern))]
+DOCUMENTS = [
+    path
+    for pattern in ("*.md", "docs/**/*.md", "docs/llms.txt", "examples/*.md")
+    for path in sorted(ROOT.glob(pattern))
+]
 # The Chinese of a document: its code is that of the English, and runs there.
 TRANSLATED = {ROOT / "docs" / path.name: path for path in sorted(ROOT.glob("docs/zh/*.md")) if path.stem != "glossary"}
 

@@ -97,6 +97,11 @@ def test_every_document_is_in_the_navigation() -> None:
     assert set(listed) == written | pages | programs
 
 
+def test_every_guide_is_in_llms_txt() -> None:
+    listed = re.findall(r"\]\(([^)\s]+)\)", (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8"))
+    assert {path.name for path in ROOT.glob("docs/*.md")} <= set(listed)
+
+
 def test_the_gallery_shows_each_page_that_is_made() -> None:
     marked = re.findall(
         r"^<!-- live: ([\w-]+)", (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8"), re.MULTILINE

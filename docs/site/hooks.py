@@ -142,6 +142,19 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     return "".join(parts)
 
 
+def on_post_build(config: MkDocsConfig) -> None:
+    """The links of llms.txt, which is no page, lead to the pages too."""
+    path = Path(config.site_dir) / "llms.txt"
+    text = _LINK.sub(lambda match: match[1] + _address(match[2]) + match[3], path.read_text(encoding="utf-8"))
+    path.write_text(text, encoding="utf-8")
+
+
+def _address(link: str) -> str:
+    """Where the page is to which a link of docs/llms.txt leads."""
+    page = _target(link, "docs/llms.txt", "llms.txt")
+    return re.sub(r"README\.md$", "index.md", page).removesuffix(".md") + ".html"
+
+
 def _boost(where: str) -> float:
     """Which pages a search shows first: those that explain, then those to look up; the history last."""
     folder, _, name = where.rpartition("/")
