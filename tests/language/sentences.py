@@ -50,18 +50,13 @@ NOT_SHOWN = {
 
 def of_the_code() -> Iterator[str]:
     """The sentences in the Python files."""
-    spoken = {path for pattern in SPOKEN for path in ROOT.glob(pattern)}
     for path in sorted(ROOT.rglob("*.py")):
-        tree = _parsed(path)
-        found = _all(tree) if path in spoken else _given(tree)
-        yield from (sentence for sentence in found if is_sentence(sentence))
+        yield from _strings(path)[0]
 
 
 def words_of_the_code() -> set[str]:
     """Every string of the Python files: what a catalogue may hold besides sentences, such as the name of a column."""
-    trees = [_parsed(path) for path in ROOT.rglob("*.py")]
-    texts = (node for tree in trees for node in ast.walk(tree) if isinstance(node, TEXTS))
-    return {shape for node in texts if (shape := _shape(node)) is not None}
+    return {text for path in ROOT.rglob("*.py") for text in _strings(path)[1]}
 
 
 def of_the_command(command: click.Command, parent: click.Context | None = None) -> Iterator[str]:
@@ -84,9 +79,14 @@ def paragraphs(text: str) -> Iterator[str]:
             yield " ".join(re.split(r"\s{2,}(?=\[)", paragraph.strip())[0].split())
 
 
-@functools.cache
-def _parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text("utf-8"))
+@functools.cache  # of strings: the trees of all files would make each collection of garbage slow
+def _strings(path: Path) -> tuple[list[str], set[str]]:
+    """The sentences of a file, and all its strings."""
+    tree = ast.parse(path.read_text("utf-8"))
+    spoken = any(path.match(pattern) for pattern in SPOKEN)
+    sentences = list(filter(is_sentence, _all(tree) if spoken else _given(tree)))
+    shapes = (_shape(node) for node in ast.walk(tree) if isinstance(node, TEXTS))
+    return sentences, {shape for shape in shapes if shape is not None}
 
 
 def is_sentence(text: str) -> bool:
