@@ -7,6 +7,7 @@ before the backward pass, and the records are released. The other steps run as i
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 import warnings
 from collections import Counter
@@ -20,7 +21,7 @@ from torch import nn
 from headwise.capture.context import watch
 from headwise.capture.head_means import Means, Sums, gradient_norm
 from headwise.capture.inside import running_eagerly
-from headwise.capture.loggers import Metrics, lightning_callback, make_logger
+from headwise.capture.loggers import Metrics, make_logger
 from headwise.errors import ArgumentError, DtypeError, HeadwiseError
 from headwise.records import CallSite, Coverage
 from headwise.records.coverage import Status
@@ -171,7 +172,7 @@ class Monitor:
         Without a `log` of its own the monitor logs to the trainer's loggers. Steps are the optimizer's steps, and the
         gradients those that Lightning has unscaled. ArgumentError if Lightning is not installed.
         """
-        return lightning_callback(self)
+        return _lightning_callback(self)
 
     # Watching the forward passes of one step.
 
@@ -281,6 +282,42 @@ class Monitor:
 
 
 monitor = Monitor  # the context is written in lower case, as `watch` is
+
+
+def _lightning_callback(watching: Monitor) -> Any:
+    """A Lightning callback for a monitor. (Lightning accepts only subclasses of its own class.)"""
+
+    class AttentionMonitor(_lightning().Callback):  # type: ignore[misc]
+        """Starts, steps and stops a monitor together with the training."""
+
+        def on_train_start(self, trainer: Any, *_: Any) -> None:
+            watching.step_number = trainer.global_step
+            watching.start()
+
+        def on_before_optimizer_step(self, trainer: Any, *_: Any) -> None:
+            step = watching.step_number
+            metrics = watching.step()
+            if metrics and not watching.logs:
+                for logger in trainer.loggers:
+                    logger.log_metrics(metrics, step=step)
+
+        def on_train_end(self, *_: Any) -> None:
+            watching.stop()
+
+        on_exception = on_train_end
+
+    return AttentionMonitor()
+
+
+def _lightning() -> Any:
+    """lightning.pytorch or pytorch_lightning, two packages: the imported one, else the installed one."""
+    names = ("lightning.pytorch", "pytorch_lightning")
+    for name in sorted(names, key=lambda name: name not in sys.modules):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name)
+    raise ArgumentError(
+        "monitor: Lightning is not installed. Run pip install lightning, or call step() in your own loop"
+    )
 
 
 class _Hook:
