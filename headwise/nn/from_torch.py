@@ -1,10 +1,10 @@
-"""Conversion of the attention modules of PyTorch to ours, and back, with weights; and the parts of their layers."""
+"""What a conversion from modules of PyTorch, or to them, takes over: options, weights and parts."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,86 +12,67 @@ from torch.nn.functional import gelu, relu, silu
 
 from headwise.errors import ArgumentError, DtypeError
 from headwise.nn.feed_forward import Activation
-
-if TYPE_CHECKING:
-    from headwise.nn.multi_head import MultiHeadAttention
-    from headwise.nn.transformer_layer import DecoderLayer, EncoderLayer, LayerOptions
+from headwise.nn.residual import LayerOptions, ResidualLayer
 
 
-def attention_from_torch(
-    cls: type[MultiHeadAttention], module: nn.MultiheadAttention, *, kernel: str
-) -> MultiHeadAttention:
-    """See `MultiHeadAttention.from_torch`."""
-    check_class(module, nn.MultiheadAttention)
+def attention_options(module: nn.MultiheadAttention) -> dict[str, Any]:
+    """The options of PyTorch's attention. ArgumentError for those that there is nothing like here."""
     for option, used in (("add_bias_kv", module.bias_k is not None), ("add_zero_attn", module.add_zero_attn)):
         if used:
             raise ArgumentError(
                 f"from_torch: expected an nn.MultiheadAttention without {option}. Received: one with {option}"
             )
     weight = module.out_proj.weight
-    ours = cls(
-        module.embed_dim,
-        module.num_heads,
-        kdim=module.kdim,
-        vdim=module.vdim,
-        bias=module.in_proj_bias is not None,
-        dropout=module.dropout,
-        kernel=kernel,
-        device=weight.device,
-        dtype=weight.dtype,
-    )
+    return {
+        "dim": module.embed_dim,
+        "num_heads": module.num_heads,
+        "kdim": module.kdim,
+        "vdim": module.vdim,
+        "bias": module.in_proj_bias is not None,
+        "dropout": module.dropout,
+        "device": weight.device,
+        "dtype": weight.dtype,
+    }
+
+
+def attention_state(module: nn.MultiheadAttention, is_fused: bool) -> dict[str, Tensor]:
+    """The weights of PyTorch's attention, for a module whose projections of q, k and v are one matrix, or three."""
     state = module.state_dict()
-    if not ours.is_fused and "in_proj_bias" in state:  # PyTorch fuses the biases even where widths differ
+    if not is_fused and "in_proj_bias" in state:  # PyTorch fuses the biases even where widths differ
         biases = zip("qkv", state.pop("in_proj_bias").chunk(3), strict=True)
         state.update({f"{name}_proj_bias": bias for name, bias in biases})
-    ours.load_state_dict(state)
-    return ours.train(module.training)
+    return state
 
 
-def attention_to_torch(ours: MultiHeadAttention) -> nn.MultiheadAttention:
-    """See `MultiHeadAttention.to_torch`."""
-    head_dim = ours.dim // ours.num_heads
-    differs = {
-        "num_kv_heads": ours.num_kv_heads != ours.num_heads,
-        "head_dim": (ours.head_dim, ours.value_head_dim) != (head_dim, head_dim),
-        "scale": ours.scale is not None and abs(ours.scale * head_dim**0.5 - 1) > 1e-6,
-        "softcap": ours.softcap is not None,
-        "sinks": ours.sinks is not None,
-        "qk_norm": ours.q_norm is not None,
-        "gate": ours.gate is not None,
-        "positions": ours.positions is not None,
-        "projection": ours.projection != "per_head",
-    }
-    for option, differs_here in differs.items():
-        if differs_here:
-            raise ArgumentError(
-                f"to_torch: nn.MultiheadAttention does not support {option}. Received: a module that uses it"
-            )
-    inputs: list[nn.Linear] = [getattr(ours, name) for name in (["qkv"] if ours.is_fused else "qkv")]
-    if (inputs[0].bias is None) != (ours.out.bias is None):
+def torch_attention(
+    inputs: Sequence[nn.Linear], out: nn.Linear, num_heads: int, *, kdim: int, vdim: int, dropout: float
+) -> nn.MultiheadAttention:
+    """PyTorch's attention with these weights: `inputs` are one projection, of q, k and v together, or three."""
+    has_bias = out.bias is not None
+    if (inputs[0].bias is not None) != has_bias:
         raise ArgumentError(
             "to_torch: nn.MultiheadAttention has all biases or none, expected bias == output_bias. Received: only one"
         )
     theirs = nn.MultiheadAttention(
-        ours.dim,
-        ours.num_heads,
-        dropout=ours.dropout,
-        bias=ours.out.bias is not None,
-        kdim=ours.kdim,
-        vdim=ours.vdim,
+        out.out_features,
+        num_heads,
+        dropout=dropout,
+        bias=has_bias,
+        kdim=kdim,
+        vdim=vdim,
         batch_first=True,
-        device=ours.out.weight.device,
-        dtype=ours.out.weight.dtype,
+        device=out.weight.device,
+        dtype=out.weight.dtype,
     )
-    state: dict[str, Tensor] = {f"out_proj.{name}": x for name, x in ours.out.named_parameters()}
+    state: dict[str, Tensor] = {f"out_proj.{name}": x for name, x in out.named_parameters()}
     if theirs.in_proj_weight is not None:
         state["in_proj_weight"] = torch.cat([linear.weight for linear in inputs])
     else:
         state.update({f"{name}_proj_weight": linear.weight for name, linear in zip("qkv", inputs, strict=True)})
-    if ours.out.bias is not None:
+    if has_bias:
         state["in_proj_bias"] = torch.cat([linear.bias for linear in inputs])
     theirs.load_state_dict(state)
-    return theirs.train(ours.training)
+    return theirs
 
 
 def check_class(module: object, wanted: type[nn.Module]) -> None:
@@ -132,7 +113,7 @@ def _activation(act: object) -> Activation:
     )
 
 
-def copy_parts(ours: EncoderLayer | DecoderLayer, module: Any, norms: Mapping[str, str]) -> None:
+def copy_parts(ours: ResidualLayer, module: Any, norms: Mapping[str, str]) -> None:
     """Copy the norms and the weights of the feed-forward network."""
     for name, theirs in norms.items():
         setattr(ours, name, copy.deepcopy(getattr(module, theirs)))

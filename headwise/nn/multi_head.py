@@ -14,7 +14,7 @@ from headwise.kernels import KERNELS
 from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.cache import Cache, bind
-from headwise.nn.from_torch import attention_from_torch, attention_to_torch
+from headwise.nn.from_torch import attention_options, attention_state, check_class, torch_attention
 from headwise.nn.head_sizes import HeadSizes
 from headwise.nn.inputs import check_input, check_mask, follows, positions_of, with_real
 from headwise.nn.norm import NORMS
@@ -357,14 +357,36 @@ class MultiHeadAttention(HeadSizes, nn.Module):
 
         Raises ArgumentError for add_bias_kv and add_zero_attn.
         """
-        return attention_from_torch(cls, module, kernel=kernel)
+        check_class(module, nn.MultiheadAttention)
+        ours = cls(**attention_options(module), kernel=kernel)
+        ours.load_state_dict(attention_state(module, ours.is_fused))
+        return ours.train(module.training)
 
     def to_torch(self) -> nn.MultiheadAttention:
         """The same as PyTorch's module (batch_first=True), with these weights.
 
         Raises ArgumentError, naming the option, if that module has no such thing.
         """
-        return attention_to_torch(self)
+        usual = self.dim // self.num_heads
+        differs = {
+            "num_kv_heads": self.num_kv_heads != self.num_heads,
+            "head_dim": (self.head_dim, self.value_head_dim) != (usual, usual),
+            "scale": self.scale is not None and abs(self.scale * usual**0.5 - 1) > 1e-6,
+            "softcap": self.softcap is not None,
+            "sinks": self.sinks is not None,
+            "qk_norm": self.q_norm is not None,
+            "gate": self.gate is not None,
+            "positions": self.positions is not None,
+            "projection": self.projection != "per_head",
+        }
+        for option, differs_here in differs.items():
+            if differs_here:
+                raise ArgumentError(
+                    f"to_torch: nn.MultiheadAttention does not support {option}. Received: a module that uses it"
+                )
+        inputs = [getattr(self, name) for name in (["qkv"] if self.is_fused else "qkv")]
+        sizes = {"kdim": self.kdim, "vdim": self.vdim}
+        return torch_attention(inputs, self.out, self.num_heads, dropout=self.dropout, **sizes).train(self.training)
 
 
 def _normalised(norm: nn.Module | None, x: Tensor) -> Tensor:

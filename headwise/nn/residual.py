@@ -1,10 +1,9 @@
-"""The parts that all transformer layers share: branches with a residual sum, the last one a
-feed-forward network."""
+"""What all transformer layers share: branches with a residual sum, the last one a feed-forward network; options."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,22 @@ from headwise.nn.drop_path import DropPath
 from headwise.nn.dropout import Dropout
 from headwise.nn.feed_forward import Activation, FeedForward
 from headwise.nn.norm import NORMS
+
+
+class LayerOptions(TypedDict, total=False):
+    """The options that every kind of layer has: the type of what stacks of layers hand on to them."""
+
+    ffn_dim: int | None
+    norm: Literal["layer", "rms"]
+    norm_first: bool
+    activation: Activation
+    dropout: float
+    attention_dropout: float | None
+    ffn_dropout: float | None
+    norm_eps: float
+    bias: bool
+    device: torch.device | str | None
+    dtype: torch.dtype | None
 
 
 class ResidualLayer(nn.Module):

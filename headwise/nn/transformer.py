@@ -19,9 +19,9 @@ from headwise.nn.cache import Cache, bind
 from headwise.nn.from_torch import check_class
 from headwise.nn.inputs import check_alone, check_input, check_memory, positions_of, with_real
 from headwise.nn.real import as_real
-from headwise.nn.residual import has_positions, part_of, reset_parts
+from headwise.nn.residual import LayerOptions, has_positions, part_of, reset_parts
 from headwise.nn.trace import Trace
-from headwise.nn.transformer_layer import DecoderLayer, EncoderLayer, LayerOptions
+from headwise.nn.transformer_layer import DecoderLayer, EncoderLayer
 from headwise.records import Seen
 
 if TYPE_CHECKING:

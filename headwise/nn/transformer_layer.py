@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,22 +24,6 @@ from headwise.nn.real import as_real
 from headwise.nn.residual import ResidualLayer, has_positions, make_norm, part_of
 from headwise.nn.trace import Trace
 from headwise.records import Seen
-
-
-class LayerOptions(TypedDict, total=False):
-    """The options that every kind of layer has: the type of what stacks of layers hand on to them."""
-
-    ffn_dim: int | None
-    norm: Literal["layer", "rms"]
-    norm_first: bool
-    activation: Activation
-    dropout: float
-    attention_dropout: float | None
-    ffn_dropout: float | None
-    norm_eps: float
-    bias: bool
-    device: torch.device | str | None
-    dtype: torch.dtype | None
 
 
 class EncoderLayer(ResidualLayer):
