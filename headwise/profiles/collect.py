@@ -16,7 +16,6 @@ from headwise.profiles.memory import give_back
 from headwise.profiles.profile import Profile
 from headwise.profiles.reading import Read, Reading
 from headwise.profiles.resuming import digest_of, partial, resumed
-from headwise.profiles.saving import save
 from headwise.profiles.sums import LayerSums
 from headwise.tasks.bulk.running import Engine
 
@@ -116,13 +115,13 @@ def profile(
             if max_tokens is not None and found.tokens >= max_tokens:
                 break
             if checkpoint is not None and time.monotonic() - written >= every:
-                save(found, checkpoint)
+                found.save(checkpoint)
                 written = time.monotonic()
     if not found.layers:
         raise ArgumentError(f"{found.corpus}: there is no text in it: expected at least one word")
     found.complete = True
     if out is not None:
-        save(found, out)
+        found.save(out)
         partial(out).unlink(missing_ok=True)
     return found
 

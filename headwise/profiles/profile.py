@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from headwise.profiles.classes import CLASSES, PUNCTUATION, SEPARATOR, START
 from headwise.profiles.examples import Example
 from headwise.profiles.kinds import kind_of
 from headwise.profiles.measuring import SPREAD
+from headwise.profiles.saving import save
 from headwise.profiles.sums import LayerSums
 
 DEFAULT_MODEL = "MiniLM"  #: the name of the model that commands read with where --model is left out
@@ -187,11 +188,13 @@ class Profile:
 
     def save(self, path: str | Path) -> None:
         """Write it to a file, which `headwise.profiles.load` and `headwise view` read. FileError if it cannot be."""
-        from headwise.profiles.saving import save
-
-        save(self, Path(path))
+        save(Path(path), self.layers, self.names, {name: getattr(self, name) for name in FACTS})
 
     def __repr__(self) -> str:
         heads = sum(each.heads for each in self.layers)
         state = "" if self.complete else ", not complete"
         return f"Profile({self.model}, {heads} heads, {self.texts:,} texts, {self.tokens:,} tokens{state})"
+
+
+#: The fields that are plain values.
+FACTS = tuple(each.name for each in fields(Profile) if each.name not in ("layers", "names"))

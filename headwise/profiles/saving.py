@@ -6,48 +6,49 @@ The same file, with `complete` false, is the checkpoint of a run that goes on. `
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from headwise.profiles.examples import Example, distinct
+from headwise.profiles.sums import LayerSums
 from headwise.records.tensor_file import write_tensors
-
-if TYPE_CHECKING:
-    from headwise.profiles.profile import Profile
 
 VERSION = 1
 KEY = "headwise profile"  # of the metadata
 TEXT = "text"  # the tensor with the JSON that grows with the examples
-PLAIN = ("model", "corpus", "options", "block", "texts", "windows", "tokens", "complete")
-DIGESTS = ("model_digest", "corpus_digest")
 TOKENS = ("ids", "labels", "offsets", "special", "text", "unknown", "word_ids")
 
 
-def save(profile: Profile, path: Path) -> None:
-    """Write a profile. An older file of that name is replaced when the new one is complete. FileError if it fails."""
+def save(path: Path, layers: Sequence[LayerSums], names: Mapping[int, str], facts: Mapping[str, Any]) -> None:
+    """Write a profile. An older file of that name is replaced when the new one is complete. FileError if it fails.
+
+    Args:
+        names: of the tokens, by id.
+        facts: the fields of the profile that are plain values, by name.
+    """
     tensors: dict[str, Tensor] = {}
-    windows = distinct([each for sums in profile.layers for each in sums.examples])
+    windows = distinct([each for sums in layers for each in sums.examples])
     places = {(window.text, window.start): place for place, window in enumerate(windows)}
-    layers = []
-    for number, sums in enumerate(profile.layers):
+    said = []
+    for number, sums in enumerate(layers):
         tensors |= {f"{number}.{name}": x for name, x in sums.numbers.items()}
         tensors[f"{number}.pairs.error"], tensors[f"{number}.pairs.total"] = sums.pairs.error, sums.pairs.total
         tensors[f"{number}.pairs.counts"] = torch.tensor([len(codes) for codes in sums.pairs.codes])
         tensors[f"{number}.pairs.codes"] = torch.cat(sums.pairs.codes)
         tensors[f"{number}.pairs.weights"] = torch.cat(sums.pairs.weights)
         examples = [[_plain(each, places) for each in kept.examples] for kept in sums.examples]
-        layers.append({"name": sums.name, "heads": sums.heads, "examples": examples})
+        said.append({"name": sums.name, "heads": sums.heads, "examples": examples})
     text = {
         "windows": [[each.text, each.start, {name: getattr(each.tokens, name) for name in TOKENS}] for each in windows],
-        "layers": layers,
-        "names": {str(code): name for code, name in profile.names.items()},
+        "layers": said,
+        "names": {str(code): name for code, name in names.items()},
     }
     tensors[TEXT] = torch.frombuffer(bytearray(json.dumps(text).encode()), dtype=torch.uint8)
-    said = {name: getattr(profile, name) for name in (*PLAIN, *DIGESTS)}
-    write_tensors(path, tensors, {KEY: str(VERSION), "description": json.dumps(said)})
+    write_tensors(path, tensors, {KEY: str(VERSION), "description": json.dumps(facts)})
 
 
 def _plain(example: Example, places: dict[tuple[int, int], int]) -> list[Any]:

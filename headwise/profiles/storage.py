@@ -9,8 +9,8 @@ from headwise.errors import FileError
 from headwise.profiles.classes import CLASSES
 from headwise.profiles.examples import Example, TopExamples, Window
 from headwise.profiles.pairs import PairSketch
-from headwise.profiles.profile import Profile
-from headwise.profiles.saving import DIGESTS, KEY, PLAIN, TEXT, TOKENS, VERSION
+from headwise.profiles.profile import FACTS, Profile
+from headwise.profiles.saving import KEY, TEXT, TOKENS, VERSION
 from headwise.profiles.sums import FIELDS, LayerSums
 from headwise.records.tensor_file import TensorFile, parse_json
 from headwise.text import Tokens
@@ -51,7 +51,7 @@ def load(path: str | Path) -> Profile:
     said = parse_json(file.metadata.get("description", ""), damaged)
     try:
         text = parse_json(file[TEXT].numpy().tobytes(), damaged)
-        profile = Profile(**{name: said[name] for name in (*PLAIN, *DIGESTS)})
+        profile = Profile(**{name: said[name] for name in FACTS})
         profile.names = {int(code): str(name) for code, name in text["names"].items()}
         windows = [_window(*each) for each in text["windows"]]
         kept = int(profile.options["kept"])
