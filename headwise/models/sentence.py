@@ -15,19 +15,17 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, brief
 from headwise.models import unpadded
+from headwise.models.bert_encoder import BertEncoder
 from headwise.models.sentence_head import pooled
 from headwise.models.sentence_settings import SentenceSettings, read_settings
 from headwise.text.tokenizer import Tokenizer, check_text
-
-if TYPE_CHECKING:  # a Bert makes its own
-    from headwise.models.bert import Bert
 
 DTYPES = ("float32", "bfloat16", "int8")
 _AHEAD = 512  # texts that are tokenized at a time
@@ -67,7 +65,7 @@ class SentenceEncoder:
         CheckpointError: the modules behind the pooling do not fit the encoder.
     """
 
-    def __init__(self, bert: Bert, tokenizer: Tokenizer, settings: SentenceSettings) -> None:
+    def __init__(self, bert: BertEncoder, tokenizer: Tokenizer, settings: SentenceSettings) -> None:
         self.bert, self.settings = bert, settings
         self.later = nn.Sequential(*settings.later).eval()
         self.max_tokens = min(settings.max_tokens or bert.config.max_positions, bert.config.max_positions)
@@ -85,7 +83,7 @@ class SentenceEncoder:
             ) from cause
 
     @classmethod
-    def of(cls, bert: Bert) -> SentenceEncoder:
+    def of(cls, bert: BertEncoder) -> SentenceEncoder:
         """That of a BERT which came from a checkpoint, with what lies beside its weights.
 
         Raises:

@@ -7,26 +7,23 @@ is done by the native kernels (`packed_encoder`), else by the modules, with `mas
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headwise import masks
 from headwise.errors import ArgumentError
+from headwise.models.bert_encoder import BertEncoder
 from headwise.models.ids import check_ids
 from headwise.models.packed_encoder import hidden_states
 from headwise.native.linear import Dtype
-
-if TYPE_CHECKING:  # a Bert encodes texts by this
-    from headwise.models.bert import Bert
 
 TOKENS = 8192  # per pass
 RELATIVE_TOKENS = 1024  # of a model with a relative bias, which is as large as the square of that
 
 
 def read(
-    bert: Bert,
+    bert: BertEncoder,
     ids: Sequence[Sequence[int]],
     types: Sequence[Sequence[int]] | None = None,
     *,
@@ -85,7 +82,7 @@ def passes(lengths: Sequence[int], tokens: int = TOKENS) -> Iterator[list[int]]:
         yield places
 
 
-def _pass(bert: Bert, ids_T: Tensor, types_T: Tensor | None, lengths: Sequence[int]) -> Tensor:
+def _pass(bert: BertEncoder, ids_T: Tensor, types_T: Tensor | None, lengths: Sequence[int]) -> Tensor:
     """[T, M], the hidden states of the tokens of all texts."""
     if len(set(lengths)) == 1:  # nothing would be padded
         shape = (len(lengths), lengths[0])

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from headwise.models.bert import NoInitialisation
+from headwise.models.bert_encoder import NoInitialisation
 
 
 @contextlib.contextmanager
