@@ -58,7 +58,7 @@ GROUPS = (
         "models",
         "Take a whole model",
         "Models of those modules: those that the tasks train, and BERT with the weights of Hugging Face.",
-        ("headwise.Bert",),
+        ("headwise.Bert", "headwise.models.bert_encoder.BertEncoder"),
         ("headwise.models", "headwise.models.families"),
     ),
     Group(
@@ -123,7 +123,7 @@ GROUPS = (
         "tasks",
         "Train on your own data",
         "One class a task: train, evaluate, predict, look inside. [The guide](../train.md).",
-        (),
+        ("headwise.tasks.trainable.Trainable",),
         ("headwise.tasks",),
     ),
     Group(

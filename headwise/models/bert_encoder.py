@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class BertEncoder(Packable):
-    """Ids of tokens to hidden states."""
+    """The network of BERT: ids of tokens to hidden states. `Bert` adds vectors of texts."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()

@@ -15,26 +15,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
-from headwise.tasks.kinds import BUILT_IN
+from headwise.tasks.registered import BUILT_IN
 
-if TYPE_CHECKING:  # for type checkers; at run time the names come from `kinds.BUILT_IN`
+if TYPE_CHECKING:  # for type checkers; at run time the names come from `registered.BUILT_IN`
     from headwise.tasks.answer import Answer as Answer
     from headwise.tasks.classify import Classify as Classify
     from headwise.tasks.forecast import Forecast as Forecast
+    from headwise.tasks.kinds import load as load
     from headwise.tasks.language import Language as Language
     from headwise.tasks.match import Match as Match
     from headwise.tasks.reply import Reply as Reply
     from headwise.tasks.scores import Scores as Scores
     from headwise.tasks.summarize import Summarize as Summarize
     from headwise.tasks.task import Task as Task
-    from headwise.tasks.training.run import load as load
     from headwise.tasks.translate import Translate as Translate
 
 _WHERE = {
     **{word.capitalize(): f"headwise.tasks.{word}" for word in BUILT_IN},
     "Scores": "headwise.tasks.scores",
     "Task": "headwise.tasks.task",
-    "load": "headwise.tasks.training.run",
+    "load": "headwise.tasks.kinds",
 }
 
 __all__ = sorted(_WHERE)

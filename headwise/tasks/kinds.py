@@ -1,35 +1,19 @@
-"""The names of the tasks, and the class and the options of each.
-
-The built-in tasks are listed here and nowhere else. A task of another package is known as soon as its class is defined,
-or by an entry point of the group "headwise.tasks", whose name is the task's: toy = "package.module:Toy".
-"""
+"""The class and the options of each task, by its name. Importing it imports nothing heavy."""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise import plugins
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, CheckpointError
+from headwise.tasks.registered import BUILT_IN, DEFINED, GROUP, names
 
 if TYPE_CHECKING:
     from headwise.tasks.options.train import TrainOptions
     from headwise.tasks.task import Task
-
-# The name of a command, of a module and of its options; the class is Classify, the options are ClassifyOptions.
-BUILT_IN = ("classify", "answer", "translate", "summarize", "reply", "forecast", "match", "language")
-# Options of `headwise train` and arguments of `fit`, which no option of a task can be called.
-RESERVED = ("data", "out", "resume", "config", "print_config", "debug", "help")
-GROUP = __package__  # of entry points: headwise.tasks
-
-_DEFINED: dict[str, type[Task[Any]]] = {}
-
-
-def names() -> list[str]:
-    """The names of all tasks: the built-in ones first."""
-    return list(dict.fromkeys([*BUILT_IN, *plugins.found(GROUP), *_DEFINED]))
 
 
 def class_of(name: str) -> type[Task[Any]]:
@@ -41,12 +25,12 @@ def class_of(name: str) -> type[Task[Any]]:
     kind: type[Task[Any]]
     if name in BUILT_IN:
         kind = getattr(sys.modules[GROUP], name.capitalize())  # imports it
-        return kind
-    if name in _DEFINED:
-        return _DEFINED[name]
-    if (entry := plugins.found(GROUP).get(name)) is None:
+    elif name in DEFINED:
+        kind = DEFINED[name]
+    elif (entry := plugins.found(GROUP).get(name)) is not None:
+        kind = plugins.load(entry)
+    else:
         raise ArgumentError(f"no task has this name: expected one of {', '.join(names())}. Received: {name!r}")
-    kind = plugins.load(entry)
     return kind
 
 
@@ -63,35 +47,16 @@ def options_of(name: str) -> type[TrainOptions]:
     return options
 
 
-def register(kind: type[Task[Any]]) -> None:
-    """Make a task known by its name; `Task` calls this for each class with a name of its own.
+def load(folder: str | Path) -> Task[Any]:
+    """The trained task of a run folder, in eval mode, on the device that its options ask for.
 
     Raises:
-        ArgumentError: another class has this name, or an option has a name of `RESERVED`.
+        CheckpointError: no run folder, one without weights yet, or damaged ones.
     """
-    clashing = [each.name for each in dataclasses.fields(kind.options_type) if each.name in RESERVED]
-    if clashing:
-        raise ArgumentError(
-            f"{kind.options_type.__name__}.{clashing[0]}: headwise train has an argument of this name. Choose another"
-        )
-    name, place = kind.name, _place(kind)
-    taken = place
-    if name in BUILT_IN:
-        taken = f"{GROUP}.{name}:{name.capitalize()}"
-    elif name in _DEFINED:  # the same class may be defined again, in a notebook
-        taken = _place(_DEFINED[name])
-    elif (entry := plugins.found(GROUP).get(name)) and _package(entry.module) != _package(kind.__module__):
-        taken = entry.value
-    if taken != place:
-        raise ArgumentError(
-            f"name: expected one that no other task has. Received: name={name!r} of {place}, which {taken} has"
-        )
-    _DEFINED[name] = kind
+    from headwise.tasks.training import run
 
-
-def _place(kind: type) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
-def _package(module: str) -> str:
-    return module.partition(".")[0]
+    folder = Path(folder).expanduser()
+    name = run.read_config(folder)["task"]
+    if name not in names():
+        raise CheckpointError(f"{folder}: expected a run of one of {', '.join(names())}. Received: {name!r}")
+    return run.restore(folder, class_of(name))

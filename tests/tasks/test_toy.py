@@ -16,7 +16,7 @@ from headwise import plugins, tasks
 from headwise.errors import ArgumentError
 from headwise.export.load import load
 from headwise.graphs.graph import Graph, Value
-from headwise.tasks import kinds
+from headwise.tasks import kinds, registered
 from headwise.tasks.columns import Column, Columns
 from headwise.tasks.options.train import option
 from headwise.tasks.rows.tables import Data, read_table
@@ -111,8 +111,8 @@ def test_a_package_that_is_installed_names_its_task(monkeypatch: pytest.MonkeyPa
     installed(
         monkeypatch, EntryPoint("toy", f"{__name__}:Toy", kinds.GROUP), EntryPoint("no", "no.where:No", kinds.GROUP)
     )
-    monkeypatch.delitem(kinds._DEFINED, "toy")
-    others = [name for name in kinds._DEFINED if name not in kinds.BUILT_IN]  # of other tests in this process
+    monkeypatch.delitem(registered.DEFINED, "toy")
+    others = [name for name in registered.DEFINED if name not in kinds.BUILT_IN]  # of other tests in this process
     assert kinds.names() == [*kinds.BUILT_IN, "toy", "no", *others]
     assert kinds.options_of("toy") is ToyOptions
     with pytest.raises(

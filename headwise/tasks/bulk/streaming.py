@@ -11,11 +11,12 @@ from headwise.errors import ArgumentError
 from headwise.tasks.bulk.answered import answer
 from headwise.tasks.bulk.parts import Answers, digest
 from headwise.tasks.bulk.running import How, Tell, Written, compute
+from headwise.tasks.kinds import load
 from headwise.tasks.rows.chunks import SUFFIXES, Found, look_through
 from headwise.tasks.rows.sources import is_packed, suffix_of
 from headwise.tasks.rows.written import STREAMED
 from headwise.tasks.task import Task
-from headwise.tasks.training.run import CONFIG, WEIGHTS, load
+from headwise.tasks.training.run import CONFIG, WEIGHTS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -20,10 +20,11 @@ from headwise.models.checkpoint import default_model, resolve
 from headwise.models.latent_encoder import LatentEncoder, LatentEncoderConfig
 from headwise.models.small_encoder import SmallEncoder, SmallEncoderConfig
 from headwise.records import Seen
+from headwise.tasks.kinds import load
 from headwise.tasks.options.classify import LATENT, ClassifyOptions
 from headwise.tasks.options.encoder import EncoderOptions
 from headwise.tasks.text.subwords import Subwords
-from headwise.tasks.training.run import CONFIG, load
+from headwise.tasks.training.run import CONFIG
 from headwise.text import Tokens
 
 AnyEncoder = Bert | SmallEncoder | LatentEncoder

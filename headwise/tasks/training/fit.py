@@ -37,9 +37,9 @@ from headwise.tasks.training.weights import save_weights
 
 if TYPE_CHECKING:
     from headwise.tasks.rows.tables import Data
-    from headwise.tasks.task import Task
+    from headwise.tasks.trainable import Trainable
 
-TaskT = TypeVar("TaskT", bound="Task[Any]")
+TaskT = TypeVar("TaskT", bound="Trainable[Any]")
 
 
 def fit(
@@ -157,7 +157,7 @@ def _make(folder: Path) -> None:
 
 
 def _train(
-    task: Task[Any], folder: Path, training: Data, held_out: Data | None, *, keep: bool, resume: bool
+    task: Trainable[Any], folder: Path, training: Data, held_out: Data | None, *, keep: bool, resume: bool
 ) -> tuple[str, ...]:
     """The training itself; the best weights are in the folder then. Returns why to doubt the choice of them."""
     options: TrainOptions = task.options

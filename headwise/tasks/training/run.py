@@ -26,7 +26,6 @@ import yaml
 from headwise.errors import CheckpointError, FileError, HeadwiseError
 from headwise.files import parsed, writing
 from headwise.renamed import renamed
-from headwise.tasks import kinds
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.scores import Scores
 from headwise.tasks.training.folder import CONFIG, check_there
@@ -35,31 +34,18 @@ from headwise.version import __version__
 
 if TYPE_CHECKING:
     from headwise.tasks.rows.tables import Data
-    from headwise.tasks.task import Task
+    from headwise.tasks.trainable import Trainable
 
 WEIGHTS, LAST, SCORES = "weights.safetensors", "last.ckpt", "scores.json"
 
-TaskT = TypeVar("TaskT", bound="Task[Any]")
-
-
-def load(folder: str | Path) -> Task[Any]:
-    """The trained task of a run folder, in eval mode, on the device that its options ask for.
-
-    Raises:
-        CheckpointError: no run folder, one without weights yet, or damaged ones.
-    """
-    folder = Path(folder).expanduser()
-    name = read_config(folder)["task"]
-    if name not in kinds.names():
-        raise CheckpointError(f"{folder}: expected a run of one of {', '.join(kinds.names())}. Received: {name!r}")
-    return restore(folder, kinds.class_of(name))
+TaskT = TypeVar("TaskT", bound="Trainable[Any]")
 
 
 def restore(folder: Path, kind: type[TaskT]) -> TaskT:
     """The trained task of a run folder, which must be of this kind.
 
     Raises:
-        CheckpointError: as of `load`, and a run of another task.
+        CheckpointError: no run folder, one of another task or without weights yet, or damaged ones.
     """
     folder = folder.expanduser()
     config = read_config(folder, kind)
@@ -95,7 +81,7 @@ def rebuild(folder: Path, config: dict[str, Any], kind: type[TaskT]) -> TaskT:
         ) from cause
 
 
-def read_config(folder: Path, kind: type[Task[Any]] | None = None) -> dict[str, Any]:
+def read_config(folder: Path, kind: type[Trainable[Any]] | None = None) -> dict[str, Any]:
     """config.yaml of a run folder.
 
     Args:
@@ -120,7 +106,7 @@ def read_config(folder: Path, kind: type[Task[Any]] | None = None) -> dict[str, 
 
 
 def write_config(
-    folder: Path, task: Task[Any], training: Data, validation: Data | None, remarks: Sequence[str]
+    folder: Path, task: Trainable[Any], training: Data, validation: Data | None, remarks: Sequence[str]
 ) -> None:
     """config.yaml and the files of the task's own, before the first step.
 
@@ -153,7 +139,7 @@ def write_config(
     save_files(task, folder)
 
 
-def save_files(task: Task[Any], folder: Path) -> None:
+def save_files(task: Trainable[Any], folder: Path) -> None:
     """The files of the task's own.
 
     Raises:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pytorch_lightning import Callback, Trainer
 from torch import Tensor
 
 from headwise.errors import TrainingError
-
-if TYPE_CHECKING:
-    from headwise.tasks.task import Task
+from headwise.tasks.options.train import TrainOptions
 
 
-def check_finite(task: Task[Any], total: Tensor) -> None:
+def check_finite(trainer: Trainer, options: TrainOptions, total: Tensor) -> None:
     """
     Args:
         total: the sum of the losses of a batch, over all processes, so that all of them stop.
@@ -23,9 +21,10 @@ def check_finite(task: Task[Any], total: Tensor) -> None:
         TrainingError: it is NaN or infinite; says in which epoch and batch, and what to try.
     """
     if not torch.isfinite(total):
-        trainer = task.trainer
         batch = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        raise TrainingError(_sentence(trainer, task, total, f"at batch {batch} of epoch {trainer.current_epoch + 1}"))
+        raise TrainingError(
+            _sentence(trainer, options, total, f"at batch {batch} of epoch {trainer.current_epoch + 1}")
+        )
 
 
 class FiniteValidation(Callback):
@@ -35,15 +34,15 @@ class FiniteValidation(Callback):
         total = trainer.callback_metrics.get("validation_loss")
         if total is not None and not torch.isfinite(total):
             where = f"in the validation after epoch {trainer.current_epoch + 1}"
-            raise TrainingError(_sentence(trainer, pl_module, total, where))
+            raise TrainingError(_sentence(trainer, pl_module.options, total, where))
 
 
-def _sentence(trainer: Trainer, task: Any, total: Tensor, where: str) -> str:
+def _sentence(trainer: Trainer, options: TrainOptions, total: Tensor, where: str) -> str:
     rate = trainer.optimizers[0].param_groups[0]["lr"]
     tries = ["a lower lr", "a longer warmup"]
-    if not task.options.clip:
+    if not options.clip:
         tries.append("clip=1")
-    if task.options.precision != "32":
+    if options.precision != "32":
         tries.append("precision='32'")
     kept = "; what was saved before is intact" if trainer.current_epoch else ""
     became = "NaN" if total.isnan() else "infinite"

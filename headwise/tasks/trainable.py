@@ -1,0 +1,187 @@
+"""`Trainable`: what a training needs of a task: how its rows are read and encoded, its model, its loss and its scores.
+
+`fit.py` trains it, `run.py` saves it in a folder, `batches.py` puts examples of similar length together.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+
+import torch
+from pytorch_lightning import LightningModule
+from torch import Tensor, nn
+
+from headwise.tasks.batching import sorted_batches
+from headwise.tasks.options.train import TrainOptions
+from headwise.tasks.rows.tables import Data, cut_notes
+from headwise.tasks.scores import Scores
+from headwise.tasks.training import optimisation
+from headwise.tasks.training.callbacks.finite import check_finite
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Batch = dict[str, Any]  # names -> tensors, and other values that only the task reads
+OptionsT = TypeVar("OptionsT", bound=TrainOptions)
+
+
+class Trainable(LightningModule, ABC, Generic[OptionsT]):
+    """What a training needs of a task, and the methods that Lightning calls. `Task` adds predictions, and all else."""
+
+    name: ClassVar[str]  #: the name in commands and in config.yaml; no other task has it
+    options_type: ClassVar[type[TrainOptions]]  #: with its sentence and examples for --help and cards
+    best_by: ClassVar[tuple[str, Literal["max", "min"]]] = (
+        "validation_loss",
+        "min",
+    )  #: the score that selects the best weights
+    label_column: ClassVar[str | None] = None  #: the column of `Data` with labels, which `split` keeps in proportion
+    #: the scores of `evaluate` by which the model should beat the baselines, and whether more of each is better
+    compared_by: ClassVar[tuple[tuple[str, Literal["max", "min"]], ...]] = ()
+
+    def __init__(self, options: OptionsT, model: nn.Module) -> None:
+        super().__init__()
+        self.options = options
+        self.model = model
+        self.scores: Scores | None = None  #: after `fit`: the validation scores, and what to know about them
+        self.on_torch = True  #: False in a task of `headwise.export.load`, whose model another runtime computes
+
+    # Defined by each task.
+
+    @classmethod
+    @abstractmethod
+    def read(cls, source: Any, options: OptionsT, *, targets: bool = True) -> Data:
+        """The usable rows of a file, a DataFrame or a data set; with `targets`, to train or score.
+
+        `Data` that it returned before is returned unchanged, so `evaluate` accepts the held-out part.
+
+        Raises:
+            FileError, ArgumentError: the file or a column is missing, or no row is usable.
+        """
+
+    @classmethod
+    def split(cls, data: Data, options: OptionsT) -> tuple[Data, Data]:
+        """Training data, and a random share of rows held out to select the best weights, with all labels in both.
+
+        A task with related rows (pieces of one series, questions on one paragraph) keeps them together.
+        """
+        return data.split(options.validation_share, options.seed, by=cls.label_column)
+
+    @classmethod
+    @abstractmethod
+    def learn(cls, data: Data, options: OptionsT) -> Self:
+        """The task before its first step: its state from the data (vocabulary, labels, scales), and its model."""
+
+    @abstractmethod
+    def encode(self, data: Data, *, targets: bool = True) -> list[Any]:
+        """The examples in the form that `collate` takes. A row may give several (windows), or none."""
+
+    def cut(self, inputs: Any) -> dict[int, str]:
+        """The inputs of `predict` that it reads only in part: their places -> "more than 512 tokens, the rest was cut".
+
+        By default none.
+        """
+        return {}
+
+    def remarks(self, data: Data) -> tuple[str, ...]:
+        """Notes on rows that are learned or scored only in part, one sentence each. By default those of `cut`."""
+        return cut_notes(self.cut(data), data.numbers, data.unit)
+
+    def settle(self, held_out: Data) -> bool:
+        """After the training, choose by the held-out data what training does not. Whether weights changed."""
+        return False
+
+    @abstractmethod
+    def length(self, example: Any) -> int:
+        """The number of tokens in an example; examples of similar length share a batch."""
+
+    @abstractmethod
+    def collate(self, examples: Sequence[Any]) -> Batch:
+        """A padded batch, on the CPU."""
+
+    @abstractmethod
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The sum of the losses of a batch, and the number of its terms (both 0-dimensional)."""
+
+    @abstractmethod
+    def evaluate(self, source: Any) -> Scores:
+        """The scores on rows that have targets, beside those of a trivial baseline."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """The state besides weights (vocabulary, labels, scales), as JSON."""
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, options: OptionsT, state: dict[str, Any], folder: Path) -> Self:
+        """Rebuild the task from `state()` and the files of `save_files`; its weights are loaded afterwards."""
+
+    def rates(self) -> dict[str, float]:
+        """Prefix of parameter names -> their highest learning rate, if it differs from `lr`."""
+        return {}
+
+    def save_files(self, folder: Path) -> None:
+        """Write the task's own files, such as a tokenizer. By default none.
+
+        Called before the first step, and again with the best weights.
+        """
+
+    # Shared by all tasks.
+
+    def batches(self, examples: Sequence[Any]) -> Iterator[tuple[Batch, list[int]]]:
+        """Batches of examples of similar length, on the model's device, each with the indices of its examples."""
+        lengths = [self.length(example) for example in examples]
+        for places in sorted_batches(lengths, tokens=self.options.batch_tokens, size=self.options.batch_size):
+            batch = self.collate([examples[place] for place in places])
+            yield self.transfer_batch_to_device(batch, self.device, 0), places
+
+    @torch.no_grad()
+    def mean_loss(self, examples: Sequence[Any]) -> float:
+        """The mean loss of examples in eval mode."""
+        training = self.training
+        self.eval()
+        try:
+            sums = [self.loss(batch) for batch, _ in self.batches(examples)]
+        finally:
+            self.train(training)
+        return sum(float(total) for total, _ in sums) / sum(float(count) for _, count in sums)
+
+    # Called by Lightning.
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+        """The gradient of the mean over all terms of the batch of all processes, whatever their shares."""
+        empty = batch.pop("empty", False)
+        total, count = self.loss(batch)
+        if empty:
+            total, count = total * 0, count * 0
+        world = self.trainer.world_size
+        whole = self._of_all(total, count)
+        check_finite(self.trainer, self.options, whole[0])
+        terms = torch.where(whole[1] > 0, whole[1], 1.0)
+        # The factor, because Lightning's strategies average the gradients of all processes.
+        return {"loss": total * (world / terms), "total": whole[0], "terms": whole[1]}
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Logs "validation_loss", the mean over all terms. A task that logs more calls this too."""
+        self.log_loss(*self.loss(batch))
+
+    def log_loss(self, total: Tensor, count: Tensor) -> None:
+        """Log "validation_loss" from what `loss` gave of this process's share of a validation batch."""
+        whole = self._of_all(total, count)
+        terms = int(whole[1])
+        # Lightning's own reduction truncates the mean number of terms to an integer.
+        mean = whole[0] / max(terms, 1)
+        self.log("validation_loss", mean, on_step=False, on_epoch=True, sync_dist=True, batch_size=terms)
+
+    def _of_all(self, total: Tensor, count: Tensor) -> Tensor:
+        """The sum of the losses and their number [2], over the shares of all processes."""
+        whole = torch.stack((total.detach().float(), count.detach().float()))
+        if self.trainer.world_size > 1:
+            torch.distributed.all_reduce(whole)
+        return whole
+
+    def configure_optimizers(self) -> Any:
+        steps = self.trainer.datamodule.steps()  # type: ignore[attr-defined]
+        return optimisation.configure(self, self.options, steps, self.rates())
