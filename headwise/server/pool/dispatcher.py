@@ -170,7 +170,6 @@ class Dispatcher:
             told(logging.ERROR, "a row cannot be sent to a worker", error, model=stream.model.name)
             stream.pieces.put_nowait(RequestRefused("failed", _UNSENT))
             return
-        stream.worker = worker
         worker.streams[stream.number], worker.heard = stream, now
         stream.model.give(0, streams=1)
         stream.model.numbers.queue_seconds.observe(now - stream.since)
@@ -222,7 +221,6 @@ class Dispatcher:
         self._check_settled(model)
 
     def _end_stream(self, stream: Stream, error: RequestRefused | None) -> None:
-        stream.worker = None
         stream.pieces.put_nowait(error)
         stream.model.give(0, streams=-1)
         self._check_settled(stream.model)
@@ -246,8 +244,9 @@ class Dispatcher:
     def forget_stream(self, stream: Stream) -> None:
         """Drop a stream that is no longer read."""
         stream.model.remove_stream(stream)
-        if stream.worker is not None and stream.worker.alive:
-            stream.worker.send("cancel", stream.number)  # its "end" follows
+        for worker in self.crew.workers:
+            if stream.number in worker.streams:
+                worker.send("cancel", stream.number)  # its "end" follows
         self._check_settled(stream.model)
 
     def refuse_all(self, why: str) -> None:

@@ -12,14 +12,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from headwise.errors import RequestRefused
 from headwise.server.interface import Description
 from headwise.server.pool.messages import LENGTH, Message, pack
-
-if TYPE_CHECKING:
-    from headwise.server.pool.rows import Batch, Stream
+from headwise.server.pool.rows import Batch, Stream
 
 # The module search path is passed in the environment, to keep the command line of the process short.
 _BOOT = (

@@ -16,7 +16,6 @@ from headwise.server.pool.pace import Pace
 from headwise.tasks.columns import Row
 
 if TYPE_CHECKING:
-    from headwise.server.pool.process import Worker
     from headwise.server.pool.statistics import ModelStatistics
 
 Kind = Literal["batch", "explain", "page", "attend"]
@@ -89,7 +88,6 @@ class Stream:
     row: Row
     since: float
     pieces: asyncio.Queue[str | RequestRefused | None] = field(default_factory=asyncio.Queue)
-    worker: Worker | None = None
 
 
 @dataclass(eq=False)
