@@ -298,10 +298,16 @@ class Forecast(Task[ForecastOptions]):
         return found
 
     def columns(self) -> Columns:
-        return served.columns(self)
+        return served.columns(self.options, self.channels, self.quantiles, next(iter(self.facts.values())))
 
     def read_row(self, row: Row) -> Past:
-        return served.read_row(self, row)
+        data = served.read_history(row, self.options, self.channels)
+        with np.errstate(over="ignore", invalid="ignore"):  # numbers that are too large are checked here
+            ((_, facts),) = self.scales(data)
+            window = self.encode(data, targets=False)
+        if not window.values_CT.isfinite().all():
+            raise served.too_large()
+        return Past(data, window, facts["mean"], facts["spread"])
 
     def count_tokens(self, asked: Past) -> int:
         return self.length(asked.window[0])
@@ -311,7 +317,7 @@ class Forecast(Task[ForecastOptions]):
         found: dict[int, Tensor] = {}
         for y_NCFO, _, places in self._forecasts(windows):
             found |= dict(zip(places, y_NCFO, strict=True))
-        return [served.answer(self, each, found[place].double().numpy()) for place, each in enumerate(asked)]
+        return [served.answer(each, found[place].double().numpy()) for place, each in enumerate(asked)]
 
     def look_at(self, asked: Past) -> tuple[Seen, None]:
         (seen,) = self.look(asked.data)

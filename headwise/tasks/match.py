@@ -24,7 +24,15 @@ from headwise.models import Bert, BertConfig
 from headwise.models.image_text import ImageText, ImageTextConfig
 from headwise.records import Seen
 from headwise.tasks.columns import Column, Columns, Row, text_of
-from headwise.tasks.matching.candidates import Candidates, batch_of_images, batch_of_texts, encode_images, encode_texts
+from headwise.tasks.matching.candidates import (
+    Candidates,
+    batch_of_images,
+    batch_of_texts,
+    encode_images,
+    encode_texts,
+    ids_of,
+    room_for,
+)
 from headwise.tasks.matching.contrast import contrastive, others, paired
 from headwise.tasks.matching.finding import BEST, Finder
 from headwise.tasks.options.match import MatchOptions
@@ -36,7 +44,7 @@ from headwise.tasks.scoring.retrieval import DEPTHS, recall, recall_by_chance
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
 from headwise.tasks.text.cuts import cut, limit
-from headwise.tasks.text.subwords import Read, Subwords
+from headwise.tasks.text.subwords import Subwords
 from headwise.tasks.training.shares import of_all_processes
 from headwise.text import Patches
 
@@ -79,7 +87,7 @@ class Match(Task[MatchOptions]):
         super().__init__(options, model)
         self.subwords = subwords
         self.gallery = gallery
-        self._finder = Finder(self)
+        self._finder = Finder(model, subwords, options)
 
     @classmethod
     def read(cls, source: Any, options: MatchOptions, *, targets: bool = True) -> Data:
@@ -144,7 +152,7 @@ class Match(Task[MatchOptions]):
         for image, text in zip(*numbers, strict=True):
             of_image.setdefault(image, {})[text] = None
         texts = {image: tuple(found) for image, found in of_image.items()}
-        ids = self.ids(data.columns["text"])
+        ids = self._ids(data.columns["text"])
         longest = max(map(len, ids), default=0)
         return [
             Example(pixels, row, image, text, texts[image], longest)
@@ -217,8 +225,10 @@ class Match(Task[MatchOptions]):
             their vectors. For a text the best three images: "image", "match", "image 2", "match 2" …; for an image the
             best three texts: "text", "match", "text 2" ….
         """
+        self.eval()
         asked = questions(inputs, self.options)
-        return [_numbered(each.wants, answer) for each, answer in zip(asked, self._finder.answers(asked), strict=True)]
+        answers = self._finder.answers(asked, self.gallery)
+        return [_numbered(each.wants, answer) for each, answer in zip(asked, answers, strict=True)]
 
     def look(self, inputs: Any) -> list[Seen]:
         """The attention for each pair; a single text is paired with its best image of the gallery, and vice versa.
@@ -237,7 +247,8 @@ class Match(Task[MatchOptions]):
 
     def pictures(self, inputs: Any) -> list[Pixels]:
         """The images used by `look`, uint8 [H, W] or [H, W, 3], as background of the attention maps."""
-        return [_picture(self._finder.paired(each)) for each in questions(inputs, self.options)]
+        self.eval()
+        return [_picture(self._finder.paired(each, self.gallery)) for each in questions(inputs, self.options)]
 
     def columns(self) -> Columns:
         from PIL import Image
@@ -277,19 +288,21 @@ class Match(Task[MatchOptions]):
         return patches + (0 if asked.read is None else asked.read.size)
 
     def answer_rows(self, asked: Sequence[Question]) -> list[Row]:
+        self.eval()
         return [
             {**found, "best": np.array(found["best"], object), "matches": np.array(found["matches"], np.float32)}
             if "best" in found
             else found
-            for found in self._finder.answers(asked)
+            for found in self._finder.answers(asked, self.gallery)
         ]
 
     def look_at(self, asked: Question) -> tuple[Seen, Pixels]:
         self.eval()
-        pair = self._finder.paired(asked)
+        pair = self._finder.paired(asked, self.gallery)
         assert pair.text is not None
         assert pair.pixels is not None
-        tokens = self.subwords.named(pair.read or self.subwords.read([pair.text]), [slice(self._room)])
+        room = room_for(self.subwords, self.options.max_length)
+        tokens = self.subwords.named(pair.read or self.subwords.read([pair.text]), [slice(room)])
         grid = self.model.config.grid
         named = {"target": [tokens], "source": [Patches(grid, grid, prefix=()).tokens()]}
         pixels = batch_of_images([pair.pixels]).to(self.device)
@@ -310,7 +323,7 @@ class Match(Task[MatchOptions]):
             right_UT[rows[name], columns[text]] = True
 
         encoded = encode_images(self.model, list(images.values()))
-        found = Candidates(self.model, encoded, *encode_texts(self.model, self.ids(texts), self.subwords.pad))
+        found = Candidates(self.model, encoded, *encode_texts(self.model, self._ids(texts), self.subwords.pad))
         rerank, deepest = self.options.rerank, max(DEPTHS)
         orders = {
             "text_to_image": (found.best_images(rerank, deepest).cpu(), right_UT.mT),
@@ -357,15 +370,8 @@ class Match(Task[MatchOptions]):
         self.subwords.save(folder)
         self.gallery.save(folder)
 
-    @property
-    def _room(self) -> int:
-        """How many tokens of a text are read, beside the signs."""
-        return self.options.max_length - self.subwords.frames[0].size
-
-    def ids(self, texts: Sequence[str], read: Read | None = None) -> list[list[int]]:
-        """The ids that the model reads of each text; `read`: the tokens of the only text, if they are known."""
-        found = self.subwords.pieces(texts) if read is None else read.pieces
-        return [self.subwords.pair(pieces.ids[: self._room])[0] for pieces in found]
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return ids_of(self.subwords, texts, self.options.max_length)
 
 
 def _numbered(wants: str, answer: dict[str, Any]) -> dict[str, Any]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from headwise.errors import ArgumentError
 from headwise.tasks.columns import Column, Columns, Row, array_of, text_of, texts_of
+from headwise.tasks.options.forecast import ForecastOptions
 from headwise.tasks.rows.series import SERIES, TIME, read_series, step_of
 from headwise.tasks.rows.series_windows import SeriesWindows
 from headwise.tasks.rows.sources import Table
 from headwise.tasks.rows.tables import Data
-
-if TYPE_CHECKING:
-    from headwise.tasks.forecast import Forecast
 
 
 @dataclass(frozen=True)
@@ -34,55 +33,59 @@ class Past:
     spread: np.ndarray
 
 
-def columns(task: Forecast) -> Columns:
-    """`history`, optionally `time` and `series` -> `forecast`, `quantiles`, `time`."""
-    horizon, named = task.options.horizon, ", ".join(task.channels)
+def columns(
+    options: ForecastOptions, channels: Sequence[str], quantiles: Sequence[float], facts: Mapping[str, Sequence[float]]
+) -> Columns:
+    """`history`, optionally `time` and `series` -> `forecast`, `quantiles`, `time`.
+
+    Args:
+        facts: the mean and the spread of each column of a series, for the example.
+    """
+    horizon, named = options.horizon, ", ".join(channels)
     times = Column("time", "BYTES", (-1,), "the time of each row, to get the times of the forecast", optional=True)
-    inputs = [_history(task), times]
-    if task.options.series is not None:
+    inputs = [_history(options, channels), times]
+    if options.series is not None:
         says = "the name of the series; a series of the training data keeps its scaling"
         inputs.append(Column("series", "BYTES", (), says, optional=True))
     outputs = [
-        Column("forecast", "FP64", (horizon, len(task.channels)), f"the next rows, with the columns {named}"),
+        Column("forecast", "FP64", (horizon, len(channels)), f"the next rows, with the columns {named}"),
         Column("time", "BYTES", (horizon,), "the time of each row; numbers from 1 if no times were given"),
     ]
-    if task.quantiles:
-        shape = (horizon, len(task.channels), len(task.quantiles))
-        shares = ", ".join(f"{share:g}" for share in task.quantiles)
+    if quantiles:
+        shape = (horizon, len(channels), len(quantiles))
+        shares = ", ".join(f"{share:g}" for share in quantiles)
         outputs.insert(1, Column("quantiles", "FP64", shape, f"the quantiles {shares} of each number"))
-    return Columns(inputs=tuple(inputs), outputs=tuple(outputs), example={"history": _example(task)})
+    return Columns(inputs=tuple(inputs), outputs=tuple(outputs), example={"history": _example(options.context, facts)})
 
 
-def _history(task: Forecast) -> Column:
-    named = ", ".join(task.channels)
-    says = f"at least {task.options.context} rows in time order, with the columns {named}"
-    return Column("history", "FP64", (-1, len(task.channels)), says)
+def _history(options: ForecastOptions, channels: Sequence[str]) -> Column:
+    says = f"at least {options.context} rows in time order, with the columns {', '.join(channels)}"
+    return Column("history", "FP64", (-1, len(channels)), says)
 
 
-def _example(task: Forecast) -> np.ndarray:
-    """A sine wave around the mean of the first training series, one period per context."""
-    (facts, *_), context = task.facts.values(), task.options.context
+def _example(context: int, facts: Mapping[str, Sequence[float]]) -> np.ndarray:
+    """A sine wave around the mean of a series, one period per context."""
     wave = np.sin(np.arange(context) * 2 * np.pi / context)[:, None]
     return np.round(np.array(facts["mean"]) + np.array(facts["spread"]) * wave, 3)
 
 
-def read_row(task: Forecast, row: Row) -> Past:
-    """The series of a row.
+def read_history(row: Row, options: ForecastOptions, channels: Sequence[str]) -> Data:
+    """The series of a row, in the form that the task reads from a file.
 
     Raises:
         ArgumentError, DtypeError, ShapeError: a history that is too short or not of numbers, or times that do not fit.
     """
-    options, values = task.options, array_of(row, _history(task))
+    values = array_of(row, _history(options, channels))
     odd = ~np.isfinite(values) if not options.interpolate else np.isinf(values)
     if odd.any():
         place, column = (int(each) for each in np.argwhere(odd)[0])
         raise ArgumentError(
             f"history: expected numbers. Received: {values[place, column]} in row {place} (from 0), column "
-            f"{task.channels[column]!r}"
+            f"{channels[column]!r}"
         )
     if len(values) < options.context:
         raise ArgumentError(f"history: expected at least {options.context} rows. Received: {len(values)} rows")
-    columns: dict[str, list[Any]] = dict(zip(task.channels, values.T.tolist(), strict=True))
+    columns: dict[str, list[Any]] = dict(zip(channels, values.T.tolist(), strict=True))
     time = "time" if "time" not in columns else "time of the row"
     if row.get("time") is not None:
         columns[time] = texts_of(row, "time")
@@ -92,32 +95,28 @@ def read_row(task: Forecast, row: Row) -> Past:
             )
     table = Table("history", columns, [*range(len(values))])
     chosen = replace(options, time=time if time in columns else "none", series=None)
-    data = read_series(table, chosen, least=options.context, columns=task.channels)
+    data = read_series(table, chosen, least=options.context, columns=channels)
     if row.get("series") is not None:
         name = text_of(row, "series")
         data = replace(data, columns={SERIES: [name] * len(data), **data.columns})
-    with np.errstate(over="ignore", invalid="ignore"):  # numbers that are too large are checked here
-        ((_, facts),) = task.scales(data)
-        window = task.encode(data, targets=False)
-    if not window.values_CT.isfinite().all():
-        raise _too_large()
-    return Past(data, window, facts["mean"], facts["spread"])
+    return data
 
 
-def answer(task: Forecast, asked: Past, y_CFO: np.ndarray) -> Row:
+def answer(asked: Past, y_CFO: np.ndarray) -> Row:
     """The answer, from the standardised forecast [C, F, O] and its quantiles."""
     own_FCO = (y_CFO * asked.spread[:, None, None] + asked.mean[:, None, None]).transpose(1, 0, 2)
     if not np.isfinite(own_FCO).all():
-        raise _too_large()
-    horizon = task.options.horizon
+        raise too_large()
+    horizon, outputs = own_FCO.shape[0], own_FCO.shape[2]
     times = [str(step) for step in range(1, horizon + 1)]
     if (step := step_of(asked.data)) is not None:
         times = [str(time) for time in step.after(asked.data.columns[TIME][-1], horizon)]
     row: Row = {"forecast": np.ascontiguousarray(own_FCO[..., 0])}
-    if task.quantiles:
+    if outputs > 1:
         row["quantiles"] = np.ascontiguousarray(own_FCO[..., 1:])
     return {**row, "time": np.array(times, dtype=object)}
 
 
-def _too_large() -> ArgumentError:
+def too_large() -> ArgumentError:
+    """For a history that the model cannot read, or whose forecast is not finite."""
     return ArgumentError("history: its numbers are too large for a forecast")

@@ -13,6 +13,7 @@ from headwise.models.image_text import Encoded, ImageText
 from headwise.tasks.rows.pictures import Pixels
 from headwise.tasks.scoring.retrieval import best_first
 from headwise.tasks.text.padding import padded_with_real
+from headwise.tasks.text.subwords import Read, Subwords
 
 AT_ONCE = 256  # images, texts or pairs in a pass
 
@@ -81,6 +82,17 @@ def encode_texts(model: ImageText, texts: Sequence[Sequence[int]], pad: int) -> 
 
 def _joined(parts: Sequence[Encoded]) -> Encoded:
     return Encoded(torch.cat([each.states for each in parts]), torch.cat([each.vector for each in parts]))
+
+
+def room_for(subwords: Subwords, most: int) -> int:
+    """How many tokens of a text are read, beside the signs, if it may have `most` with them."""
+    return most - subwords.frames[0].size
+
+
+def ids_of(subwords: Subwords, texts: Sequence[str], most: int, read: Read | None = None) -> list[list[int]]:
+    """The ids that the model reads of each text, at most so many; `read`: the tokens of the only text, if known."""
+    found = subwords.pieces(texts) if read is None else read.pieces
+    return [subwords.pair(pieces.ids[: room_for(subwords, most)])[0] for pieces in found]
 
 
 def batch_of_images(images: Sequence[Pixels]) -> Tensor:

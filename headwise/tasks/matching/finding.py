@@ -5,72 +5,69 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 
 from headwise.errors import ArgumentError
-from headwise.tasks.matching.candidates import Candidates, encode_images, encode_texts
-from headwise.tasks.rows.gallery import Question
-
-if TYPE_CHECKING:
-    from headwise.tasks.match import Match
+from headwise.models.image_text import ImageText
+from headwise.tasks.matching.candidates import Candidates, encode_images, encode_texts, ids_of
+from headwise.tasks.options.match import MatchOptions
+from headwise.tasks.rows.gallery import Gallery, Question
+from headwise.tasks.text.subwords import Subwords
 
 BEST = 3  # matches per input
 Encoded = TypeVar("Encoded")
 
 
 class Finder:
-    """Answers the questions of a task; keeps its encoded gallery until the weights or the gallery change."""
+    """Answers questions by a model in eval mode; keeps the encoded gallery until the weights or the gallery change."""
 
-    def __init__(self, task: Match) -> None:
-        self._task = task
+    def __init__(self, model: ImageText, subwords: Subwords, options: MatchOptions) -> None:
+        self._model, self._subwords, self._options = model, subwords, options
         self._kept: dict[str, tuple[object, object, Any]] = {}
 
-    def answers(self, asked: Sequence[Question]) -> list[dict[str, Any]]:
+    def answers(self, asked: Sequence[Question], gallery: Gallery) -> list[dict[str, Any]]:
         """The answer to each question: of a pair "match" and "similarity"; of one image or text "match", and its "best"
         names or texts of the gallery with their "matches"."""
-        self._task.eval()
         found: list[dict[str, Any]] = [{} for _ in asked]
         for wants in ("pair", "image", "text"):
             if places := [place for place, each in enumerate(asked) if each.wants == wants]:
-                answers = self._answers(wants, [asked[place] for place in places])
+                answers = self._answers(wants, [asked[place] for place in places], gallery)
                 for place, answer in zip(places, answers, strict=True):
                     found[place] = answer
         return found
 
-    def paired(self, question: Question) -> Question:
+    def paired(self, question: Question, gallery: Gallery) -> Question:
         """A question with the best image or text of the gallery, if it lacks one."""
-        gallery = self._task.gallery
         if question.wants == "image":
-            name = self.answers([question])[0]["best"][0]
+            name = self.answers([question], gallery)[0]["best"][0]
             return replace(question, name=name, pixels=gallery.images[gallery.names.index(name)])
         if question.wants == "text":
-            return replace(question, text=self.answers([question])[0]["best"][0])
+            return replace(question, text=self.answers([question], gallery)[0]["best"][0])
         return question
 
-    def _answers(self, wants: str, asked: Sequence[Question]) -> list[dict[str, Any]]:
+    def _answers(self, wants: str, asked: Sequence[Question], gallery: Gallery) -> list[dict[str, Any]]:
         """The answers to questions of the same kind: scores of pairs, images, or texts."""
-        task, model = self._task, self._task.model
-        encode = partial(encode_texts, model, pad=task.subwords.pad)
+        model, options = self._model, self._options
+        ids = partial(ids_of, self._subwords, most=options.max_length)
+        encode = partial(encode_texts, model, pad=self._subwords.pad)
         images = (
-            self._gallery("images", lambda: encode_images(model, task.gallery.images))
+            self._encoded("images", gallery, lambda: encode_images(model, gallery.images))
             if wants == "image"
             else encode_images(model, [each.pixels for each in asked if each.pixels is not None])
         )
         texts, real = (
-            self._gallery("texts", lambda: encode(task.ids(task.gallery.texts)))
+            self._encoded("texts", gallery, lambda: encode(ids(gallery.texts)))
             if wants == "text"
-            else encode([task.ids([each.text], each.read)[0] for each in asked if each.text is not None])
+            else encode([ids([each.text], read=each.read)[0] for each in asked if each.text is not None])
         )
-        found, places = Candidates(model, images, texts, real), torch.arange(len(asked), device=task.device)
+        found, places = Candidates(model, images, texts, real), torch.arange(len(asked), device=model.log_scale.device)
         if wants == "pair":
             matches, alike = found.match(places, places).sigmoid(), found.cosines(places, places)
             return [{"match": m, "similarity": s} for m, s in zip(matches.tolist(), alike.tolist(), strict=True)]
-        best, names = (
-            (found.best_images, task.gallery.names) if wants == "image" else (found.best_texts, task.gallery.texts)
-        )
-        order_QN = best(task.options.rerank, BEST)
+        best, names = (found.best_images, gallery.names) if wants == "image" else (found.best_texts, gallery.texts)
+        order_QN = best(options.rerank, BEST)
         queries = places.repeat_interleave(order_QN.shape[1])
         pairs = (order_QN.flatten(), queries) if wants == "image" else (queries, order_QN.flatten())
         matches = found.match(*pairs).sigmoid().view(order_QN.shape)
@@ -79,20 +76,21 @@ class Finder:
             for order, shares in zip(order_QN.tolist(), matches.tolist(), strict=True)
         ]
 
-    def _gallery(self, what: str, encode: Callable[[], Encoded]) -> Encoded:
+    def _encoded(self, what: str, gallery: Gallery, encode: Callable[[], Encoded]) -> Encoded:
         """The images or the texts of the gallery, encoded when they are first asked for."""
-        task = self._task
-        if not getattr(task.gallery, what):
+        model = self._model
+        if not getattr(gallery, what):
             raise ArgumentError(
                 f"this run folder has no {what} to choose from (gallery=0 in training). Pass an image and a text"
             )
-        if any(each._forward_pre_hooks or each._forward_hooks for each in task.model.modules()):
+        if any(each._forward_pre_hooks or each._forward_hooks for each in model.modules()):
             return encode()  # a watch waits for every call
         # A tensor made in inference mode counts no changes; it is not trained either.
-        weights = [(each.data_ptr(), each.is_inference() or each._version) for each in task.model.parameters()]
-        state = weights, task.device, torch.is_autocast_enabled(task.device.type)
-        gallery, before, found = self._kept.get(what, (None, None, None))
-        if gallery is not task.gallery or before != state:
+        weights = [(each.data_ptr(), each.is_inference() or each._version) for each in model.parameters()]
+        device = model.log_scale.device
+        state = weights, device, torch.is_autocast_enabled(device.type)
+        kept, before, found = self._kept.get(what, (None, None, None))
+        if kept is not gallery or before != state:
             found = encode()
-            self._kept[what] = task.gallery, state, found
+            self._kept[what] = gallery, state, found
         return cast(Encoded, found)
