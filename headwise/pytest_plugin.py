@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from headwise.doctor.finding import Diagnosis
+    from headwise.doctor.result import Diagnosis
 
 _PROPERTY = "attention"  # of a test's report, which pytest-xdist hands on: a line on a module
 
@@ -100,7 +100,7 @@ class AttentionItem(pytest.Item):
 
     def runtest(self) -> None:
         from headwise.doctor.catalogue import check_names
-        from headwise.doctor.finding import Diagnosis
+        from headwise.doctor.result import Diagnosis
         from headwise.doctor.targets.examine import examine
         from headwise.doctor.targets.load import parse
         from headwise.errors import DoctorError

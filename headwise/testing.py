@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from headwise.doctor.calling.spec import Spec
-    from headwise.doctor.finding import Diagnosis
+    from headwise.doctor.result import Diagnosis
 
 __all__ = ["assert_healthy"]
 

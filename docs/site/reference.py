@@ -116,7 +116,12 @@ GROUPS = (
         "Check a module",
         "Whether a module computes attention, and which mistake it has if not. "
         "[The doctor](../concepts/doctor.md) is the idea.",
-        ("headwise.diagnose",),
+        (
+            "headwise.diagnose",
+            "headwise.doctor.finding.Findings",
+            "headwise.doctor.comparing.comparison.Differences",
+            "headwise.doctor.gradients.checked.CheckedGradients",
+        ),
         ("headwise.doctor", "headwise.testing"),
     ),
     Group(

@@ -19,7 +19,7 @@ from headwise.language import said
 if TYPE_CHECKING:
     from torch import nn
 
-    from headwise.doctor.finding import Diagnosis
+    from headwise.doctor.result import Diagnosis
 
 FOUND_A_BUG, NOT_EXAMINED = 1, 3
 # Two lengths, so that the shorter text is padded and the model passes a mask to its layers.

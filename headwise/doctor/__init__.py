@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwise.doctor.calling.spec import Spec
-    from headwise.doctor.comparing.compare import compare
-    from headwise.doctor.comparing.comparison import Comparison
+    from headwise.doctor.comparing.compare import Comparison, compare
     from headwise.doctor.diagnosis import diagnose
-    from headwise.doctor.finding import Diagnosis, Finding, Where
+    from headwise.doctor.finding import Finding, Where
     from headwise.doctor.gradients.gradcheck import Gradients, gradcheck
+    from headwise.doctor.result import Diagnosis
     from headwise.doctor.targets.layers import diagnose_model
 
 # Public name -> the module that holds it.
 _WHERE = {
-    "Comparison": "headwise.doctor.comparing.comparison",
-    "Diagnosis": "headwise.doctor.finding",
+    "Comparison": "headwise.doctor.comparing.compare",
+    "Diagnosis": "headwise.doctor.result",
     "Finding": "headwise.doctor.finding",
     "Gradients": "headwise.doctor.gradients.gradcheck",
     "Spec": "headwise.doctor.calling.spec",

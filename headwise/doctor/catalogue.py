@@ -9,13 +9,10 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from headwise.doctor.finding import Severity
 from headwise.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from headwise.doctor.finding import Severity
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,12 +25,13 @@ from headwise.doctor.calling.stated_shapes import other_memories
 from headwise.doctor.calling.way import NoOutput
 from headwise.doctor.causes import proved, settled, unnamed
 from headwise.doctor.explain import evidence, understood
-from headwise.doctor.finding import ORDER, Diagnosis, Finding
+from headwise.doctor.finding import ORDER, Finding
 from headwise.doctor.foreign import as_module
 from headwise.doctor.limits import LONG, TookTooLong, crashes, hangs, last_line, no_memory, out_of_memory, time_limit
 from headwise.doctor.parts import attending, calls_in
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe
+from headwise.doctor.result import Diagnosis
 from headwise.errors import DoctorError, DtypeError, shortened
 from headwise.registry import framework_of
 

@@ -1,4 +1,4 @@
-"""The result types of the doctor: findings, and the diagnosis that holds them."""
+"""What the doctor reports: a finding, and all findings about one module."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headwise.tables import Printed
-
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from typing_extensions import Self
 
 # bug: the result is wrong. risk: correct here, wrong under conditions that the evidence names. note: worth knowing.
 Severity = Literal["bug", "risk", "note"]
@@ -83,8 +81,8 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Diagnosis(Printed):
-    """All findings about one module."""
+class Findings:
+    """All findings about one module, and what was understood of it."""
 
     subject: str  # the class
     findings: tuple[Finding, ...]  # bugs first
@@ -125,30 +123,13 @@ class Diagnosis(Printed):
         }
 
     @classmethod
-    def from_dict(cls, written: Mapping[str, Any]) -> Diagnosis:
+    def from_dict(cls, written: Mapping[str, Any]) -> Self:
         """What `to_dict` wrote."""
         known = {name: x for name, x in written.items() if name != "healthy"}
         known["findings"] = tuple(Finding.from_dict(x) for x in written["findings"])
         known["understood"] = tuple(written["understood"])
         known["where"] = _where_from_dict(written["where"])
         return cls(**known)
-
-    def __repr__(self) -> str:
-        from headwise.doctor.telling.report import conclusion
-
-        names = ", ".join(dict.fromkeys(finding.name for finding in self.findings))
-        found = f" Found: {names}." if names else ""
-        return f"Diagnosis of {self.subject}. {conclusion(self)}{found} print(...) says all."
-
-    def __str__(self) -> str:
-        from headwise.doctor.telling.report import as_text
-
-        return as_text(self)
-
-    def __rich__(self) -> RenderableType:
-        from headwise.doctor.telling.report import report
-
-        return report(self)
 
 
 def _where_to_dict(where: Where | None) -> dict[str, Any] | None:

@@ -29,7 +29,8 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from headwise.doctor.finding import Diagnosis, Finding, Where
+from headwise.doctor.finding import Finding, Where
+from headwise.doctor.result import Diagnosis
 from headwise.errors import DoctorError
 
 GIGABYTE = 1e9

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import headwise.doctor
-from headwise.doctor.finding import Diagnosis
+from headwise.doctor.result import Diagnosis
 from headwise.doctor.targets.layers import diagnose_model
 from headwise.errors import DoctorError
 from tests.capture.families.making import fresh

@@ -17,8 +17,9 @@ from headwise.doctor.calling.spec import Spec
 from headwise.doctor.catalogue import CATALOGUE
 from headwise.doctor.causes import EXPLAINS, settled
 from headwise.doctor.explain import evidence, understood
-from headwise.doctor.finding import Diagnosis, Finding, Where
+from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import Patient
+from headwise.doctor.result import Diagnosis
 from headwise.doctor.telling.line import line
 from headwise.errors import DtypeError
 from tests.doctor.checks import (

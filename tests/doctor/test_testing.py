@@ -10,7 +10,8 @@ import pytest
 from torch import Tensor, nn
 
 from headwise import testing
-from headwise.doctor.finding import Diagnosis, Finding
+from headwise.doctor.finding import Finding
+from headwise.doctor.result import Diagnosis
 from headwise.errors import ArgumentError
 from headwise.testing import assert_healthy
 

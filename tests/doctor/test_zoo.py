@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import headwise
-from headwise.doctor.finding import Diagnosis
+from headwise.doctor.result import Diagnosis
 from tests.doctor.zoo import BROKEN, HEALTHY, SPECIMENS, Specimen
 from tests.doctor.zoo.ways import WAYS, way
 

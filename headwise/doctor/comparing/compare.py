@@ -8,20 +8,39 @@ operation where they differ.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.comparing.comparison import Comparison, Row
+from headwise.doctor.comparing.comparison import Differences, Row
 from headwise.doctor.comparing.pair import Pair
 from headwise.doctor.comparing.peers import build_peer
 from headwise.doctor.comparing.side import Side, discovered
 from headwise.errors import DoctorError
+from headwise.tables import Printed
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 __all__ = ["Comparison", "Row", "compare"]
 
 Progress = Callable[[int, int, str], None]  # done, total, what
+
+
+class Comparison(Differences, Printed):
+    """The differences between two modules, and the first operation where they differ."""
+
+    def __str__(self) -> str:
+        from headwise.doctor.telling.report import plain
+
+        return plain(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from headwise.doctor.comparing.comparison_report import comparison_report
+
+        yield from comparison_report(self)
 
 
 def compare(

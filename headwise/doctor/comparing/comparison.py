@@ -5,13 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headwise.doctor.comparing.parting import Parting
-from headwise.tables import Printed
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +34,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Comparison(Printed):
+class Differences:
     """The differences between two modules, and the first operation where they differ."""
 
     first: str
@@ -67,13 +63,3 @@ class Comparison(Printed):
     def to_dict(self) -> dict[str, Any]:
         """As JSON-compatible values."""
         return {**dataclasses.asdict(self), "same": self.same, "largest": self.largest}
-
-    def __str__(self) -> str:
-        from headwise.doctor.telling.report import plain
-
-        return plain(self)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from headwise.doctor.comparing.comparison_report import comparison_report
-
-        yield from comparison_report(self)

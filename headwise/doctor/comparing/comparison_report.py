@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headwise.doctor.comparing.comparison import Differences
 from headwise.doctor.comparing.parting import Operation, Parting
 from headwise.doctor.telling.printable import printable
 from headwise.doctor.telling.report import indented
 
-if TYPE_CHECKING:
-    from headwise.doctor.comparing.comparison import Comparison
 
-
-def comparison_report(found: Comparison) -> Iterator[RenderableType]:
+def comparison_report(found: Differences) -> Iterator[RenderableType]:
     """The whole result of a comparison, for rich to print."""
     yield Text(printable(f"{found.first} and {found.second}, in {found.dtype}"), style="bold")
     yield from indented(found.mapping.values())
@@ -35,7 +32,7 @@ def comparison_report(found: Comparison) -> Iterator[RenderableType]:
         yield from _parted(found)
 
 
-def conclusion(found: Comparison) -> str:
+def conclusion(found: Differences) -> str:
     """The conclusion, in one sentence."""
     left = len(found.rows) - len(found.compared)
     more = f" {left} of {len(found.rows)} cases could not be compared." if left else ""
@@ -53,7 +50,7 @@ def number(x: float | None) -> str:
     return "0" if x == 0 else "inf" if math.isinf(x) else f"{x:.1e}"
 
 
-def _table(found: Comparison) -> Table:
+def _table(found: Differences) -> Table:
     """A line per mask: the largest differences over all shapes."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("mask")
@@ -72,7 +69,7 @@ def _table(found: Comparison) -> Table:
     return table
 
 
-def _parted(found: Comparison) -> Iterator[RenderableType]:
+def _parted(found: Differences) -> Iterator[RenderableType]:
     parted = found.parted
     assert parted is not None
     agreed = f"agree in {', '.join(parted.agreed)}, and " if parted.agreed else ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from headwise.doctor.calling.spec import Spec
 from headwise.doctor.comparing.parting import size_of
 from headwise.doctor.comparing.recording import record
 from headwise.doctor.comparing.side import EXPECTED, copied, discovered
+from headwise.doctor.gradients.checked import CheckedGradients, TensorGradient, Verdict
 from headwise.doctor.targets.load import raised_at, said
 from headwise.errors import ArgumentError, DoctorError
 from headwise.tables import Printed
@@ -28,55 +29,14 @@ from headwise.tables import Printed
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-Verdict = Literal["right", "wrong", "blocked", "unused", "frozen"]
 Progress = Callable[[int, int, str], None]  # done, total, which tensor
 
 SAMPLED = 40
 _FACTORS = (1.0, 0.1, 10.0)  # of the step: a kink within the usual step may be outside a smaller one
 
 
-@dataclasses.dataclass(frozen=True)
-class TensorGradient:
-    """The result for the gradient of one tensor."""
-
-    name: str  # "input query", "q_proj.weight"
-    shape: tuple[int, ...]
-    checked: int  # how many of its elements
-    difference: float  # the largest between autograd's and the numerical gradient
-    at: tuple[int, ...]  # the index of that element; () for the random direction
-    autograd: float
-    numerical: float
-    kinks: int  # elements at which the output has no single slope; they are not judged
-    # blocked: the output depends on it but it gets no gradient; unused: no dependence; frozen: as intended
-    verdict: Verdict
-
-    @property
-    def wrong(self) -> bool:
-        return self.verdict in ("wrong", "blocked")
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Gradients(Printed):
+class Gradients(CheckedGradients, Printed):
     """The result of a gradient check of a module."""
-
-    subject: str
-    dtype: str  # of the computation
-    tolerance: float  # relative, in addition to rounding
-    tensors: tuple[TensorGradient, ...]
-    notes: tuple[str, ...] = ()
-    problem: str = ""  # why there is no gradient at all
-
-    @property
-    def right(self) -> bool:
-        return not self.problem and not any(x.wrong for x in self.tensors)
-
-    @property
-    def wrong(self) -> tuple[TensorGradient, ...]:
-        return tuple(x for x in self.tensors if x.wrong)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON-compatible values."""
-        return {**dataclasses.asdict(self), "right": self.right}
 
     def __str__(self) -> str:
         from headwise.doctor.telling.report import plain

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from headwise.doctor.comparing.comparison_report import number
+from headwise.doctor.gradients.checked import CheckedGradients, TensorGradient
 from headwise.doctor.telling.printable import printable
 from headwise.doctor.telling.report import indented
-
-if TYPE_CHECKING:
-    from headwise.doctor.gradients.gradcheck import Gradients, TensorGradient
 
 _SAID = {"blocked": "no gradient", "unused": "not used"}  # of the others, the verdict itself
 _STYLE = {"wrong": "bold red", "blocked": "bold red", "unused": "yellow", "frozen": "dim"}
 
 
-def gradient_report(found: Gradients) -> Iterator[RenderableType]:
+def gradient_report(found: CheckedGradients) -> Iterator[RenderableType]:
     """The whole result of a gradient check, for rich to print."""
     yield Text(printable(f"Gradients of {found.subject}, in {found.dtype}"), style="bold")
     yield from indented(found.notes, style="dim")
@@ -31,7 +28,7 @@ def gradient_report(found: Gradients) -> Iterator[RenderableType]:
     yield Text(printable(conclusion(found)), style="bold green" if found.right else "bold red")
 
 
-def conclusion(found: Gradients) -> str:
+def conclusion(found: CheckedGradients) -> str:
     """The conclusion, in one sentence."""
     if found.problem:
         return f"There are no gradients: {found.problem}."
@@ -52,7 +49,7 @@ def _sentence(x: TensorGradient) -> str:
     return f"The gradient of {x.name}{at} is {x.autograd:.6g}; the output changes by {x.numerical:.6g}."
 
 
-def _table(found: Gradients) -> Table:
+def _table(found: CheckedGradients) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("tensor", overflow="fold")
     for name in ("shape", "checked", "largest error", "at", "autograd", "numerical"):

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from headwise.doctor.finding import Diagnosis, Where
+from headwise.doctor.finding import Where
+from headwise.doctor.result import Diagnosis
 from headwise.doctor.targets.candidates import Candidate, candidates
 from headwise.doctor.targets.repository import Changes
 from headwise.errors import DoctorError

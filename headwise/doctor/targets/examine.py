@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.diagnosis import diagnose
-from headwise.doctor.finding import Diagnosis, Finding
+from headwise.doctor.finding import Finding
 from headwise.doctor.limits import (
     LARGEST,
     TookTooLong,
@@ -22,6 +22,7 @@ from headwise.doctor.limits import (
     time_limit,
     too_large,
 )
+from headwise.doctor.result import Diagnosis
 from headwise.doctor.targets.arguments import parse_setting
 from headwise.doctor.targets.keras_backend import begin_backend
 from headwise.doctor.targets.load import Target, definition

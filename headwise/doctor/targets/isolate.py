@@ -21,8 +21,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headwise.doctor.finding import Diagnosis, Finding, Where
+from headwise.doctor.finding import Finding, Where
 from headwise.doctor.limits import GIGABYTE, alone, crashes, hangs, is_users, line_of, too_large
+from headwise.doctor.result import Diagnosis
 from headwise.errors import DoctorError
 
 MEMORY = 8 * GIGABYTE  # in addition to what Python and torch need

@@ -19,7 +19,7 @@ from headwise.capture.context import watch
 from headwise.capture.sites import clean
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.diagnosis import diagnose
-from headwise.doctor.finding import Diagnosis
+from headwise.doctor.result import Diagnosis
 from headwise.errors import DoctorError
 from headwise.registry import framework_of
 

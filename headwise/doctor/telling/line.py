@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from headwise.doctor.finding import Diagnosis, Severity
+from headwise.doctor.finding import Findings, Severity
 from headwise.doctor.telling.printable import printable
 from headwise.language import said
 
 
-def line(diagnosis: Diagnosis, name: str, ignored: Collection[str] = ()) -> str:
+def line(diagnosis: Findings, name: str, ignored: Collection[str] = ()) -> str:
     """ "my_model.py:A: 2 bugs: wrong-scale, causal-leak (0.8 s)"; findings that are ignored do not count."""
     return printable(f"{name}: {' '.join(_verdict(diagnosis, ignored).split())} ({diagnosis.seconds:.1f} s)")
 
 
-def _verdict(diagnosis: Diagnosis, ignored: Collection[str]) -> str:
+def _verdict(diagnosis: Findings, ignored: Collection[str]) -> str:
     names: dict[Severity, list[str]] = {"bug": [], "risk": []}
     for finding in diagnosis.findings:
         if finding.name not in ignored and finding.severity in names:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -16,23 +15,21 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.doctor.catalogue import CATALOGUE, links
+from headwise.doctor.finding import Finding, Findings, Severity, Where
 from headwise.doctor.telling.printable import printable
 from headwise.language import said
-
-if TYPE_CHECKING:
-    from headwise.doctor.finding import Diagnosis, Finding, Severity, Where
 
 _STYLE: dict[Severity, str] = {"bug": "bold red", "risk": "bold yellow", "note": "bold cyan"}
 _MANY = 3  # checks of one reason are listed one by one up to here
 _LABEL_WIDTH = 8  # of "evidence", the widest
 
 
-def report(diagnosis: Diagnosis) -> RenderableType:
+def report(diagnosis: Findings) -> RenderableType:
     """Everything that a diagnosis says, for rich to print."""
     return Group(*_parts(diagnosis))
 
 
-def as_text(diagnosis: Diagnosis, width: int = 100) -> str:
+def as_text(diagnosis: Findings, width: int = 100) -> str:
     """The same without colours or links."""
     return plain(report(diagnosis), width)
 
@@ -44,7 +41,7 @@ def plain(found: RenderableType, width: int = 100) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def conclusion(diagnosis: Diagnosis) -> str:
+def conclusion(diagnosis: Findings) -> str:
     """The last line: what it all comes to."""
     counted = counts(diagnosis.findings)
     if diagnosis.bugs:
@@ -81,7 +78,7 @@ def indented(lines: Iterable[str], style: str = "") -> Iterator[RenderableType]:
         yield Padding(Text(printable(said(line)), style=style), (0, 0, 0, 2))
 
 
-def _parts(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+def _parts(diagnosis: Findings) -> Iterator[RenderableType]:
     title = Text(printable(diagnosis.subject), style="bold")
     if diagnosis.where:
         title.append(f"  {printable(str(diagnosis.where))}", style="not bold dim")
@@ -122,7 +119,7 @@ def _together(unchecked: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield from ((check, said(why)) for check in alike)
 
 
-def _worrying(diagnosis: Diagnosis) -> bool:
+def _worrying(diagnosis: Findings) -> bool:
     return any(x.severity == "risk" for x in diagnosis.findings) or not diagnosis.understood
 
 

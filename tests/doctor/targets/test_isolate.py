@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headwise.doctor.finding import Diagnosis, Finding
+from headwise.doctor.finding import Finding
+from headwise.doctor.result import Diagnosis
 from headwise.doctor.targets import isolate
 from headwise.doctor.targets.examine import examine
 from headwise.doctor.targets.isolate import Request, diagnose_isolated

@@ -15,7 +15,8 @@ from rich.console import Console
 
 from headwise.doctor import checks
 from headwise.doctor.catalogue import CATALOGUE, check_names, links
-from headwise.doctor.finding import Diagnosis, Finding, Where
+from headwise.doctor.finding import Finding, Where
+from headwise.doctor.result import Diagnosis
 from headwise.doctor.telling.report import as_text, report
 from headwise.errors import ArgumentError
 

@@ -13,7 +13,8 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-from headwise.doctor.finding import Diagnosis, Finding, Where
+from headwise.doctor.finding import Finding, Where
+from headwise.doctor.result import Diagnosis
 from headwise.doctor.telling.sarif import sarif as made_of
 
 sarif = functools.partial(made_of, version="1.2.3")

@@ -1,0 +1,32 @@
+"""`Diagnosis`: what the doctor returns, which prints itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwise.doctor.finding import Findings
+from headwise.tables import Printed
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+class Diagnosis(Findings, Printed):
+    """All findings about one module."""
+
+    def __repr__(self) -> str:
+        from headwise.doctor.telling.report import conclusion
+
+        names = ", ".join(dict.fromkeys(finding.name for finding in self.findings))
+        found = f" Found: {names}." if names else ""
+        return f"Diagnosis of {self.subject}. {conclusion(self)}{found} print(...) says all."
+
+    def __str__(self) -> str:
+        from headwise.doctor.telling.report import as_text
+
+        return as_text(self)
+
+    def __rich__(self) -> RenderableType:
+        from headwise.doctor.telling.report import report
+
+        return report(self)
