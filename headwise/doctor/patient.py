@@ -1,119 +1,38 @@
-"""The module under examination, and what is known about it: how it is called, what it computes, what reproduces it.
+"""The module under examination, with all that is known of it: what it computes, and what reproduces it.
 
-Each fact is computed once, when a check first needs it, on a copy in eval mode. The user's module is never changed.
+Each fact is computed once, when a check first needs it, on a copy in eval mode.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
-import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
-from headwise.doctor.calling import kept_sides, token_ids
-from headwise.doctor.calling.copying import at_rest, copied
-from headwise.doctor.calling.example import Example
-from headwise.doctor.calling.interface import Interface, discover
-from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.way import NoOutput, in_dtype
-from headwise.doctor.finding import ORDER, Severity, Where
-from headwise.doctor.foreign import as_module
+from headwise.doctor.fitting.fit import Fit, fit
 from headwise.doctor.limits import out_of_memory
 from headwise.doctor.not_checked import NotApplicable as NotApplicable
 from headwise.doctor.not_checked import NotChecked as NotChecked
-from headwise.doctor.released import GRAVEST
-from headwise.doctor.source import source_of
-from headwise.errors import DoctorError, shortened
-
-if TYPE_CHECKING:
-    from headwise.doctor.fitting.fit import Fit
-    from headwise.doctor.probing.reached import Reached
-    from headwise.doctor.reading.anatomy import Anatomy
+from headwise.doctor.probing.reached import Reached, reached
+from headwise.doctor.reading.anatomy import Anatomy, NoAttention, NoSoftmax, Unreadable, dissect
+from headwise.doctor.subject import Subject
+from headwise.errors import shortened
 
 
-def _at_home(module: nn.Module) -> nn.Module:
-    """The module on the CPU and in float32 (or float64): the checks ask what it computes, not on which device."""
-    if any(x.is_meta for x in (*module.parameters(), *module.buffers())):
-        raise DoctorError(
-            f"{type(module).__name__} is on the meta device, so its parameters have no values; expected real "
-            "parameters. Load or initialise them first"
-        )
-    if any(x.device.type != "cpu" for x in (*module.parameters(), *module.buffers())):
-        module = module.cpu()
-    lowered = any(x.dtype in (torch.float16, torch.bfloat16) for x in module.parameters())
-    return in_dtype(module, torch.float32) if lowered else module
+class Patient(Subject):
+    """A module and what has been found out about it."""
 
-
-class Patient:
-    """A module and what has been found out about it.
-
-    `example` is the (args, kwargs) of a real call of its forward. `make` builds the module again with other constructor
-    arguments.
-    """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        *,
-        spec: Spec | None = None,
-        example: Example | None = None,
-        make: Callable[..., object] | None = None,
-    ) -> None:
-        self.original = module
-        self.module = _at_home(at_rest(module))
-        self.spec = spec or Spec()
-        self.example = example
-        self.make = make
-        self.anatomy_problem = ""
-        self.fit_problem = "no variant of the catalogue reproduces its output"
-        self._on_ids: DoctorError | None = None  # why it could not be called on ids
-        self.has_attention = True  # until `anatomy` finds that there is none
-        self._without_softmax = False
-        self.excused: set[str] = set()  # findings that a check examined and dismissed with a reason
+    anatomy_problem = ""
+    fit_problem = "no variant of the catalogue reproduces its output"
+    has_attention = True  # until `anatomy` finds that there is none
+    _without_softmax = False
 
     @functools.cached_property
-    def interface(self) -> Interface:
-        """How the module is called. Raises DoctorError if that cannot be found out.
-
-        A module that takes token ids takes embeddings from then on.
-        """
-        if token_ids.takes_ids_by_name(self.module) and (found := self._of_ids()) is not None:
-            return found
-        try:
-            return discover(self.module, spec=self.spec, example=self.example)
-        except DoctorError:
-            if kept_sides.passed(self.module) is not None:
-                return discover(self.module, spec=self.spec, example=self.example)
-            if not token_ids.takes_ids_by_name(self.module) and (found := self._of_ids()) is not None:
-                return found
-            if isinstance(self._on_ids, NoOutput) and self._on_ids.where is not None:
-                raise self._on_ids from None  # it runs on ids, and gives NaN alone
-            raise
-
-    def _of_ids(self) -> Interface | None:
-        """The interface with embeddings in the place of token ids; None if it cannot be called so."""
-        module = token_ids.on_embeddings(copied(self.module))
-        if module is None:
-            return None
-        example = self.example and token_ids.with_embeddings(self.example, token_ids.width_of(module))
-        try:
-            found = discover(module, spec=self.spec, example=example)
-        except DoctorError as problem:
-            self._on_ids = problem
-            return None
-        self.module, self.example = module, example
-        found.run(found.inputs())  # from now on its table is known
-        return found
+    def excused(self) -> set[str]:
+        """Findings that a check examined and dismissed with a reason."""
+        return set()
 
     @functools.cached_property
     def anatomy(self) -> Anatomy | None:
         """The attention found in the traced operations; None if there is none, and `anatomy_problem` says why."""
-        from headwise.doctor.reading.anatomy import NoAttention, NoSoftmax, Unreadable, dissect
-
         try:
             return dissect(self)
         except Unreadable as problem:
@@ -130,8 +49,6 @@ class Patient:
     @functools.cached_property
     def fit(self) -> Fit | None:
         """The variant of attention that reproduces the output from the module's projection weights, or None."""
-        from headwise.doctor.fitting.fit import fit
-
         try:
             return fit(self)
         except (RuntimeError, TypeError, ValueError) as error:  # whatever the module raises, in float64 for example
@@ -143,83 +60,10 @@ class Patient:
     @functools.cached_property
     def reached(self) -> Reached:
         """Which parameters a gradient reaches."""
-        from headwise.doctor.probing.reached import reached
-
         return reached(self)
-
-    @functools.cached_property
-    def source(self) -> str:
-        """The text of the module's class, or "" where there is none."""
-        found = source_of(type(self.module))
-        return found.text if found else ""
-
-    @functools.cached_property
-    def serves(self) -> bool:
-        """Whether its forward is declared to run without gradients, and it decodes or serves."""
-        declared = re.search(r"@torch\.(no_grad|inference_mode)(\(\))?\s+def forward", self.source)
-        return bool(declared) and bool(re.search(r"infer|decod|generat|stream|serv|chat|cache", self.source, re.I))
-
-    @functools.cached_property
-    def where(self) -> Where | None:
-        """Where the module's class is defined."""
-        found = source_of(type(self.module))
-        if found is None or found.file is None:
-            return None
-        return Where(found.file, found.line, found.text.partition("\n")[0].strip())
-
-    @functools.cached_property
-    def is_library(self) -> bool:
-        """Whether the class is in an installed package; `severity` and `reports` say what follows from it."""
-        return self.where is not None and bool(re.search(r"[/\\](site|dist)-packages[/\\]", self.where.file))
-
-    def severity(self, case: str, usual: Severity) -> Severity:
-        """The severity of a finding in a case of `released.GRAVEST`: in released code no more than stands there."""
-        gravest = GRAVEST[case]
-        assert gravest is not None, f"ask Patient.reports about {case}"
-        return max(usual, gravest, key=lambda x: ORDER[x]) if self.is_library else usual
-
-    def reports(self, case: str) -> bool:
-        """Whether a case of `released.GRAVEST` is looked for here."""
-        return not self.is_library or GRAVEST[case] is not None
 
     def see(self) -> Anatomy:
         """The anatomy; raises NotChecked if there is none."""
         if self.anatomy is None:
             raise NotChecked(self.anatomy_problem)
         return self.anatomy
-
-    def fresh(self) -> Patient:
-        """A copy that may be changed (`.module.half()`, `.module.train()`); it keeps what is known about the calls."""
-        known = self.interface  # first: it may change the class of the module
-        twin = Patient(self.module, spec=self.spec, example=self.example, make=self.make)
-        twin.__dict__["interface"] = known.on(twin.module)
-        return twin
-
-    def as_given(self) -> Patient:
-        """A copy of the module as it was given, without traces of the doctor's own calls."""
-        twin = Patient(self.original, spec=self.spec, example=self.example, make=self.make)
-        known = self.interface  # first, as in `fresh`
-        if token_ids.is_on_embeddings(self.module):
-            token_ids.on_embeddings(twin.module)
-        elif type(self.module) is not type(self.original):
-            kept_sides.passed(twin.module)
-        twin.__dict__["interface"] = known.on(twin.module)
-        return twin
-
-    def call_given(self, module: nn.Module) -> Any:
-        """What a copy of the module returns in the call that was given, whose arguments stay as they are.
-
-        Raises NotChecked if none was given, and whatever the module raises.
-        """
-        if self.example is None:
-            raise NotChecked("no example of a call was given")
-        args, kwargs = copy.deepcopy(self.example)
-        return module(*args, **kwargs)
-
-    def rebuild(self, **changes: Any) -> nn.Module | None:
-        """The module built again with some constructor arguments changed; None if `make` was not given."""
-        make, known = self.make, self.interface
-        if make is None:
-            return None
-        # A layer of another framework gets its weights in a call like the known one.
-        return as_module(make(**changes), make=lambda: make(**changes), first=lambda x: known.on(x).run(known.inputs()))

@@ -22,7 +22,7 @@ from headwise.doctor.fitting.variants import Computation, Variant
 
 if TYPE_CHECKING:
     from headwise.doctor.calling.interface import MaskInput
-    from headwise.doctor.patient import Patient
+    from headwise.doctor.subject import Subject
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,23 +61,23 @@ class Fit:
 
 
 @torch.no_grad()
-def fit(patient: Patient, *, seed: int = 0) -> Fit | None:
+def fit(subject: Subject, *, seed: int = 0) -> Fit | None:
     """The variant of attention that gives the module's output; None if none of the catalogue does.
 
     No deviation is tried first, then one, then two. When the output without masks is explained, each mask is fitted.
     """
-    interface = patient.interface
+    interface = subject.interface
     seen = observe(interface, seed)
     if seen is None:
         return None
-    projections = find_projections(seen.interface.module, interface, parameters=patient.spec.parameters)
-    match = Search(seen, projections, interface.takes, scale=patient.spec.scale).best()
+    projections = find_projections(seen.interface.module, interface, parameters=subject.spec.parameters)
+    match = Search(seen, projections, interface.takes, scale=subject.spec.scale).best()
     if match is None:
         return None
     fits = {}
     for mask in seen.interface.masks:
         if mask.what not in fits and not mask.own:
-            fits[mask.what] = (mask, _fit_mask(seen, match, mask, stated=_stated(patient, mask)))
+            fits[mask.what] = (mask, _fit_mask(seen, match, mask, stated=_stated(subject, mask)))
     known = [(mask, found) for mask, found in fits.values() if found is not None]
     wrong = [found for _, found in known if found.deviation is not None]
     healthy = [match.healthy_error] if match.deviations or not wrong else []
@@ -93,9 +93,9 @@ def fit(patient: Patient, *, seed: int = 0) -> Fit | None:
     )
 
 
-def _stated(patient: Patient, mask: MaskInput) -> bool:
+def _stated(subject: Subject, mask: MaskInput) -> bool:
     """Whether the values that mean "may attend" are known from elsewhere than a trial."""
-    by_hand = patient.spec.mask if mask.what == "cells" else patient.spec.padding
+    by_hand = subject.spec.mask if mask.what == "cells" else subject.spec.padding
     return by_hand is not None or mask.works or mask.claimed == mask.form
 
 

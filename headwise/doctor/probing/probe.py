@@ -19,7 +19,7 @@ from headwise.doctor.not_checked import NotChecked
 
 if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Inputs, Interface, Result
-    from headwise.doctor.patient import Patient
+    from headwise.doctor.subject import Subject
 
 # A row that a change did not reach is bit-identical: the same operations on the same numbers. A larger relative
 # difference than this counts as reached.
@@ -38,10 +38,10 @@ def quiet(seed: int = 0) -> Iterator[None]:
 
 
 class Probe:
-    """A copy of a patient's module that may be run and changed."""
+    """A copy of a subject's module that may be run and changed."""
 
-    def __init__(self, patient: Patient) -> None:
-        copy = patient.fresh()
+    def __init__(self, subject: Subject) -> None:
+        copy = subject.fresh()
         self.interface: Interface = copy.interface
         self.module: nn.Module = copy.module
         awake(self.module)

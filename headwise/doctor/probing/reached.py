@@ -22,7 +22,7 @@ from headwise.doctor.reading.marks import tensors_in
 
 if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Inputs
-    from headwise.doctor.patient import Patient
+    from headwise.doctor.subject import Subject
 
 
 _SIDE = 8  # of a map
@@ -39,9 +39,9 @@ class Reached:
     choosing: set[str]  # the parts that return indices alone, such as those of the best keys: these have no gradient
 
 
-def reached(patient: Patient) -> Reached:
+def reached(subject: Subject) -> Reached:
     """The parameters with a gradient."""
-    probe = Probe(patient)
+    probe = Probe(subject)
     inputs = probe.inputs()
     wanted = trainable(probe)
     found = Reached({}, None, set(), 0, set())
@@ -77,16 +77,16 @@ def reached(patient: Patient) -> Reached:
             found.there[name] = found.there[name] | where if name in found.there else where
     for hook in hooks:
         hook.remove()
-    for name, where in _in_example(patient, probe, wanted).items():
+    for name, where in _in_example(subject, probe, wanted).items():
         found.there[name] = found.there[name] | where if name in found.there else where
     return found
 
 
-def _in_example(patient: Patient, probe: Probe, wanted: dict[str, Tensor]) -> dict[str, Tensor]:
+def _in_example(subject: Subject, probe: Probe, wanted: dict[str, Tensor]) -> dict[str, Tensor]:
     """Where gradients are not 0 in the call that was given, whose arguments may hold what is not tried here."""
     try:
         with quiet(), Dice(still=True), torch.enable_grad():
-            raw = patient.call_given(probe.module)
+            raw = subject.call_given(probe.module)
     except Exception:
         return {}
     return _where(list(_floats(raw)), wanted) or {}
@@ -122,9 +122,9 @@ def _where(outs: list[Tensor], wanted: dict[str, Tensor]) -> dict[str, Tensor] |
     return {name: g != 0 for name, g in zip(wanted, found, strict=True) if g is not None and bool((g != 0).any())}
 
 
-def matters(patient: Patient, name: str, inputs: Inputs, before: Tensor, there: Tensor | None = None) -> float:
+def matters(subject: Subject, name: str, inputs: Inputs, before: Tensor, there: Tensor | None = None) -> float:
     """How far the output changes when a parameter holds other numbers, everywhere or `there`."""
-    other = Probe(patient)
+    other = Probe(subject)
     x = dict(other.module.named_parameters())[name]
     draw = torch.Generator().manual_seed(11)
     with torch.no_grad():

@@ -25,14 +25,14 @@ from headwise.doctor.reading.site import Site
 from headwise.doctor.reading.trace import trace
 
 if TYPE_CHECKING:
-    from headwise.doctor.patient import Patient
+    from headwise.doctor.subject import Subject
 
 
 @dataclasses.dataclass
 class Anatomy:
     """All attentions of a module in one traced forward."""
 
-    patient: Patient
+    subject: Subject
     inputs: Inputs
     run: Trace
     sites: tuple[Site, ...]
@@ -41,25 +41,25 @@ class Anatomy:
     @functools.cached_property
     def again(self) -> tuple[Site, ...] | None:
         """The same sites with other inputs of the same shape; None if their number differs."""
-        return self._as_many(look(self.patient, seed=1).sites)
+        return self._as_many(look(self.subject, seed=1).sites)
 
     def masked(self, given: Mapping[str, Any]) -> tuple[Site, ...] | None:
         """The same sites with the same inputs and masks, given by the names of their arguments; None if their number
         differs. Raises DoctorError.
         """
-        return self._as_many(look(self.patient, given=given).sites)
+        return self._as_many(look(self.subject, given=given).sites)
 
     def _as_many(self, sites: tuple[Site, ...]) -> tuple[Site, ...] | None:
         return sites if len(sites) == len(self.sites) else None
 
 
-def dissect(patient: Patient) -> Anatomy:
+def dissect(subject: Subject) -> Anatomy:
     """Trace one forward of a module and find its attentions. Raises Unreadable."""
-    outside = seen_from_outside(patient.module)
+    outside = seen_from_outside(subject.module)
     if outside:
         raise Unreadable(outside)
     try:
-        found = look(patient)
+        found = look(subject)
     except Exception as error:  # whatever the module raises while it is traced
         raise Unreadable(f"{type(error).__name__}: {error}") from error
     if not found.sites:
@@ -72,7 +72,7 @@ def dissect(patient: Patient) -> Anatomy:
 
 
 def look(
-    patient: Patient,
+    subject: Subject,
     *,
     seed: int = 0,
     batch: int = 3,
@@ -86,7 +86,7 @@ def look(
     """One traced forward, on a copy that `change` may change, with inputs that `edit` may change.
     `arguments` are those of `Interface.run`.
     """
-    twin = patient.fresh()
+    twin = subject.fresh()
     if change is not None:
         change(twin.module)
     twin.module.train(train)
@@ -101,7 +101,7 @@ def look(
     with torch.random.fork_rng(devices=[]):  # the random numbers of dropout are the same in every forward
         torch.default_generator.manual_seed(seed)  # torch.manual_seed also asks every absent device
         run = trace(twin.module, (inputs.query, inputs.key, inputs.value), call, lambda result: result.output)
-    return Anatomy(patient, inputs, run, tuple(_sites(run, run.softmaxes)), tuple(_sites(run, run.blocks)))
+    return Anatomy(subject, inputs, run, tuple(_sites(run, run.softmaxes)), tuple(_sites(run, run.blocks)))
 
 
 def _sites(run: Trace, softmaxes: Sequence[Softmax]) -> Iterator[Site]:
