@@ -14,10 +14,9 @@ from headwise.errors import ArgumentError, DtypeError
 from headwise.text.frames import Frames
 from headwise.text.groups import number_words
 from headwise.text.labels import label
-from headwise.text.patches import Patches
 from headwise.text.rebuild import rebuild_from_names, rebuild_from_offsets, without_loose_bytes
 from headwise.text.spelling import Spelling, is_sign, is_unknown
-from headwise.text.tokens import Tokens
+from headwise.text.tokens import Patches, Tokens
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
