@@ -6,9 +6,10 @@ names of the tokens, so that labels are whole characters in both cases.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from headwise.errors import ArgumentError, DtypeError
 from headwise.text.frames import Frames
@@ -85,11 +86,17 @@ def _examples(value: Any) -> tuple[list[Any], list[int]]:
     )
 
 
-def _is_example(value: Any) -> bool:
-    from tokenizers import Encoding
+def _is_encoding(value: Any) -> TypeGuard[Encoding]:
+    """Whether a tokenizer of the package tokenizers made it; where that was not imported, none has."""
+    loaded = sys.modules.get("tokenizers")
+    return loaded is not None and isinstance(value, loaded.Encoding)
 
-    return isinstance(value, (Encoding, Tokens, Patches, Frames)) or (
-        isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(name, str) for name in value)
+
+def _is_example(value: Any) -> bool:
+    return (
+        isinstance(value, (Tokens, Patches, Frames))
+        or _is_encoding(value)
+        or (isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(name, str) for name in value))
     )
 
 
