@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,15 @@ def test_the_core_works_without_rich_click_tokenizers_and_the_hub(graph: Graph, 
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "entropy" in done.stdout
+
+
+def test_the_picture_of_the_layers_is_the_one_that_is_checked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = project["tool"]["importlinter"]["contracts"]
+    layers = [layer.replace("headwise.", "") for layer in contract["layers"]]
+    _, _, after = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").partition("**No imports upwards.**")
+    picture = after.split("```text\n")[1].partition("```")[0].splitlines()
+    assert [line.partition("  ")[0] for line in picture] == layers
 
 
 class Toy:
