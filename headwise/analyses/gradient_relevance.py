@@ -58,7 +58,7 @@ def relevance(records: Iterable[AttentionRecord], *, rows: Choice = None) -> Ten
 def relevance_by_layer(records: Iterable[AttentionRecord], rows: Sequence[int]) -> Tensor:
     """`relevance` layer by layer, for one position of the top layer in each example: [B, L + 1, N].
 
-    For each example its row of I, then that of I + Ā_L, of (I + Ā_L) (I + Ā_(L-1)), …; the last is that of `relevance`.
+    For each example: its row of I, then of I + Ā_L, of (I + Ā_L) (I + Ā_(L-1)), …; the last row is that of `relevance`.
     Raises as `relevance`, and ArgumentError for rows that are not one for each example.
     """
     layers = consecutive(records, "relevance_by_layer")
