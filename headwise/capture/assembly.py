@@ -30,7 +30,7 @@ CHANGED = "it is computed in pieces, and the weights of some were changed after 
 
 @dataclasses.dataclass
 class _Waiting:
-    """One softmax: a piece, or an attention that has a record already and may be one."""
+    """One softmax: a piece of an attention, or an attention that has a record already and may be a piece."""
 
     of: Softmax
     where: str
@@ -42,30 +42,30 @@ class _Waiting:
 
 @dataclasses.dataclass
 class _Group:
-    """What a run of a module computed of the same queries."""
+    """The softmaxes that one run of a module computed from the same queries."""
 
     place: Place
-    queries: Node  # what they come from
+    queries: Node  # the node that the queries come from
     heads: int | None
     sources: Places = dataclasses.field(default_factory=lambda: Places(products=False))
     waiting: list[_Waiting] = dataclasses.field(default_factory=list)
     reserved: Reserved | None = None
-    refused: bool = False  # one of the pieces was
+    refused: bool = False  # whether one of the pieces was refused
 
 
 class Assembly:
     """Puts the pieces of attentions together, for one watch."""
 
     def __init__(self, watcher: Watcher) -> None:
-        self._watcher: Watcher = weakref.proxy(watcher)  # which has this object
+        self._watcher: Watcher = weakref.proxy(watcher)  # a weak reference: the watcher holds this object
         self._recognised = Recognised()
         self._run: tuple[int, int] | None = None
         self._groups: dict[int, _Group] = {}
 
     def recorded(self, place: Place, of: Softmax, part: Part, entry: Entry) -> None:
-        """An attention was recorded. If others of the same queries follow, they are pieces of one.
+        """Note that an attention was recorded. If more attentions of the same queries follow, all are pieces of one.
 
-        One whose weights the model changed as a whole is a record of its own; its pieces are refused.
+        An attention whose weights the model changed as a whole is a record of its own; its pieces are refused.
         """
         if in_backward():
             return
@@ -73,7 +73,7 @@ class Assembly:
         group.waiting.append(_Waiting(of, where(), None, part.read, entry, part.met))
 
     def add(self, place: Place, of: Softmax, part: Part) -> None:
-        """A piece."""
+        """Add a piece."""
         if in_backward():  # gradient checkpointing runs it again
             return
         group = self._group(place, part.queries, part.heads)
@@ -87,7 +87,7 @@ class Assembly:
         group.waiting.append(_Waiting(of, where(), piece))
 
     def refuse(self, place: Place, queries: Node) -> None:
-        """A piece was refused: a record of the others would be of a part."""
+        """Note that a piece was refused: a record of the other pieces would show only a part."""
         self._group(place, queries, None).refused = True
 
     def _group(self, place: Place, queries: Node, heads: int | None) -> _Group:
@@ -98,7 +98,7 @@ class Assembly:
         return self._groups.setdefault(id(queries), _Group(place, queries, heads))
 
     def close(self) -> None:
-        """No more pieces come."""
+        """Finish: no more pieces come."""
         groups, self._groups, self._run = self._groups, {}, None
         with torch.no_grad(), torch._C.DisableTorchFunction():
             for group in groups.values():
