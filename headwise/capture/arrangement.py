@@ -37,7 +37,7 @@ def same_but_ones(x: Tensor, y: Tensor) -> bool:
 
 
 def reshaped(trail: Trail, step: Step) -> Trail:
-    """The trail after a reshape of batch and heads that keeps the last two dimensions, or a view that is undone later."""
+    """The trail after a reshape of batch and heads that keeps the last two dimensions; or a view to be undone later."""
     home, out = trail.but(view=None).shape, tuple(step.out.shape)
     if out == home:
         return trail if trail.view is None else trail.but(view=None)

@@ -25,8 +25,7 @@ from headwise.scope import alone, carried
 
 @contextlib.contextmanager
 def following(follower: Follower, *, functions: bool = True) -> Iterator[None]:
-    """Inside, the follower is among `FOLLOWERS`, and is told of the attention that torch functions compute in its
-    model.
+    """Inside, the follower is among `FOLLOWERS`, and hears of the attention that torch functions compute in its model.
 
     Without `functions` torch functions are not listened to, as for a model of another framework.
     """

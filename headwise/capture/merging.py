@@ -68,7 +68,7 @@ def _once(tile: _Tile, keys: int) -> _Tile:
 
 
 def _of_all(tiles: Sequence[Tensor], numbers: Tensor) -> Tensor:
-    """[B|1, H|1, Q, K] of the tiles [Q, K] with these numbers [B, H]; a dimension along which all share a tile has size 1."""
+    """[B|1, H|1, Q, K] of the tiles [Q, K] with these numbers [B, H]; size 1 where all along a dimension are equal."""
     first: list[int] = []  # for each tile, the first equal tile
     for i, tile in enumerate(tiles):
         first.append(next((j for j in dict.fromkeys(first) if tile is tiles[j] or torch.equal(tile, tiles[j])), i))

@@ -61,7 +61,7 @@ class Parts(abc.ABC):
         """The parts inside which nothing can be seen. `known`: the paths of the parts of which something is known."""
 
     def listening(self, missed: Callable[[str], object]) -> contextlib.AbstractContextManager[None]:
-        """Inside, runs of the parts are noticed; `missed` gets the path of a part that runs where it cannot be followed."""
+        """Inside, runs of parts are noticed; `missed` gets the path of a part that runs where it cannot be followed."""
         return contextlib.nullcontext()
 
     def is_outside(self) -> bool:
@@ -177,7 +177,7 @@ class Modules(Parts):
             self._here.brought.pop()[1].close()
 
     def _check(self, missed: Callable[[str], object], module: nn.Module, *_: Any) -> None:
-        """Report a module that runs for the model in a thread that is not followed, or instead of a module of the model."""
+        """Report a module that runs for the model in a thread that is not followed, or instead of one of its modules."""
         if not self._threads or in_backward() or (self._is_here() and id(module) in self.names):
             return
         if calls_of(self._model):  # this thread runs the model for itself

@@ -151,7 +151,7 @@ def _is_row_statistic(trail: Trail, before: Tensor, out: Tensor) -> bool:
 
 
 def _unchanged(trail: Trail, step: Step) -> Trail:
-    """The trail after an operation that may change numbers but usually does not (a limit, a slice, nan_to_num): compare."""
+    """The trail after an operation that may change numbers but usually does not (a limit, nan_to_num): compare them."""
     before, out = step.tracked, step.out
     if tuple(out.shape) != trail.shape or out is before:
         return in_place(trail, step)

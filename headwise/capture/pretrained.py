@@ -201,10 +201,10 @@ def _config(name: str) -> Any:
 
 
 def load_pictured(name: str) -> Pictured:
-    """Load a model that reads images, and its image processor, on the CPU. Of a model for texts and images, only the
-    part for images.
+    """Load a model that reads images, and its image processor, on the CPU.
 
-    Raises:
+    Of a model for texts and images only the part for images is loaded.
+
         ArgumentError: transformers is not installed, or the model reads no images.
         CheckpointError: the model or its image processor is missing or damaged.
     """
@@ -296,8 +296,7 @@ def _continued(prompt: Tokens, whole: Tokens) -> Tokens:
 
 
 def _loaded(kind: Any, name: str, config: Any, dtype: Any) -> tuple[Any, tuple[str, ...]]:
-    """(the model, the parameters that its checkpoint lacks; a pooler does not count: it only reads the output of
-    attention).
+    """(the model, the parameters that its checkpoint lacks), a pooler not counted: it only reads what attention gives.
 
     CheckpointError if the checkpoint belongs to another model: then all parameters would be random.
     """

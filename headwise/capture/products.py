@@ -103,7 +103,7 @@ def _mixed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
 
 
 def _scores(found: Einsum, out: Tensor) -> Trail | None:
-    """The trail with q [*lead, Q, D] and k [*lead, K, D] of an einsum, such as "bihd,bjhd->bhij", in any arrangement."""
+    """The trail with q [*lead, Q, D] and k [*lead, K, D] of an einsum such as "bihd,bjhd->bhij", in any arrangement."""
     letters = found.out
     if len(letters) < 2 or {*found.one, *found.two} != {*letters, *found.summed} or not found.summed:
         return None

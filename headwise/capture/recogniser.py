@@ -142,10 +142,9 @@ class Recogniser:
 
     @contextlib.contextmanager
     def reading(self, how: str, trail: Trail | None = None, placed: Placed | None = None) -> Iterator[None]:
-        """Reading must never break the model: a computation that cannot be read is refused to the followers in `placed`
-        (None = all).
+        """Inside, a computation that cannot be read is refused to the followers in `placed` (None = all): no error.
 
-        Inside, no function is listened to: weights that are computed for the comparison are not the model's attention.
+        No function is listened to inside: weights that are computed for the comparison are not the model's attention.
         An edit computes with the tensors that are read: gradients go through them.
         """
         followers = FOLLOWERS.here() if placed is None else [follower for follower, _ in placed]
@@ -165,8 +164,7 @@ class Recogniser:
     # Edits.
 
     def _edited(self, placed: Placed, how: str, read: Read, trail: Trail | None) -> list[Event]:
-        """The edits of a computation, the last entered first, until an edit has replaced the computation by another
-        call.
+        """The edits of a computation, the last entered first, up to an edit that replaced the computation by another call.
 
         `headwise.attention` has reported that call to the other edits, which may have changed it further.
         """
@@ -201,7 +199,7 @@ class Recogniser:
     # Products in which weights meet their values.
 
     def meet(self, name: str, out: Tensor, met: Met) -> Tensor:
-        """Handle a product of weights and another tensor: an attention or something else. Returns the product, maybe edited."""
+        """Handle a product of weights and another tensor: attention or something else. Returns the product, maybe edited."""
         trail, of, other = met.trail, met.trail.of or Softmax(), met.product.b
         if met.kind == "no softmax":
             changed = trail.loose or trail.problem

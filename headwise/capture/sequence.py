@@ -208,7 +208,7 @@ class Sequence:
         return sum([part.nbytes for part in parts if part is not None])
 
     def _is_known(self, keys: Keys | None, old: int, among: Followed | None) -> bool:
-        """Whether the older keys are known, without a comparison, to be the keys of the step before, for each example its own."""
+        """Whether the older keys are known, without a comparison, to be those of the step before, each example's its own."""
         if keys is None or self.last is None:
             return False
         if among is None:

@@ -59,7 +59,7 @@ class Place:
 
     @property
     def reads_another_sequence(self) -> bool | None:
-        """Whether the keys come from a second sequence, by the module's arguments; None if the arguments do not tell."""
+        """Whether the keys come from a second sequence, by the module's arguments; None if these do not tell."""
         given = [x for x in (*self.arguments, *self.keywords.values()) if isinstance(x, Tensor)]
         first = given[0] if given else None
         if isinstance(self.module, nn.MultiheadAttention):
@@ -139,7 +139,7 @@ def _frames(frame: FrameType | None = None) -> Iterator[FrameType]:
 
 
 def module_names(model: nn.Module) -> dict[int, str]:
-    """id -> path of every module, without the wrappers of torch.compile; the path of the model itself is its class name."""
+    """id -> path of every module, without the wrappers of torch.compile; the model itself is named by its class."""
     return {id(module): clean(name) or type(module).__name__ for name, module in model.named_modules()}
 
 
@@ -149,7 +149,7 @@ def clean(name: str) -> str:
 
 
 def attention_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The innermost modules whose class name contains "attention". A guess, on which the records of a watch do not depend."""
+    """The innermost modules whose class name says "attention". A guess: the records of a watch do not depend on it."""
     for name, module in model.named_modules():
         if looks_like_attention(module) and sum(map(looks_like_attention, module.modules())) == 1:
             yield clean(name), module
