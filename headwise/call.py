@@ -48,7 +48,7 @@ class Share:
     mask: Mask | None = dataclasses.field(default=None, metadata={"stored": False})  # of the whole, aligned to [N, N]
 
     def has(self, mask: Mask | None) -> bool:
-        """Whether `mask` is the mask of the whole sequence, cut to these rows and columns, so not that of an edited call."""
+        """Whether `mask` is the mask of the whole sequence, cut to these rows and columns. An edited call has another."""
         return mask is None if self.mask is None else isinstance(mask, Picked) and mask.part is self.mask
 
 
@@ -79,7 +79,7 @@ class Scores(Options):
 
     @property
     def whole(self) -> tuple[Mask | None, int, int]:
-        """The mask and the lengths (Q, K) of the whole sequence of which this call is a share; else those of the call."""
+        """The mask and the lengths (Q, K) of the sequence of which this call is a share; else those of the call."""
         if self.share is not None:
             return self.share.mask, self.share.length, self.share.length
         _, _, q_len, k_len = self.shape
@@ -156,7 +156,7 @@ class Scores(Options):
         return [x for x in (self.bias, self.slopes) if x is not None]
 
     def added(self, **index: Index) -> Tensor | None:
-        """The numbers that bias and slopes add to the scores, by dimension: [B|1, H|1, Q|1, K|1]; None = they add nothing."""
+        """What bias and slopes add to the scores, by dimension: [B|1, H|1, Q|1, K|1]; None = they add nothing."""
         options = self.options_of(index)
         bias = None if self.bias is None else options["bias"].to(self.dtype)
         if self.slopes is None:
@@ -246,7 +246,7 @@ class AttentionCall(Scores):
 
     @property
     def kind(self) -> tuple[Hashable, ...]:
-        """The properties on which the choice of a kernel depends: calls of one kind, with one mask, are planned alike."""
+        """The properties that decide which kernel runs: calls of one kind, with one mask, are planned alike."""
         options = [(name, type(x), x.shape, x.dtype, x.requires_grad) for name, x in self.option_tensors().items()]
         return (
             type(self.q),

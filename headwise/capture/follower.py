@@ -95,7 +95,7 @@ class Follower:
         """Called after `torch.cat`."""
 
     def generated(self, beams: Tensor | None, batch: int, length: int | None) -> None:
-        """Called when `generate` ends, with its beams [N, steps] of the `batch` that ran, or the length of its cache."""
+        """Called when `generate` ends, with its beams [N, steps] of `batch` that ran, or the length of its cache."""
 
 
 FOLLOWERS: Scope[Follower] = Scope()

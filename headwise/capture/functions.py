@@ -118,7 +118,7 @@ class Functions(TorchFunctionMode):
         return out
 
     def _of_edited(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
-        """Call a function of weights whose output was edited: they may meet other values, else it gets edited weights."""
+        """Call a function of weights whose output was edited: they may meet other values, else they are edited."""
         if getattr(func, "__name__", "") in _MEETS:
             self.recogniser.has_changed = False
             out = self._handle(func, args, kwargs)

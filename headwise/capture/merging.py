@@ -255,7 +255,7 @@ def _rest(grid: _Grid, scale: float, dtype: torch.dtype) -> tuple[list[Tensor] |
     q, k = (x.flatten(0, -3).to(work) for x in (grid.q, grid.k))
 
     def parts() -> Iterator[tuple[int, _Tile, Tensor, Tensor]]:
-        """(the number of the example and head, a tile, its scores and q kᵀ, both minus their row mean; 0 where masked)"""
+        """(the index of the example and head, a tile, its scores and q kᵀ, minus their row mean; 0 where masked)"""
         for i in range(len(q)):
             product = torch.nn.functional.pad(q[i] @ k[i].mT, (0, 1))
             for tile in grid.tiles(i):

@@ -177,7 +177,7 @@ class Modules(Parts):
             self._here.brought.pop()[1].close()
 
     def _check(self, missed: Callable[[str], object], module: nn.Module, *_: Any) -> None:
-        """Report a module that runs for the model in a thread that is not followed, or instead of one of its modules."""
+        """Report a module that runs for the model in an unfollowed thread, or instead of one of its modules."""
         if not self._threads or in_backward() or (self._is_here() and id(module) in self.names):
             return
         if calls_of(self._model):  # this thread runs the model for itself

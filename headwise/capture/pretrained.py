@@ -205,6 +205,7 @@ def load_pictured(name: str) -> Pictured:
 
     Of a model for texts and images only the part for images is loaded.
 
+    Raises:
         ArgumentError: transformers is not installed, or the model reads no images.
         CheckpointError: the model or its image processor is missing or damaged.
     """

@@ -164,7 +164,7 @@ class Recogniser:
     # Edits.
 
     def _edited(self, placed: Placed, how: str, read: Read, trail: Trail | None) -> list[Event]:
-        """The edits of a computation, the last entered first, up to an edit that replaced the computation by another call.
+        """The edits of a computation, the last entered first, up to an edit that made another call of it.
 
         `headwise.attention` has reported that call to the other edits, which may have changed it further.
         """
@@ -199,7 +199,7 @@ class Recogniser:
     # Products in which weights meet their values.
 
     def meet(self, name: str, out: Tensor, met: Met) -> Tensor:
-        """Handle a product of weights and another tensor: attention or something else. Returns the product, maybe edited."""
+        """Handle a product of weights and another tensor. Returns the product, edited if there are edits."""
         trail, of, other = met.trail, met.trail.of or Softmax(), met.product.b
         if met.kind == "no softmax":
             changed = trail.loose or trail.problem

@@ -208,7 +208,7 @@ class Sequence:
         return sum([part.nbytes for part in parts if part is not None])
 
     def _is_known(self, keys: Keys | None, old: int, among: Followed | None) -> bool:
-        """Whether the older keys are known, without a comparison, to be those of the step before, each example's its own."""
+        """Whether the older keys are known, without a look, to be those of the last step, each example's its own."""
         if keys is None or self.last is None:
             return False
         if among is None:
