@@ -48,7 +48,7 @@ class Share:
     mask: Mask | None = dataclasses.field(default=None, metadata={"stored": False})  # of the whole, aligned to [N, N]
 
     def has(self, mask: Mask | None) -> bool:
-        """Whether `mask` is the mask of the whole sequence, cut to these rows and columns. An edited call has another."""
+        """Whether `mask` is the whole sequence's mask, cut to these rows and columns: not after an edit of the mask."""
         return mask is None if self.mask is None else isinstance(mask, Picked) and mask.part is self.mask
 
 
