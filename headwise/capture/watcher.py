@@ -110,7 +110,7 @@ class Watcher(Follower):
         self._kept: list[str] = []  # the layers that `only` means, or may mean when more are seen
         self._states: dict[tuple[str, int], _State] = {}
         self._stacks: Counter[str] = Counter()
-        self._followed: Followed | None = None  # how the last self-attention continued its sequence; None = it started one
+        self._followed: Followed | None = None  # how the last self-attention went on; None = it started a sequence
         self._appended = Appended()
         self._assembly = Assembly(self)
         self._lock = threading.RLock()  # jobs of several threads may be followed
@@ -255,7 +255,7 @@ class Watcher(Follower):
         return entry
 
     def _wants(self, layer: str) -> bool:
-        """Whether `only` means this layer, which was seen now, or may mean it later: the last layer so far may become -2.
+        """Whether `only` means this layer, which was seen now, or may mean it later: the last layer may become -2.
 
         A new layer may exclude an older one in this way. Records of an excluded layer are dropped.
         """
@@ -352,7 +352,7 @@ class Watcher(Follower):
         event.out.register_hook(keep)
 
     def _found_again(self, place: Place, event: Event, queries: Tensor) -> None:
-        """Handle the second run of gradient checkpointing: the first had no graph, so the gradient arrives at this run."""
+        """Handle the second run of gradient checkpointing: the first had no graph, so the gradient comes here."""
         for (name, _), state in self._states.items():
             if name == place.name:
                 for i, (entry, q) in enumerate(state.waiting):
@@ -368,7 +368,7 @@ class Watcher(Follower):
             self._end_at(length)
 
     def _choose_beams(self, beams: Tensor, batch: int) -> None:
-        """Keep the beams [N, steps] that a beam search has returned; `batch`: the number of beams that it ran, of all examples."""
+        """Keep the beams [N, steps] that a beam search has returned; `batch`: how many beams it ran in all."""
         for state, entry in self._generated():
             if entry.kept.shape[0] != batch:  # an encoder runs once for all beams of an example
                 continue

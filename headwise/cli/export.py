@@ -38,7 +38,7 @@ def _of_formats() -> Iterator[click.Option]:
     yield click.Option(["--weights"], is_flag=True, help=f"{names}: also return the attention weights.")
     own = [(form.name, option) for form in forms for option in form.options]
     for name in dict.fromkeys(option.name for _, option in own):
-        some = [(form, option) for form, option in own if option.name == name]  # the option may belong to several formats
+        some = [(form, option) for form, option in own if option.name == name]  # an option of several formats
         choices = list(dict.fromkeys(choice for _, option in some for choice in option.choices))
         flag, kind = (f"--{name}", click.Choice(choices)) if choices else (f"--{name}/--no-{name}", None)
         says = " ".join(f"{form}: {option.says}" for form, option in some)

@@ -39,7 +39,7 @@ def read_prompt(texts: Sequence[str], files: Sequence[Path]) -> NamedText:
 
 
 def is_bert(model: str) -> bool:
-    """Whether a Hugging Face id or folder is a BERT encoder or a similar one, which headwise loads without transformers."""
+    """Whether a Hugging Face id or folder is a BERT encoder or a similar one, which headwise can load itself."""
     from headwise.models.checkpoint import located, read_config
     from headwise.models.families import family_of
 

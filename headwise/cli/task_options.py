@@ -34,7 +34,7 @@ def in_order(options: type[TrainOptions]) -> tuple[list[dataclasses.Field[Any]],
 
 
 def click_options(options: type[TrainOptions]) -> list[click.Option]:
-    """One click option per field. The default, which means "not given", is None, or () if the option can be repeated."""
+    """One click option per field. The default, for "not given", is None, or () if the option can be repeated."""
     kinds = get_type_hints(options)
     return [_click_option(field, kinds[field.name]) for part in in_order(options) for field in part]
 

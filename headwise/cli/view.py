@@ -224,7 +224,7 @@ def _read(
 def _read_by_bert(
     named: Sequence[NamedText], model: str | None, ranges: Sequence[LayerRange] | None, say: Say, *, live: bool
 ) -> _Found:
-    """The attention of headwise's own BERT on each text. `live`: also return the model, if there is a single text that fits."""
+    """The attention of headwise's own BERT on each text. `live`: also the model, if a single text fits."""
     from headwise.cli.heads import print_table, summarise
     from headwise.models.bert import Bert
     from headwise.models.checkpoint import default_model, resolve
