@@ -143,7 +143,7 @@ class Trails:
         return bool(self.known)
 
     def get(self, x: Any, *, changed: bool = False) -> Trail | None:
-        """The trail of `x`, with a problem after an unnoticed change in place. `changed`: the last operation was one."""
+        """The trail of `x`, with a problem after an unnoticed change in place. `changed`: the last operation made it."""
         found = self.known.get(id(x))
         if found is None:
             return None

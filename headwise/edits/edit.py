@@ -105,7 +105,7 @@ class Edit:
         return out
 
     def applies(self, at: Where) -> bool:
-        """Whether this pass is one of the edit's steps. Raises ArgumentError for heads or examples that do not exist."""
+        """Whether this pass is one of the edit's steps. ArgumentError for heads or examples that do not exist."""
         self.cells(at)
         if isinstance(self.steps, range):
             return at.step in self.steps

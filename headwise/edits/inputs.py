@@ -64,7 +64,7 @@ class Inputs(threading.local):
         return None
 
     def source_ids(self, site: str, length: int) -> Tensor | None:
-        """The ids of the keys of cross-attention: the model's own only if no part of it was given ids of this length."""
+        """The ids of the keys of cross-attention: the model's own only if none of its parts got ids of this length."""
         paths = sorted(self._ids, key=lambda path: (not path, site.startswith(f"{path}.")))
         return next((self._ids[path] for path in paths if self._ids[path].shape[1] == length), None)
 

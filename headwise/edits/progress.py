@@ -92,7 +92,7 @@ class Progress(threading.local):
         )  # fmt: skip
 
     def _target(self, place: Place, name: str, batch: int, q_len: int, like: Tensor) -> _Sequence:
-        """The sequence of the queries of cross-attention: the sequence of the self-attention before it, if that is edited."""
+        """The sequence of the queries of cross-attention: that of the self-attention before it, if it is edited."""
         known, run = _cache_length(place), self._generating.run
         total = known if known is not None and known >= q_len else q_len
         last = self._last

@@ -19,7 +19,7 @@ class Met:
     """Remembers which positions that edits mean were in a call. The others are an error at the end."""
 
     def __init__(self) -> None:
-        self._said: dict[tuple[str, str], str] = {}  # (argument, position) -> the message; "" = the position was in a call
+        self._said: dict[tuple[str, str], str] = {}  # (argument, position) -> the message; "" = it was in a call
 
     def note(self, what: str, choice: str, met: bool, message: str) -> None:
         """Note whether a call has the positions that an edit means."""

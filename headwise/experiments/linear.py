@@ -1,4 +1,4 @@
-"""Finds by trial which weights of a model gave some vectors: columns of a product that equal the columns of the vectors.
+"""Finds by trial which weights of a model gave some vectors: columns of a product that equal those of the vectors.
 
 A column is found in any parameter: a Linear or a Conv1D, weights of q, k and v in one matrix, in any order,
 one head beside another, a parameter [H, M, D].
@@ -79,7 +79,7 @@ def in_rows(x: Tensor, count: int, batch: int) -> Iterator[Tensor]:
 
 
 def fit(target: Tensor, source: Map) -> Fit | None:
-    """The columns of a map that equal those of `target` [n, H, D] up to one factor and a bias; None if a column is missing."""
+    """The columns of a map that equal those of `target` [n, H, D] up to one factor and a bias; None if one is missing."""
     y, z, dtype = source.product, target.double().flatten(1), coarsest(target, source.rows)
     columns = _columns(z, y, target.shape[2], dtype)
     if columns is None:
@@ -122,7 +122,7 @@ def close(one: Tensor, two: Tensor, like: Tensor, dtype: torch.dtype) -> bool:
 
 
 def alike(z: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """For each column of z, the column of y of which it is a multiple when both are centred: (index, whether there is one)."""
+    """For each column of z, the column of y of which it is a multiple when both are centred: (index, whether one is)."""
     zc, yc = z - z.mean(0), y - y.mean(0)
     norms = zc.norm(dim=0), yc.norm(dim=0)
     cosines = (zc.mT @ yc) / (norms[0][:, None] * norms[1]).clamp(min=1e-30)
@@ -148,7 +148,7 @@ def _columns(z: Tensor, y: Tensor, width: int, dtype: torch.dtype) -> Tensor | N
     for at in still.nonzero().flatten().tolist():
         near = min(known, key=lambda j: (j // width != at // width, abs(j - at)), default=None)
         guess = at if near is None else int(index[near]) + at - near
-        if near is not None and near // width != at // width:  # the neighbour is of another head: use the distance between heads
+        if near is not None and near // width != at // width:  # of another head: by the distance of heads
             guess = _extrapolated(index, known, at, width, guess)
         if not 0 <= guess < y.shape[1] or not bool(silent[guess]):
             return None

@@ -41,7 +41,7 @@ class Norm:
 
 
 def norm_of(observed: Observed, y: Tensor) -> Norm | None:
-    """The normalisation, a module, that gave `y` [B, N, M] or a tensor of which `y` is a multiple; None if no module did."""
+    """The normalisation, a module, that gave `y` [B, N, M] or a tensor of which `y` is a multiple; None without one."""
     for given, factor in observed.sums.multiples(y):
         for event in observed.makers(given):
             for x in event.inputs:

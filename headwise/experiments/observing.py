@@ -1,4 +1,4 @@
-"""Observes a run of a model for the searches for weights: calls of attention, inputs and outputs of modules, and sums."""
+"""Observes a run of a model for the searches for weights: calls of attention, modules' inputs and outputs, and sums."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Observed:
     sums: Sums
 
     def around(self, site: str) -> Iterator[list[Event]]:
-        """The events inside of a module, then those in the modules around it that contain no other attention, each once."""
+        """The events inside of a module, then those in the modules around it without other attention, each once."""
         done: set[int] = set()
         parts = site.split(".")
         for end in range(len(parts), -1, -1):

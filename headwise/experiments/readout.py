@@ -55,7 +55,7 @@ class Readout:
 
 
 def readout(observed: Observed, whole: Callable[[Tensor], bool] = lambda x: False) -> Readout:
-    """Find how the logits of a run were made; terms that are `whole` are not split into the terms that a module added up.
+    """Find how the logits of a run were made. Terms that are `whole` are not split into the terms that a module added.
 
     Raises ProjectionError, which says what was not found.
     """
@@ -117,7 +117,7 @@ def _unembedding(observed: Observed, logits: Tensor) -> tuple[Tensor, Tensor, Te
 
 
 def _added(x: Tensor, weight: Tensor, rows: Tensor, biases: Sequence[Tensor], dtype: torch.dtype) -> Tensor | None:
-    """The bias with which x W is `rows`; None if there is none. A few columns are compared first, to rule out most biases."""
+    """The bias with which x W is `rows`; None if there is none. A few columns rule out most biases first."""
     for some in (slice(64), slice(None)):
         z = x.double() @ weight[:, some].double()
         biases = [b for b in biases if close(rows[:, some], z + b[some], rows, dtype)]

@@ -18,7 +18,7 @@ from headwise.experiments.linear import Fit, Map, alike, as_one, close, coarsest
 
 
 def fit_rotated(target: Tensor, source: Map) -> Fit | None:
-    """The weights of `target` [n, H, D] before it was rotated, among the columns of a map; None if a column is missing."""
+    """The weights of `target` [n, H, D] before it was rotated, among the columns of a map; None if one is missing."""
     product = source.product
     for bias in [*source.biases, None]:
         y = product if bias is None else product + bias.double()

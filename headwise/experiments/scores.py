@@ -55,7 +55,7 @@ def head_scores(
     seed: int = 0,
     where: Choice = "*",
 ) -> HeadScores:
-    """How much each head attends to the previous token, to an earlier copy of its token, and to the token after that copy.
+    """How much each head attends to the previous token, to an earlier copy of the token, and to the token after it.
 
     The model reads a block of random tokens twice, so that only the first copy helps: `analyses.repeated_block`.
     On ordinary text, heads that attend to anything near would score too.

@@ -24,7 +24,7 @@ Over = Literal["heads", "positions", "edges"]
 Place = tuple[int, ...]  # (layer, head), (layer, head, query) or (layer, head, query, key)
 Numbers = Mapping[str, Tensor]  # the numbers of each layer
 
-_DIMENSIONS: dict[Over, int] = {"heads": 1, "positions": 2, "edges": 3}  # how many dimensions of the numbers, after B, name a place
+_DIMENSIONS: dict[Over, int] = {"heads": 1, "positions": 2, "edges": 3}  # number of indices that name a place
 
 
 def numbers_of(
