@@ -139,7 +139,7 @@ def check_there(path: Path) -> None:
 
 
 def parsed(load: Callable[[str], Any], text: str) -> Any:
-    """The result of `json.loads` or `yaml.safe_load` for a text. ValueError also for data that are nested too deeply."""
+    """The result of `json.loads` or `yaml.safe_load` for a text. ValueError also for data nested too deeply."""
     try:
         return load(text)
     except RecursionError:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         kernel: str
 
 
-Listener = Callable[..., object]  # receives a call, its output, and the weights that were used if they are not the call's
+Listener = Callable[..., object]  # gets a call, its output, and the weights used if not the call's
 Editor = Callable[[AttentionCall], "Tensor | None"]  # the output of a call that it changes; None = no change
 
 
@@ -229,7 +229,7 @@ def listeners_of_calls() -> tuple[Listener, ...]:
 
 
 def tell(call: AttentionCall, out: Tensor, used: Callable[[], Tensor]) -> None:
-    """Hand a call to the listeners, with weights `used` [B, H, Q, K] that an edit changed before they met the values."""
+    """Hand a call to the listeners, with weights `used` [B, H, Q, K] that an edit changed before they met values."""
     listening = _LISTENING.here()
     weights = used() if listening else None
     call = call if call.share is None else call.of(call.share)

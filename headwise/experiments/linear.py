@@ -79,7 +79,7 @@ def in_rows(x: Tensor, count: int, batch: int) -> Iterator[Tensor]:
 
 
 def fit(target: Tensor, source: Map) -> Fit | None:
-    """The columns of a map that equal those of `target` [n, H, D] up to one factor and a bias; None if one is missing."""
+    """The columns of a map that equal those of `target` [n, H, D] up to one factor and a bias; None if one misses."""
     y, z, dtype = source.product, target.double().flatten(1), coarsest(target, source.rows)
     columns = _columns(z, y, target.shape[2], dtype)
     if columns is None:
@@ -122,7 +122,7 @@ def close(one: Tensor, two: Tensor, like: Tensor, dtype: torch.dtype) -> bool:
 
 
 def alike(z: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """For each column of z, the column of y of which it is a multiple when both are centred: (index, whether one is)."""
+    """For each column of z, the column of y of which it is a multiple when both are centred: (index, whether found)."""
     zc, yc = z - z.mean(0), y - y.mean(0)
     norms = zc.norm(dim=0), yc.norm(dim=0)
     cosines = (zc.mT @ yc) / (norms[0][:, None] * norms[1]).clamp(min=1e-30)

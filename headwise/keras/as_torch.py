@@ -81,7 +81,7 @@ class _Held:
         self._compiled: dict[Any, Compiled] = {}
 
     def compiled(self, plan: Plan) -> Plan | Compiled:
-        """The function that computes a plan; on JAX it is compiled once for all calls that differ only in their tensors.
+        """The function that computes a plan; on JAX compiled once for all calls that differ only in their tensors.
 
         (Eagerly, JAX would compile each operation for each shape.)
         """
@@ -151,7 +151,7 @@ class Part(nn.Module):
 
 
 def _as_tensor(x: Any) -> Any:
-    """An array as a tensor of its own, because an array may change before backward or the next call; anything else unchanged."""
+    """An array as a tensor of its own, because arrays may change before backward; anything else unchanged."""
     return torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
 
 
@@ -205,7 +205,7 @@ def named_as(of: Any, kind: Any) -> Any:
 
 
 def _never_used(part: keras.layers.Layer, layer: keras.layers.Layer) -> tuple[int, ...] | None:
-    """The shape of the kernel that a projection would have if a call used it: the kernel of a projection with the same options.
+    """The shape of the kernel that a projection would have if a call used it, by a projection with its options.
 
     It then has a Parameter that changes nothing, as a torch module that forward never calls has.
     """
@@ -264,7 +264,7 @@ def _seed_backend() -> None:
 
 
 def _draws_globally(part: keras.layers.Layer) -> bool:
-    """Whether the code of a layer names a function that draws from that generator. (Seeding it clears TensorFlow's caches.)"""
+    """Whether the code of a layer names a function that draws from that generator. (Seeding clears TensorFlow's caches.)"""
     if type(part).__module__.startswith("keras."):
         return False
     try:

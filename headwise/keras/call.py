@@ -105,7 +105,7 @@ def attend(
     elif call.bias is not None:
         bias = call.bias[(None,) * (4 - len(call.bias.shape))]
         bias = ops.cast(bias if whole else masking.picked(bias, rows, cols), call.float)
-        seen = bias > -float("inf")  # an additive mask: its forbidden cells are forbidden here too, so that they cannot give NaN
+        seen = bias > -float("inf")  # forbidden by an additive mask: forbidden here too, without NaN
         allowed, empty_rows = (seen if allowed is None else ops.logical_and(allowed, seen)), True
         scores = scores + ops.where(seen, bias, 0.0)
     found = _softmax(scores, allowed, call.sinks)

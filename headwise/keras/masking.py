@@ -141,8 +141,9 @@ def _as_bool(name: str, mask: Tensor, sizes: Sizes, dims: str) -> Tensor:
 
 
 def cells(mask: Mask, rows: Tensor, cols: Tensor, *, whole: bool = False) -> Tensor:
-    """Whether queries `rows` may attend to keys `cols`: bool [B|1, H|1, r, c], or for rows [n, r] and cols [n, c]
-    bool [B|1, H|1, n, r, c].
+    """Whether queries `rows` may attend to keys `cols`: bool [B|1, H|1, r, c].
+
+    For rows [n, r] and cols [n, c] it is bool [B|1, H|1, n, r, c].
 
     `whole` says that rows and cols are all rows and columns in order, so no lookup is needed.
     """

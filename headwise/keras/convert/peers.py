@@ -116,7 +116,7 @@ def to_keras(ours: Layer) -> keras.layers.Layer:
 
 
 def _check_weights(what: str, layer: Any) -> None:
-    """Raise unless the weights are plain, and all trainable or all frozen: one part of ours is several parts in Keras."""
+    """Raise unless the weights are plain, and all trainable or all frozen: one part here is several parts in Keras."""
     if not layer.built:
         raise ArgumentError(f"{what}: {layer.name!r} is not built: call the layer once")
     parts = _parts(layer) if what == "from_keras" else {part.name: part for part, _ in _layout(layer)}

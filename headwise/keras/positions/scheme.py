@@ -1,5 +1,6 @@
-"""The interface of position schemes: one may rotate queries and keys, add a bias to the scores, and add to the output.
-`headwise.nn.positions.scheme` for Keras tensors.
+"""The interface of position schemes. A scheme may rotate queries and keys, and add to the scores or to the output.
+
+It is `headwise.nn.positions.scheme` for Keras tensors.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Positions(Layer):
         raise NotImplementedError
 
     def values(self, weights: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
-        """The tensor to add to the output, [B, H, Q, E]; weights [B, H, Q, K], ids [S] or [B, S]."""
+        """The tensor that is added to the output, [B, H, Q, E]; weights [B, H, Q, K], ids [S] or [B, S]."""
         raise NotImplementedError
 
     def check(self, num_heads: int, head_dim: int) -> None:
