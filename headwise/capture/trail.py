@@ -143,7 +143,7 @@ class Trails:
         return bool(self.known)
 
     def get(self, x: Any, *, changed: bool = False) -> Trail | None:
-        """The trail of `x`, with a problem after a change in place that was not seen. `changed`: by the last operation."""
+        """The trail of `x`, with a problem after a change in place that was not seen (`changed`: one that was)."""
         found = self.known.get(id(x))
         if found is None:
             return None

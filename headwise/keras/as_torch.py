@@ -264,7 +264,7 @@ def _seed_backend() -> None:
 
 
 def _draws_globally(part: keras.layers.Layer) -> bool:
-    """Whether the code of a layer names a function that draws from that generator. (Seeding clears TensorFlow's caches.)"""
+    """Whether a layer's code names a function that draws from that generator. (Seeding clears TensorFlow's caches.)"""
     if type(part).__module__.startswith("keras."):
         return False
     try:

@@ -32,7 +32,7 @@ class Symbolic(RecordError):  # noqa: N818 (an answer, not a failure)
 
 
 def to_torch(x: Any) -> torch.Tensor:
-    """A tensor of the backend, or a NumPy array, as a torch tensor: a copy, unless it is a torch tensor already. Raises Symbolic."""
+    """A tensor of the backend, a NumPy array or a torch tensor as a torch tensor, usually a copy. Raises Symbolic."""
     if isinstance(x, torch.Tensor):
         if x.is_meta or type(x).__name__ == "FakeTensor":
             raise Symbolic

@@ -21,7 +21,7 @@ LEAST_KEYS = 512  # the fewest keys of a part: fewer are not worth another threa
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Refuse more than one query, key heads that are not shared, and options that scaled_dot_product_attention lacks."""
+    """Refuse more than one query, key heads that are not shared, and what scaled_dot_product_attention cannot do."""
     if call.shape[2] != 1:
         if is_traced():  # a length in a sentence would be a constant of the graph
             return "it is for one query a head"
@@ -48,7 +48,7 @@ def cost(call: AttentionCall) -> Cost:
 def run(call: AttentionCall) -> Tensor:
     """The output, by scaled_dot_product_attention over G heads of H / G queries each."""
     if not call.trains and call.scale > 0.0 and _begins(call.k, call.v):
-        q, k, v, scale = call.q, call.k, call.k, call.scale  # no copy: the columns that are not values are cut from the output
+        q, k, v, scale = call.q, call.k, call.k, call.scale  # no copy: columns that are no values are cut off
     else:
         q, k, v, scale = fused_inputs(call)
     groups = (k.shape[1], call.heads_per_key_head)
@@ -99,7 +99,7 @@ def _parts(call: AttentionCall) -> int:
 
 
 def _begins(k: Tensor, v: Tensor) -> bool:
-    """Whether the values are the first columns of the keys, in the same memory: a compressed cache is both keys and values."""
+    """Whether the values are the first columns of the keys, in the same memory, as in a compressed cache."""
     if is_traced() or v.shape[-1] > k.shape[-1]:
         return False
     return k.data_ptr() == v.data_ptr() and k.stride() == v.stride()

@@ -131,7 +131,7 @@ def by_definition(call: AttentionCall, out: Tensor, again: Tensor | None, kept: 
     `kept`: the weights that dropout kept (`kept_weights`); None = nothing is dropped.
     """
     found, given = [], (call.q, call.k, call.v, *map(owned, call.option_tensors().values()))
-    if call.trains and call.mask is not None:  # backward computes again, when data that a mask function reads may have changed
+    if call.trains and call.mask is not None:  # backward evaluates the mask again
         call = dataclasses.replace(call, mask=fixed(call.mask, *call.shape[2:]))
     for rows in row_blocks(call.shape, CELLS):
         if again is not None and not bool(again[:, :, rows].any()):

@@ -33,7 +33,7 @@ _forward, _backward = flash.find()
 def attend(
     q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None, *, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] of one call of torch's fused kernel. `mask`: bool, or float that is added."""
+    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] of a call of torch's fused kernel. `mask`: bool, or added."""
     if mask is not None and mask.dtype == torch.bool:
         mask = q.new_zeros(mask.shape).masked_fill_(~mask, EMPTY)
     out, lse = _forward(*map(in_rows, (q, k, v)), 0.0, causal, attn_mask=mask, scale=scale)

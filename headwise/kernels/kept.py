@@ -1,4 +1,4 @@
-"""Checks that backward reads the numbers that forward saw; else an error names the argument that was changed in between.
+"""Checks that backward reads the same numbers as forward; the error names the argument that was changed between.
 
 Kernels keep what they made of a mask. Other tensors are saved by autograd, which counts their changes, but its error
 gives only the shape of a changed tensor. Recomputation by torch.utils.checkpoint is not seen by autograd at all.

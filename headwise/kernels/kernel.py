@@ -38,7 +38,7 @@ class Blocks:
 class Kernel(Protocol):
     """A way to run a call."""
 
-    OPTIONS: frozenset[str]  # the options of a call that it supports beside `scale`; it never gets calls with other options
+    OPTIONS: frozenset[str]  # the options, beside `scale`, that it supports; it gets no others
 
     def refuse(self, call: AttentionCall) -> str | None:
         """Why this kernel cannot run this call, whose options it supports; None if it can."""
@@ -70,7 +70,7 @@ def refusal(kernel: Kernel, call: AttentionCall) -> str | None:
 
 
 def fused_inputs(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, float]:
-    """q, k, v and the scale as fused kernels require them: D == E, by appended zeros that change no score; scale above 0.
+    """q, k, v and the scale as fused kernels require them: D == E, by zeros that change no score, and a scale above 0.
 
     (Causal fused kernels multiply -inf by the scale.) The output is as wide as the wider of k and v: `cut_to_values`
     removes the zeros.
@@ -87,7 +87,7 @@ def fused_inputs(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, float]:
 
 
 def cut_to_values(call: AttentionCall, out: Tensor) -> Tensor:
-    """An output for `fused_inputs`, cut to the width of the call's values; a needless slice would cost a copy in backward."""
+    """An output of `fused_inputs` cut to the width of the call's values; a needless slice costs a copy in backward."""
     width = call.v.shape[-1]
     return out if out.shape[-1] == width else out[..., :width]
 

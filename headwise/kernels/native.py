@@ -55,7 +55,7 @@ def cost(call: AttentionCall) -> Cost:
     keys = (call.k.numel() + call.v.numel()) * call.q.element_size()
     seen = min(1.0, cells / min(q_len, SIZE) / k_len)  # the share of the keys that is read, about
     pieces = -(-q_len * call.heads_per_key_head // PIECE)
-    moved = input_output_bytes(call) + int(keys * (seen - 1.0 + 0.5 * pieces * seen))  # (packed numbers stay in the caches)
+    moved = input_output_bytes(call) + int(keys * (seen - 1.0 + 0.5 * pieces * seen))  # packed numbers stay in caches
     share = (FLOAT32 if call.q.dtype == torch.float32 else HALF)[instruction_set() or "portable"]
     here = machine(call)
     share = here.shares.get("native", share)
@@ -63,7 +63,7 @@ def cost(call: AttentionCall) -> Cost:
 
 
 def is_quicker_than_tiles(call: AttentionCall) -> bool:
-    """Whether this kernel is quicker than `tiled` for all calls that both can run; nominally, if compiled for the machine."""
+    """Whether this kernel is quicker than `tiled` wherever both can run; nominally, if compiled for the machine."""
     shares = machine(call).shares
     if "native" in shares and "tiled" in shares:
         return shares["native"] >= shares["tiled"]

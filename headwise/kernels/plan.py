@@ -62,7 +62,7 @@ def _planned(call: AttentionCall) -> Kernel:
         return native
     if max(math.prod(call.shape), call.k.numel()) < sdpa.WORTH_PLANNING and refusal(sdpa, call) is None:
         return _dense(call)
-    if call.mask is None or call.q.shape[2] == 1:  # the lengths of a decoding step do not come again: nothing to remember
+    if call.mask is None or call.q.shape[2] == 1:  # the lengths of a decoding step do not come again
         return _cheapest(call)
     # The key has everything by which headwise's own kernels refuse; if there are other kernels, all are asked each
     # time.

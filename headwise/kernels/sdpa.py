@@ -140,7 +140,7 @@ def _one_tile_each(call: AttentionCall) -> TileList:
 
 
 def is_fused(call: AttentionCall) -> bool:
-    """Whether torch runs this call on its fused CPU kernel, which holds no weights, and whether that one may be called."""
+    """Whether torch runs this call on its fused CPU kernel, which holds no weights, and we may call that directly."""
     if not call.q.is_cpu or call.dropout or any(x.requires_grad for x in call.biases):
         return False
     return not is_traced() and watching(call.q, call.k, call.v) is None

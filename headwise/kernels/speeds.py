@@ -37,7 +37,7 @@ class Machine:
     bytes: float  # per second, from and to memory
     call: float  # seconds that one call into torch takes
     product: float  # FLOP/s of a large matrix product in the dtype of the call
-    shares: Mapping[str, float] = dataclasses.field(default_factory=dict)  # the shares of `flops` that measured kernels reach
+    shares: Mapping[str, float] = dataclasses.field(default_factory=dict)  # shares of `flops`, of measured kernels
     is_measured: bool = False
 
     def time(self, flops: int, bytes_: int, *, share: float = 1.0, calls: int = 1) -> float:

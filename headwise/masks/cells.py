@@ -1,4 +1,4 @@
-"""What needs single cells: rectangles and parts of masks that are known cell by cell, and the keys that nobody sees."""
+"""Answers that need single cells: rectangles of masks that are known only by cells, and keys that no query sees."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def extents_of_strips(strips: Iterable[tuple[Tensor, Tensor]], width: int, *, wh
     """
     found = []
     for highest, lowest in strips:
-        fill = (0, -highest.shape[-1] % width)  # with what does not change the answer
+        fill = (0, -highest.shape[-1] % width)  # the fill does not change the answer
         some = pad(highest, fill).unflatten(-1, (-1, width)).amax(-1) > 0
         every = pad(lowest, fill, value=whole).unflatten(-1, (-1, width)).amin(-1) == whole
         found.append(extent_of(some, every))
@@ -98,7 +98,7 @@ def of_one(table: Tensor, b: int | None, h: int | None) -> Tensor:
 
 
 def as_slice(index: Tensor) -> slice | Tensor:
-    """An index tensor as the slice that it is, if it is one: much quicker on the CPU (elsewhere a look would wait)."""
+    """An index tensor as a slice, if it is one: much quicker on the CPU (on other devices the check would wait)."""
     if index.device.type != "cpu" or not len(index) or is_traced():
         return index
     first, last = int(index[0]), int(index[-1])

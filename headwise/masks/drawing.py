@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from headwise.masks.mask import Mask
 
 SIDE = 160  # pixels of the longer side
-MOST = 64  # cells of a side; of a larger mask each cell is a block
-UNSIZED = 8, 8  # queries and keys of a mask that is of no size of its own
+MOST = 64  # the most cells of a side; in a larger mask each cell is a block
+UNSIZED = 8, 8  # queries and keys of a mask without fixed lengths
 
 
 def lengths_of(mask: Mask) -> tuple[int, int]:
-    """The (Q, K) of a mask's picture; (0, 0) where it has none: no lengths suit all of its parts."""
+    """The (Q, K) of a mask's picture; (0, 0) if it has no picture, because no lengths suit all of its parts."""
     lengths = mask.natural_lengths() or UNSIZED
     try:
         mask.aligned(*lengths)
@@ -27,7 +27,7 @@ def lengths_of(mask: Mask) -> tuple[int, int]:
 
 
 def drawn(mask: Mask) -> str:
-    """HTML: the mask as it is written, above its picture; of the first example and head, if they differ."""
+    """HTML: the mask as Python code above its picture, which shows the first example and head."""
     q_len, k_len = lengths_of(mask)
     written = f"<code>{html.escape(repr(mask))}</code>"
     if not (q_len and k_len):

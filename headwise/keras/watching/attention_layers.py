@@ -70,7 +70,7 @@ def _as_torch(x: Any) -> Any:
 
 
 def _by_its_code(layer: keras.layers.Layer) -> bool:
-    """Whether the class of a layer, if it does not belong to Keras or this package, has a softmax and a product in its code."""
+    """Whether the class of a layer, if neither Keras's nor ours, has a softmax and a product in its code."""
     if type(layer).__module__.startswith(_OWN):
         return False
     try:

@@ -17,7 +17,7 @@ NOTE = "predict, evaluate and fit ran eagerly, not as a compiled function: outpu
 
 @contextlib.contextmanager
 def eagerly(model: keras.layers.Layer) -> Iterator[Callable[[], Iterable[str]]]:
-    """Within the context, the model and every model in it run layer by layer. Yields a function that gives the notes."""
+    """Within the context, the model and every model in it run layer by layer. Yields a function that gives notes."""
     models = [layer for layer in model._flatten_layers() if isinstance(layer, keras.Model)]
     models = [each for each in models if not each.run_eagerly or is_changed(("run_eagerly", id(each)))]
     with contextlib.ExitStack() as stack:
