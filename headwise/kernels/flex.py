@@ -29,7 +29,7 @@ CALLS = 10  # calling a compiled function takes as long as calling 10 operators:
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Refuse gradients on the CPU, tracing by torch, and empty calls."""
+    """Refuse gradients on the CPU, calls that torch.func, a trace or a mode follows, and empty calls."""
     if call.q.device.type == "cpu" and call.trains:
         return "FlexAttention gives no gradients on the CPU"
     if (why := watcher(call)) is not None:

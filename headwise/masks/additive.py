@@ -21,7 +21,7 @@ UNIFORM = -1e30
 
 
 def recognise_additive(bias: Tensor) -> tuple[Mask | None, Tensor | None]:
-    """The mask in a float tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K] that is added to the scores: (mask, rest to add).
+    """The mask in a float tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K] that is added to the scores: (mask, rest).
 
     - (mask, None) if each row holds only 0 and "forbidden": -inf, or -9984 and less (-10000, -1e9, finfo.min of any
       dtype; -9984 is -10000 in bfloat16). Mask is None if there is nothing but 0.
@@ -61,7 +61,7 @@ def recognise_additive(bias: Tensor) -> tuple[Mask | None, Tensor | None]:
 
 
 def split_additive(bias: Tensor) -> tuple[Mask | None, Tensor]:
-    """Split a bias that also forbids into a mask and the bias of other cells: (mask, rest); (None, bias) without a mask.
+    """Split a bias that also forbids into a mask and the bias of other cells: (mask, rest); (None, bias) if no mask.
 
     T5 adds relative positions and finfo.min in one tensor. Forbidden are the cells that lie `FORBIDS` or more below the
     highest of their row; `rest` [B|1, H|1, Q|1, K] is 0 there. A row that is `UNIFORM` or lower throughout forbids

@@ -45,7 +45,7 @@ class BlockRuns(NamedTuple):
 
     @property
     def first(self) -> Ints:
-        """The index at which the runs of each row of blocks begin, and at which the last ones end: [B|1 · H|1 · rows + 1]."""
+        """The index at which the runs of each row of blocks begin, and the end of the last: [B|1 · H|1 · rows + 1]."""
         count = self.matrices[0] * self.matrices[1] * self.rows
         return np.concatenate([[0], np.bincount(self.row, minlength=count).cumsum()])
 
@@ -58,7 +58,7 @@ class BlockRuns(NamedTuple):
 
 
 def block_runs(mask: Mask, q_len: int, k_len: int, block_q: int, block_k: int) -> BlockRuns:
-    """The runs of an aligned mask. The answer for a large block holds for its parts, even if a part by itself would answer SOME.
+    """The runs of an aligned mask. The answer for a large block holds for its parts, even if a part alone gives SOME.
 
     Single cells are evaluated only for the smallest blocks.
     """
@@ -100,7 +100,7 @@ class _Finder:
         """The runs in blocks of one size, which begin at q and k; `above`: their parents' codes [matrices, blocks]."""
         codes = self._codes(q, k, size)
         if above is not None and self.count > 1:
-            codes = torch.where(above == Extent.SOME, codes, above)  # a block may be settled in one matrix and not in another
+            codes = torch.where(above == Extent.SOME, codes, above)  # settled in one matrix, but not in another
         is_open = (codes == Extent.SOME).any(0)
         settled = ~is_open if size > 1 else torch.ones_like(is_open)
         yield self._runs(q[settled], k[settled], codes[:, settled], size)

@@ -39,7 +39,7 @@ def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, head
 
 
 def from_tensor(allowed: Tensor) -> Mask:
-    """The pairs that are True in a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K]; Q or K of 1 means the same for all.
+    """The pairs that are True in a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K]; a Q or K of 1 stands for all.
 
     The tensor is kept, and a call sees its contents at that time. The call keeps a copy (of a large tensor, at one bit
     per cell), and the next call compares the tensor with it, which takes 15 µs for [512, 512] and 1 ms for [4096, 4096]
@@ -104,7 +104,7 @@ class Dense(Mask, kind="dense", function="from_tensor"):
     """allowed[b, h, q, k]. Its rectangles are exact."""
 
     unfit = "A mask over keys alone, [B, K], is masks.padding(mask)"
-    allowed: Tensor = table("BHqk", torch.bool)  # a size of 1 in the last two means the same for all, until it is aligned
+    allowed: Tensor = table("BHqk", torch.bool)  # a last size of 1 stands for all, until it is aligned
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
         return look_up(self.allowed, b, h, q, k)

@@ -60,7 +60,7 @@ class Table:
     dtypes: tuple[torch.dtype, ...]
 
     def read(self, value: object, what: str, source: Source) -> Tensor:
-        """The tensor of that name if it is such a table; raises MaskError otherwise."""
+        """Return the tensor of that name if it is such a table; raise MaskError otherwise."""
         if not isinstance(value, str):
             raise MaskError(f"{what}: expected the name of a tensor. Received: {received(value)}")
         found = source.tensor(value)

@@ -315,7 +315,7 @@ class Mask:
         return self.aligned(q_len, k_len).remember(("used", q_len, k_len), find)
 
     def causal_rows(self, q_len: int, k_len: int) -> Tensor:
-        """For all queries but the last: whether they may attend to no key after their own position: bool [B|1, H|1, Q - 1]."""
+        """Which queries, except the last, may attend to no key after their own position: bool [B|1, H|1, Q - 1]."""
 
         def look(mask: Mask) -> Tensor:
             if not k_len:
@@ -415,7 +415,7 @@ class Mask:
         return hash((type(self), *(tuple(v.shape) if isinstance(v, Tensor) else v for v in values)))
 
     def __repr__(self) -> str:
-        """The Python call that makes this mask: `eval(repr(mask)) == mask`, unless a table is too large, shown with a `<`."""
+        """The Python call that makes this mask: `eval(repr(mask)) == mask`. A table that is too large is a `<…>`."""
         written = []
         for name, declared in self.declared.items():
             value = getattr(self, name)
@@ -604,7 +604,7 @@ class Not(Combined, kind="not"):
 
 
 def _count_and_order(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """For each row of blocks: the number of set blocks, and the columns with the set ones first, as FlexAttention needs."""
+    """For each row of blocks: the number of set blocks, and the columns, set ones first, as FlexAttention needs."""
     order = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), order.to(torch.int32)
 

@@ -29,7 +29,7 @@ Limits = tuple[int | None, int | None]  # lowest and highest k - q; None = no li
 
 
 class RowRuns:
-    """The rows of a mask among the keys that count. Methods give the parts of a product of masks, or None if the rows are not such a product."""
+    """The rows of a mask among the keys that count. Methods give the parts of a product of masks, or None."""
 
     def __init__(self, count: Ints, first: Ints, last: Ints, seen: Bools, care: Bools | None = None):
         """`count`, `first`, `last` [B, H, Q] (0, 0, -1 for an empty row); `seen` [B|1, K]: the keys that count.

@@ -1,4 +1,4 @@
-"""The part of a mask for some examples and heads, as one of several processes has it that share a batch or its heads."""
+"""The part of a mask for some examples and heads, such as one of several processes has that share a batch."""
 
 from __future__ import annotations
 

@@ -39,8 +39,9 @@ class Positions(Layer):
         mask: Mask | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """The bias of the scaled scores of q [B, H, …, r, D] at query_ids and key_ids, […, r] and […, c]: float
-        [1|B, H, …, r, c], where … is nothing or n blocks. Ids may have a leading B, [B, …, r].
+        """The bias of the scaled scores of q [B, H, …, r, D] at query_ids and key_ids, […, r] and […, c].
+
+        It is float [1|B, H, …, r, c], where … is nothing or n blocks. Ids may have a leading B, [B, …, r].
 
         `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` is only used to save memory: rows may then
         differ by a constant, which does not change the softmax. It is None if the ids are only a part.
