@@ -89,7 +89,7 @@ def recognise_cells(cells: Cells) -> Mask | None:
 
 
 def simple_parts(cells: Cells) -> list[Mask] | None:
-    """The masks of linear size whose product has these cells; [] if everything is allowed, None if there are no such masks."""
+    """The masks of linear size whose product has these cells; [] if everything is allowed, None without such masks."""
     _, heads, q_len, _ = cells.shape
     one_row = heads == 1 and (q_len == 1 or cells.values.stride(2) == 0)  # a decoding step; expanded over the queries
     return _parts_of_one_row(cells) if one_row else _parts(cells)
@@ -103,7 +103,7 @@ def _parts_of_one_row(cells: Cells) -> list[Mask]:
     if len(real) == 1 and cells.shape[2] == 1 and real.any():
         first, last = int(real[0].argmax()), real.shape[1] - 1 - int(real[0, ::-1].argmax())
         if real[0, first : last + 1].all():
-            return [Band(last - first if first else None, 0, last)]  # the query is at the position of the last key that it sees
+            return [Band(last - first if first else None, 0, last)]  # the query is at the last key that it sees
     return [key_padding(real)]
 
 
@@ -153,7 +153,7 @@ def _documents_in_pieces(cells: Cells, rows: RowRuns) -> list[Mask] | None:
 
 
 def _first_of_early_keys(cells: Cells, rows: RowRuns, n: int) -> Ints:
-    """For the first `n` keys, at whose positions there are no queries: the first key that their first query sees, [B, n]."""
+    """For the first `n` keys, which have no query at their position: the first key that their first query sees, [B, n]."""
     pointer = np.broadcast_to(np.arange(n), (cells.shape[0], n)).copy()
     unknown = np.ones_like(pointer, np.bool_)
     if not n:

@@ -88,7 +88,7 @@ class Bert(Packable):
         with torch.device("meta"), NoInitialisation():  # no memory and no numbers for parameters that will be replaced
             bert = cls(replace(config, pooler="pooler.dense.weight" in tensors))
         found = {name: tensor.to(dtype) for name, tensor in match(family, bert, tensors).items()}
-        bert.load_state_dict(found, strict=False, assign=True)  # not strict: a shared parameter has a name in each layer
+        bert.load_state_dict(found, strict=False, assign=True)  # shared parameters have several names
         for module in bert.modules():
             if isinstance(module, Rope):
                 module.to_empty(device="cpu")  # this makes its constants again
@@ -146,7 +146,7 @@ class Bert(Packable):
         return self.through(self.embeddings(input_ids, token_type_ids, places), mask)
 
     def encoder(self, dtype: Dtype | None = None) -> Encoder | None:
-        """Its layers for the native kernels; None where the modules themselves must run. See `packed_encoder.encoder_of`."""
+        """Its layers for the native kernels; None if the modules themselves must run. See `packed_encoder.encoder_of`."""
         plain = self.config.has_bert_layers and type(self).through is Bert.through
         return encoder_of(self, Embeddings, dtype) if plain else None
 
@@ -240,12 +240,12 @@ class Bert(Packable):
 
 
 def known_types(encoder: nn.Module, types: Types) -> Types | None:
-    """The token types for an encoder that may have none: DistilBERT's tokenizer gives token types, but the model has none."""
+    """The token types for an encoder that may have none: DistilBERT's tokenizer gives types, the model has none."""
     return None if isinstance(encoder, Bert) and not encoder.reads_types else types
 
 
 class Embeddings(nn.Module):
-    """Its parts are `word`, `position`, `token_type`, `norm` and `project`, each is None if the config has no such part."""
+    """Its parts are `word`, `position`, `token_type`, `norm` and `project`, each None if the config lacks it."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()

@@ -283,7 +283,7 @@ class EncoderDecoder(Packable):
 
 
 def _embedding(size: int, dim: int) -> nn.Embedding:
-    """A table of variance 1 / M: times √M its rows are as large as the outputs of layers; unscaled they suit the output."""
+    """A table of variance 1 / M: times √M its rows are as large as layers' outputs; unscaled they suit the output."""
     table = nn.Embedding(size, dim)
     nn.init.normal_(table.weight, std=dim**-0.5)
     return table

@@ -104,7 +104,7 @@ class PatchForecaster(nn.Module):
             num_heads=config.num_heads,
             ffn_dim=config.ffn_dim,
             dropout=config.dropout,
-            attention_dropout=0.0,  # with dropout the weights must be written to memory, which takes longer than all the rest
+            attention_dropout=0.0,  # with it weights go to memory, which takes longer than all the rest
         )
         self.dropout = Dropout(config.dropout)
         outputs = config.horizon * (1 + config.num_quantiles)
@@ -142,7 +142,7 @@ class PatchForecaster(nn.Module):
         return y_NFO if seen is None else (y_NFO, seen)
 
     def members(self, context_NS: Tensor, *, record: bool = False) -> tuple[list[Tensor], Seen | None]:
-        """The forecasts whose mean `forward` returns: by the patches, [N, F, O], and with `config.linear` by the map, [N, F, 1].
+        """The forecasts whose mean `forward` returns: of the patches, [N, F, O]; with `config.linear` of the map, [N, F, 1].
 
         Train each with its own loss: one loss of the mean would make them one model.
         """

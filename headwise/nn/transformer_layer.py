@@ -1,4 +1,4 @@
-"""One layer of a transformer: attention and a feed-forward network, each added to what it read.
+"""One layer of a transformer: attention and a feed-forward network, each added to its input.
 
 `EncoderLayer` reads one sequence (with a causal mask it is a layer of GPT); `DecoderLayer` reads a second one too.
 Each takes any attention module of this package, or makes a `MultiHeadAttention`.
@@ -27,7 +27,7 @@ from headwise.records import Seen
 
 
 class LayerOptions(TypedDict, total=False):
-    """The options that every kind of layer has: the type of what stacks of layers hand on to them."""
+    """The options that every kind of layer has: the type of the options that stacks pass to their layers."""
 
     ffn_dim: int | None
     norm: Literal["layer", "rms"]
@@ -43,7 +43,7 @@ class LayerOptions(TypedDict, total=False):
 
 
 class EncoderLayer(ResidualLayer):
-    """Attention within one sequence, then a feed-forward network. Vaswani et al. 2017, figure 1, on the left.
+    """Attention within one sequence, then a feed-forward network. Vaswani et al. 2017, figure 1, left.
 
         norm_first       x = x + Attention(Norm(x)),   y = x + FFN(Norm(x))      Xiong et al. 2020, figure 1 b
         not norm_first   x = Norm(x + Attention(x)),   y = Norm(x + FFN(x))      as in 2017

@@ -14,7 +14,7 @@ ACTIVATIONS: dict[str, Activation] = {  # Hugging Face's name: our name
     "relu": "relu",
     "silu": "silu",
 }
-GATED: dict[str, Activation] = {"gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "swiglu"}  # the plain activation: the same with a gate
+GATED: dict[str, Activation] = {"gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "swiglu"}  # plain: with a gate
 
 
 @dataclass(frozen=True)
