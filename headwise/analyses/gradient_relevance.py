@@ -44,7 +44,7 @@ def relevance(records: Iterable[AttentionRecord], *, rows: Choice = None) -> Ten
         [B, r, N]. It includes the identity that R starts from: row i is at least 1 at token i.
 
     Raises:
-        RecordError: a record, named, without values or gradients, with dropout, or that is not self-attention over the
+        RecordError: a record (the message names it) without values or gradients, with dropout, or that is not self-attention over the
             same tokens as the others.
         ArgumentError: no records, or rows out of range.
     """
@@ -103,7 +103,7 @@ def cross_relevance(
         R_de, [B, r, K]: K tokens of the encoder.
 
     Raises:
-        RecordError: a record, named, that does not fit, without values or gradients, or with dropout.
+        RecordError: a record (the message names it) that does not fit, without values or gradients, or with dropout.
         ArgumentError: no records, or rows out of range.
     """
     lower, own = consecutive(encoder, "cross_relevance: encoder"), consecutive(decoder, "cross_relevance: decoder")

@@ -34,7 +34,7 @@ def key_zero_rate(records: Iterable[AttentionRecord], key: int = 0, threshold: f
         [B], each in 0 … 1. Its mean over the examples is the paper's number, there in percent.
 
     Raises:
-        RecordError: a record, named, that is no self-attention.
+        RecordError: a record (the message names it) that is not self-attention.
         ArgumentError: no records, a record too short to have the key, or records of different batch sizes.
     """
     layers = self_attention(records, "key_zero_rate")

@@ -153,7 +153,7 @@ def _documents_in_pieces(cells: Cells, rows: RowRuns) -> list[Mask] | None:
 
 
 def _first_of_early_keys(cells: Cells, rows: RowRuns, n: int) -> Ints:
-    """For the first `n` keys, which have no query at their position: the first key that their first query sees, [B, n]."""
+    """For the first `n` keys, without a query at their position: the first key that their first query sees, [B, n]."""
     pointer = np.broadcast_to(np.arange(n), (cells.shape[0], n)).copy()
     unknown = np.ones_like(pointer, np.bool_)
     if not n:

@@ -146,7 +146,7 @@ class Bert(Packable):
         return self.through(self.embeddings(input_ids, token_type_ids, places), mask)
 
     def encoder(self, dtype: Dtype | None = None) -> Encoder | None:
-        """Its layers for the native kernels; None if the modules themselves must run. See `packed_encoder.encoder_of`."""
+        """Its layers for the native kernels; None if the modules themselves must run: `packed_encoder.encoder_of`."""
         plain = self.config.has_bert_layers and type(self).through is Bert.through
         return encoder_of(self, Embeddings, dtype) if plain else None
 

@@ -178,7 +178,7 @@ class CausalLanguageModel(Packable):
             cross-entropies, a scalar.
 
         Raises:
-            ShapeError, DtypeError, ArgumentError: an argument that does not fit, named.
+            ShapeError, DtypeError, ArgumentError: an invalid argument; the message names it.
         """
         check_ids("input_ids", input_ids, self.config.vocab_size)
         x = self.dropout(self.embedding(input_ids))

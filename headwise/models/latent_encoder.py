@@ -74,7 +74,7 @@ class LatentEncoder(nn.Module):
             [B, N, M]
 
         Raises:
-            ShapeError, DtypeError, ArgumentError: an argument that does not fit, named.
+            ShapeError, DtypeError, ArgumentError: an invalid argument; the message names it.
         """
         check_ids("input_ids", input_ids, self.config.vocab_size)
         x_BSM = self.word(input_ids)

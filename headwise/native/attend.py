@@ -196,7 +196,7 @@ def _call(
     bias = None if call.bias is None else call.bias.float().expand(batch, heads, q_len, k_len)
     of_heads = [None if x is None else x.float().contiguous() for x in (call.sinks, call.slopes)]
     if sight is None:
-        sight = sight_of(call.mask, q_len, k_len)  # kept alive until the call is over, like everything that it points to
+        sight = sight_of(call.mask, q_len, k_len)  # kept until the call is over, with all that it points to
     dtype = DTYPES[call.q.dtype]
     k_scale, v_scale = (_numbers(getattr(call, name, None)) for name in ("k_scale", "v_scale"))
     top, offsets, keys = (answers.get(name) for name in ("top_keys", "offsets", "keys"))

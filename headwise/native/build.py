@@ -1,4 +1,4 @@
-"""Compiles the native kernels: `python headwise/native/build.py [instruction sets] [flags]`; needs only the standard library.
+"""Compiles the native kernels: `python headwise/native/build.py [instruction sets] [flags]`. Imports no other package.
 
 Installing headwise calls it where a C++17 compiler is found (`hatch_build.py`). Each instruction set is one object file
 of the same source; the choice among them is made when the library is loaded.

@@ -72,7 +72,7 @@ class Decoder:
         rms: bool,
         frequencies: Tensor | None,
     ) -> None:
-        self.layers, self.norm, self.vocabulary = tuple(layers), norm, vocabulary  # these own the memory that is pointed to
+        self.layers, self.norm, self.vocabulary = tuple(layers), norm, vocabulary  # these own the memory
         first = layers[0]
         self.dim, self.dtype = first.qkv.inputs, DTYPES[first.qkv.dtype]
         self.sizes = (self.dim, num_heads, first.up.outputs, ACTIVATIONS[activation], len(layers))

@@ -76,7 +76,7 @@ def _sight(mask: Mask, q_len: int, k_len: int) -> Sight:
 def _words(
     mask: Mask, q_len: int, k_len: int, found: BlockRuns, row: NDArray[np.int64], col: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """The words of the blocks of a mask [patterns, 64], one word per query, and for each block the number of its pattern.
+    """The words of the blocks of a mask [patterns, 64], one word per query, and the number of each block's pattern.
 
     Many blocks are equal, such as those on the diagonal: a pattern is evaluated in one of its blocks.
     """

@@ -80,7 +80,7 @@ class Cache:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the tensors that are held, including all children: `size` × bytes per token, plus the projections of a memory."""
+        """Bytes that are held, including all children: `size` × bytes per token, plus the projections of a memory."""
         slots = sum(x.nbytes for part in self._parts() for x in part._tensors())
         return slots + sum(part._memory.bytes for part in self._parts() if part._memory is not None)
 
@@ -149,7 +149,7 @@ class Cache:
         return tuple(x.dequantized() if isinstance(x, Int8) else x for x in held)
 
     def append_held(self, *tensors: Tensor, real: Tensor | None = None) -> tuple[Tensor | Int8, ...]:
-        """`append`, but the result has the form in which it is held: `Int8` in an int8 cache, which `attention` accepts."""
+        """`append`, but the result has the form in which it is held: `Int8` in an int8 cache, as for `attention`."""
         batch, count = check_tensors(tensors)
         real = left_padded(real, batch, count)
         dtypes = [x.dtype for x in tensors]

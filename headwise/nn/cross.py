@@ -52,7 +52,7 @@ class CrossLayer(ResidualLayer):
     Its parts are `attention`, `attention_norm`, `memory_norm` (None unless norm_first), `mlp` and `mlp_norm`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an unknown option.
+        ArgumentError: dimensions that are not divisible, an unknown option.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class CrossLayer(ResidualLayer):
             [B, Q, M]; with `record=True` (output, Seen).
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
             CacheError: the cache belongs to another module or another memory.
         """
         trace = Trace(record)

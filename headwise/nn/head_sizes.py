@@ -46,7 +46,7 @@ class HeadSizes:
     def _take_scoring(
         self, dropout: float, scale: float | None, softcap: float | None, positions: Any, kind: type[Any]
     ) -> None:
-        """Set how heads attend. ArgumentError for an invalid number, or positions that are not a `kind`, or do not fit."""
+        """Set how heads attend. ArgumentError for an invalid number, or positions that are no `kind` or do not fit."""
         self.dropout = options.probability("dropout", dropout)
         check_scale(scale)
         check_softcap(softcap)

@@ -98,7 +98,7 @@ def follows(real: Tensor | None, *, cached: bool) -> bool:
 def positions_of(
     x: Tensor, cache: Cache | None, real: Tensor | None, given: Tensor | None, *, memory: bool = False
 ) -> Tensor:
-    """The positions of tokens x [B, S, M], [S] or [B, S]: as given, or counted from the end of the cache, without padding.
+    """The positions of tokens x [B, S, M], [S] or [B, S]: as given, or counted from the cache's end, without padding.
 
     With `memory` they are the positions of the sequence that is read.
     """

@@ -73,7 +73,7 @@ class LatentAttention(nn.Module):
     Its parts are `latents` [N, M], `reads` (each a `CrossLayer` with `layers`), and `read_out`, a `CrossLayer` or None.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an unknown option, a number of names other than N.
+        ArgumentError: dimensions that are not divisible, an unknown option, a number of names other than N.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class LatentAttention(nn.Module):
             A latent that may read nothing reads 0.
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
             CacheError: a cache of another module or batch, or a full cache.
         """
         x = self._input(query, key, value)

@@ -171,7 +171,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             [B, Q, M]; with `record=True` (output, AttentionRecord). Nothing is averaged over heads.
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
             CacheError: a cache of another module or batch, or a full cache.
         """
         check_input("query", query, self.dim, linear=self.out)
@@ -354,7 +354,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, *, kernel: str = "auto") -> MultiHeadAttention:
-        """A module equal to an nn.MultiheadAttention, with its weights; inputs are [B, S, M] regardless of its batch_first.
+        """A module equal to an nn.MultiheadAttention, with its weights; inputs are [B, S, M] for any batch_first.
 
         Raises ArgumentError for add_bias_kv and add_zero_attn.
         """

@@ -254,7 +254,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
             [B, Q, M]; with `record=True` (output, AttentionRecord). Nothing is averaged over heads.
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
             CacheError: a cache of another module or batch, or a full cache.
         """
         check_input("query", query, self.dim, linear=self.out)
@@ -301,7 +301,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         return q_nope, self.positions.rotate(q_rope, ids)
 
     def _latents(self, x: Tensor, ids: Tensor) -> Tensor:
-        """The numbers that are kept for each token, [B, 1, S, R + rope_dim]: c, then the rotated key. Equations 9 and 15."""
+        """The numbers that are kept of each token, [B, 1, S, R + rope_dim]: c, then the rotated key (eq. 9 and 15)."""
         c, k_rope = self.kv_down(x)[:, None].split((self.kv_rank, self.rope_dim), -1)
         return torch.cat((self.kv_norm(c), self.positions.rotate(k_rope, ids)), -1)
 
@@ -328,7 +328,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
 
     @property
     def _can_absorb(self) -> bool:
-        """Whether the linear layer is a plain one: a replacement (LoRA, quantised weights) computes more than its weight."""
+        """Whether the linear layer is plain: a replacement (LoRA, quantised weights) computes more than its weight."""
         return type(self.kv_up) is nn.Linear
 
     def _absorbs(self, path: Path, q_len: int, k_len: int) -> bool:

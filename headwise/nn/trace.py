@@ -67,7 +67,7 @@ def attend(
 
 
 def _numbered(records: Sequence[AttentionRecord]) -> list[AttentionRecord]:
-    """With each record's layer: its place among those whose paths differ in numbers alone."""
+    """The records with `layer` set: the place of each among those whose paths differ only in numbers."""
     stacks: dict[str, int] = {}
     for record in records:
         assert record.site is not None

@@ -279,7 +279,7 @@ class Decoder(_Stack):
         check_input("query", query, self.dim)
         memory = check_memory(key)
         memory_real = as_real(memory_real, *memory.shape[:2], name="memory_real")
-        if not any(has_positions(layer.cross_attention) for layer in self.layers):  # these positions count tokens, not padding
+        if not any(has_positions(layer.cross_attention) for layer in self.layers):  # positions do not count padding
             memory_mask, memory_real = with_real(memory_mask, memory_real, memory=True), None
         given = {"key": memory, "value": value, "memory_mask": memory_mask, "memory_real": memory_real}
         return self._run(query, mask, cache, real, position_ids, record, **given)

@@ -40,7 +40,7 @@ class Sinusoidal(nn.Module):
         self.interleaved = interleaved
 
     def forward(self, position_ids: Tensor) -> Tensor:
-        """The vectors of positions [S] or [B, S]: float32 [S, M] or [B, S, M], to be cast to the dtype of the embeddings."""
+        """The vectors of positions [S] or [B, S]: float32 [S, M] or [B, S, M], to be cast to the embeddings' dtype."""
         check_integers("position_ids", position_ids)
         device = position_ids.device
         # In float64 if the device has it: float32 keeps few digits after the point in the phase of a far position.

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def turn(x_BHSD: Tensor, phases: Tensor, *, amplitude: float = 1.0, interleaved: bool = False) -> Tensor:
-    """x with its first 2n dimensions turned by `phases`, [S, n] or [B, S, n], in float32 or better; the result has the dtype of x.
+    """x with its first 2n dimensions turned by `phases`, [S, n] or [B, S, n], in float32 or better, in the dtype of x.
 
     The pairs are (0, n), (1, n + 1) …, or if `interleaved` (0, 1), (2, 3) …; other dimensions do not change.
 
