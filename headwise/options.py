@@ -1,4 +1,4 @@
-"""The options of an attention call, which change the weights in addition to queries, keys and mask. Each is defined here.
+"""The options of an attention call, which change the weights beside queries, keys and mask. Each is defined here.
 
     s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias - slope · |i + K - Q - j|
     s = -inf where the mask forbids
@@ -203,7 +203,7 @@ def _changes(x: Any, default: Any) -> bool:
 
 
 def _cut(x: Tensor, dims: str, index: dict[str, Index]) -> Tensor:
-    """The part of a tensor of these dimensions; leading dimensions that it lacks, and dimensions of size 1, are not cut."""
+    """The part of a tensor of these dimensions; dimensions of size 1, and leading ones that it lacks, are not cut."""
     x = x[(None,) * (len(dims) - x.ndim)]
     for axis, dim in enumerate(dims):
         part = index.get(dim, EVERY)

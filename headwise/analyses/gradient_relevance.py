@@ -44,8 +44,8 @@ def relevance(records: Iterable[AttentionRecord], *, rows: Choice = None) -> Ten
         [B, r, N]. It includes the identity that R starts from: row i is at least 1 at token i.
 
     Raises:
-        RecordError: a record (the message names it) without values or gradients, with dropout, or that is not self-attention over the
-            same tokens as the others.
+        RecordError: a record (the message names it) without values or gradients, with dropout, or that is not
+            self-attention over the same tokens as the others.
         ArgumentError: no records, or rows out of range.
     """
     layers = consecutive(records, "relevance")

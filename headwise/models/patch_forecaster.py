@@ -142,7 +142,7 @@ class PatchForecaster(nn.Module):
         return y_NFO if seen is None else (y_NFO, seen)
 
     def members(self, context_NS: Tensor, *, record: bool = False) -> tuple[list[Tensor], Seen | None]:
-        """The forecasts whose mean `forward` returns: [N, F, O] of the patches; with `config.linear` [N, F, 1] of the map.
+        """The forecasts whose mean `forward` returns: [N, F, O] by patches; with `config.linear` [N, F, 1] by a map.
 
         Train each with its own loss: one loss of the mean would make them one model.
         """

@@ -17,7 +17,7 @@ from headwise.masks import Mask
 from headwise.parallel.exchange import talking
 
 WIDTH = 16  # numbers that each process sends, in any call, so that even different calls can be compared
-NAMES = ("B", "H", "G", "D", "E", "dtype", "mask", "options", "layout", "memory")  # the properties that must be the same
+NAMES = ("B", "H", "G", "D", "E", "dtype", "mask", "options", "layout", "memory")  # these must be the same
 DIGESTS = ("mask", "options", "layout", "memory")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 

@@ -147,7 +147,7 @@ class Processes:
         return self.layout
 
     def layout_of(self, what: str, *, memory: bool) -> Layout | None:
-        """The layout of its own sequence or of the memory; None = every process has all rows. ArgumentError if unknown."""
+        """The layout of its own sequence or the memory; None = every process has all rows. ArgumentError if unknown."""
         if not memory:
             return self._dealt(what)
         if self.memory is None:

@@ -153,7 +153,7 @@ def _as_q(x: DTensor, q: DTensor) -> Tensor:
 
 
 def _read_heads(x: Tensor, heads: slice, held: slice, size: int) -> Tensor:
-    """The key heads among x that the query heads read, `size` query heads per key head; repeated if needed."""
+    """The key heads, of the key heads `held` in x, that the query heads read, `size` each; repeated if needed."""
     if (held.start * size, held.stop * size) == (heads.start, heads.stop):
         return x
     first, last = heads.start // size, -(-heads.stop // size)

@@ -212,7 +212,7 @@ def _cuts(
 
 
 def in_pairs(grid: Grid, processes: int) -> Ints:
-    """Each process gets a piece from the front and a piece from the back, for causal masks (the zigzag of ring attention)."""
+    """Each process gets one piece from the front and one from the back, for causal masks (zigzag of ring attention)."""
     piece = _middles(grid) * 2 * processes // grid.edges[-1]
     return np.minimum(piece, 2 * processes - 1 - piece)
 
@@ -250,7 +250,7 @@ WAYS: dict[str, Callable[[Grid, int], Ints]] = {
 
 
 def deal(mask: Mask | None, length: int, processes: int | DeviceMesh) -> Layout:
-    """Give each process its rows of a sequence that reads itself: equally many rows, up to one block, and equally many cells.
+    """Give each process its rows of a sequence that reads itself: equal numbers of rows, up to a block, and of cells.
 
     Of the ways that share the cells within 5 % it takes the one that moves the fewest keys; if there is none, the most
     even one.

@@ -1,4 +1,4 @@
-"""Records of a sequence that processes share: queried in all processes at once, saved in one file or one per process."""
+"""Records of a sequence that processes share: queried in all processes at once, saved in one file or one for each."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class SharedSeen(Seen):
         return seen
 
     def save(self, path: str | Path, *, parts: bool = False) -> None:
-        """Write everything to one file, or to a file for each process; `headwise.load(path)` opens both. All processes must call this.
+        """Write everything to one file, or one per process; `headwise.load(path)` opens both. Every process calls it.
 
         Args:
             path: one file is written by the first process, on its machine. The rows are sent to it in pieces of about

@@ -1,4 +1,4 @@
-"""The numbers that are counted for each query of a head, and the bins of their histograms: fixed, to bound the memory."""
+"""The numbers that are counted for each query of a head, and the bins of their histograms: fixed, to save memory."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ what and or but if because as than so not no nor of to in on at by for with from
 is are was were be been being am do does did have has had will would can could may might must shall should
 there when where while
 """
-#: A small closed list of English words with a grammatical rather than a lexical meaning. Other languages have no such list.
+#: A small closed list of English words with a grammatical, not a lexical meaning. Other languages have no such list.
 FUNCTION_WORDS = frozenset(_WORDS.split())
 _NUMBER = re.compile(r"[\d.,:%+-]*\d[\d.,:%+-]*")
 

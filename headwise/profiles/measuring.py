@@ -107,7 +107,7 @@ def _add_shared(sums: LayerSums, seen: Tensor, batch: Batch) -> None:
 
 
 def _repeats(batch: Batch) -> dict[str, Tensor]:
-    """bool [B, N, N] each: the same token elsewhere, the same token before, and the token that followed the same token before."""
+    """bool [B, N, N] each: the same token elsewhere, the same token before, the token that followed it there."""
     before = batch.own.tril(-1)
     followed = torch.zeros_like(before)
     followed[:, :, 1:] = before[:, :, :-1]
@@ -119,7 +119,7 @@ def _repeats(batch: Batch) -> dict[str, Tensor]:
 def _add_heads(
     sums: LayerSums, weights: Tensor, visible: Tensor, batch: Batch, some: slice, rows: Tensor, length: int
 ) -> None:
-    """Add the numbers of some heads. `weights`: [B, h, N, N]; `visible`: [B, N]; `rows`: their statistics [S, B, h, N]."""
+    """Add numbers of some heads. `weights`: [B, h, N, N]; `visible`: [B, N]; `rows`: their statistics [S, B, h, N]."""
     text = batch.text
     by_class = weights @ batch.classes[:, None]  # [B, h, N, C]
     asking = batch.classes * text[..., None]

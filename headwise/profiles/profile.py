@@ -36,7 +36,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Head:
-    """The statistics of one head. Shares and means are over the queries: all tokens of the texts that are not special."""
+    """The statistics of one head. Shares and means are over the queries: all tokens of texts that are not special."""
 
     layer: int  # its place in the profile
     head: int
@@ -87,7 +87,7 @@ class Head:
 
     @functools.cached_property
     def patterns(self) -> dict[str, float]:
-        """Scores of patterns over the corpus, 0 … 1; and scores on a repeated random block, if the model could read one.
+        """Scores of patterns over the corpus, 0 … 1; and scores on a repeated random block, if the model can read one.
 
         previous_token  mean weight on the previous token
         duplicate_token mean weight on earlier copies of the token, over the queries that have some
@@ -104,7 +104,7 @@ class Head:
 
     @functools.cached_property
     def relative_entropy(self) -> float:
-        """The mean entropy divided by the mean of the largest possible entropy: 1 = even attention over all visible keys."""
+        """The mean entropy divided by the mean of the largest possible one: 1 = even attention over all visible keys."""
         most = float(self.sums.numbers["visible"]) / max(1, self.rows)
         return self.means["entropy"] / most if most > 0 else 0.0
 

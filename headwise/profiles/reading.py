@@ -64,7 +64,7 @@ class Reading:
         tokens = 0
         for number in itertools.count(self.before):
             text = next(texts, None)
-            if text is None or tokens >= POOL * self.batch:  # a pool ends with a text, so that a run can be resumed there
+            if text is None or tokens >= POOL * self.batch:  # a pool ends with a text: there a run can be resumed
                 batches = batches_of(pool, self.batch)
                 for place, windows in enumerate(batches, start=1):
                     yield Read(windows, number, digest.hexdigest() if place == len(batches) else "")

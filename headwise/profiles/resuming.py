@@ -68,7 +68,7 @@ def skip(texts: Iterator[str], count: int, digest: str, reading: Any, checkpoint
 
 
 def digest_text(reading: Any, text: str) -> None:
-    """Add a text to the digest of a corpus; its length too, so that texts cut elsewhere are others."""
+    """Add a text to the digest of a corpus; its length too, because texts may be cut elsewhere."""
     data = text.encode("utf-8", "surrogatepass")
     reading.update(len(data).to_bytes(8, "little"))
     reading.update(data)

@@ -1,4 +1,4 @@
-"""Cuts texts into windows of whole words, short enough for the model, and joins windows of similar length to batches."""
+"""Cuts texts into windows of whole words, short enough for the model, and puts windows of similar length together."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class _Trip(NamedTuple):
 
 
 def _received(trip: _Trip, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-    """(a process, the positions of its keys, the keys, the values), first those of this process; the next ones arrive meanwhile."""
+    """(a process, the positions of its keys, the keys, the values), this process first; more arrive meanwhile."""
     rows, routes = rows_of(k, v), trip.routes
     count = len(routes.sends)
     # In step s each process sends to the process s places ahead, and receives from the one s places behind.
