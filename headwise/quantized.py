@@ -48,7 +48,7 @@ class Int8:
 
     @classmethod
     def of(cls, x: Tensor) -> Int8:
-        """A float tensor [B, G, K, D], rounded. A number that is not finite makes its token NaN. There is no gradient."""
+        """A float tensor [B, G, K, D], rounded. A number that is not finite makes its token NaN. It has no gradient."""
         if not x.is_floating_point():
             raise DtypeError(f"Int8.of: expected a float tensor [B, G, K, D]. Received: {x.dtype}")
         if x.ndim != 4:

@@ -104,7 +104,7 @@ class Head:
 
     @functools.cached_property
     def relative_entropy(self) -> float:
-        """The mean entropy divided by the mean of the largest possible one: 1 = even attention over all visible keys."""
+        """The mean entropy divided by the mean of the largest possible: 1 = even attention over all visible keys."""
         most = float(self.sums.numbers["visible"]) / max(1, self.rows)
         return self.means["entropy"] / most if most > 0 else 0.0
 

@@ -1,4 +1,4 @@
-"""`Engine`: what a protocol calls. `pool/` implements it with workers; tests of protocols use one in the process."""
+"""`Engine`: the interface that a protocol calls. `pool/` implements it with workers; tests of protocols use one in the process."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from headwise.tasks.columns import Row
 class TaskRoutes:
     """ASGI middleware: answers the plain routes of tasks, which change when models are loaded or unloaded.
 
-    Before the router, which would compare the path with every other route first: several times the work of an answer.
+    It runs before the router, which would compare the path with every other route: several times the work of an answer.
 
     Args:
         others: the routes of the application; a task whose path is one of theirs has no plain route.
