@@ -119,7 +119,7 @@ def emptied(x: Tensor, empty: Tensor | None) -> Tensor:
 
 
 def empty_rows(scores: Tensor) -> Tensor | None:
-    """Which rows of scores [..., rows, keys] are empty, bool [..., rows]; None if the first key shows that there are none."""
+    """Which rows of scores [..., rows, keys] are empty, bool [..., rows]; None if the first key shows that none is."""
     looks = scores.device.type == "cpu" and not is_traced()  # elsewhere a check would wait
     if looks and not bool((scores[..., :1] == EMPTY).any()):
         return None if scores.shape[-1] else scores.new_ones(scores.shape[:-1], dtype=torch.bool)
@@ -127,7 +127,7 @@ def empty_rows(scores: Tensor) -> Tensor | None:
 
 
 def finite(lse: Tensor) -> Tensor:
-    """Log-sum-exps, or highest scores, with 0 in place of -inf, so that they can be subtracted from the scores of a row."""
+    """Log-sum-exps, or highest scores, with 0 in place of -inf: may be subtracted from the scores of a row."""
     return lse.masked_fill(lse == EMPTY, 0.0)
 
 
@@ -143,7 +143,7 @@ def merge_parts(out: Tensor, lse: Tensor) -> Tensor:
 
 
 def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] with sinks [H], from those without sinks: a sink has the value 0."""
+    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] with sinks [H], from those without: a sink has value 0."""
     if sinks is None:
         return out, lse
     total, share = _merged(lse, sinks.to(lse.dtype)[None, :, None])

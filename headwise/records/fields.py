@@ -69,7 +69,7 @@ class FieldReader:
         self.ignored: dict[str, None] = {}  # in their order, each once
 
     def read(self, cls: Callable[..., T], entry: object) -> T:
-        """A `cls` from a JSON object, or from a list of its values in order. RecordError names a value that does not fit."""
+        """A `cls` from a JSON object, or from a list of its values in order. RecordError names what does not fit."""
         fields = stored_fields(cls)
         if isinstance(entry, list) and len(entry) >= sum(field.since == 1 for field in fields.values()):
             names = [*fields, *(f"[{i}]" for i in range(len(fields), len(entry)))]

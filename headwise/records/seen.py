@@ -43,12 +43,12 @@ class Seen:
 
     _tokens: list[Tokens] | None = None
     _source_tokens: list[Tokens] | None = None
-    pixel_values: Tensor | None = None  #: the images that the model read, [B, C, H, W], as it read them; None = no images
+    pixel_values: Tensor | None = None  #: the images that the model read, [B, C, H, W], as it read them; or None
 
     def __init__(self, records: Sequence[AttentionRecord] = (), coverage: Coverage | None = None) -> None:
         self._records = list(records)
         self._coverage = Coverage() if coverage is None else coverage
-        self._named: dict[tuple[tuple[str, ...], int], list[Tokens]] = {}  # each list once: equal axes are the same object
+        self._named: dict[tuple[tuple[str, ...], int], list[Tokens]] = {}  # each list once: equal axes are identical
 
     @property
     def records(self) -> list[AttentionRecord]:
@@ -240,7 +240,7 @@ class Seen:
         return self._source_tokens
 
     def unknown_tokens(self) -> tuple[int, int]:
-        """(the number of tokens that the model does not know and reads as [UNK], the number of all tokens), over all examples."""
+        """(the number of tokens that the model does not know and reads as [UNK], the number of all tokens)."""
         named = [each for side in (self._source_tokens, self._tokens) for each in side or ()]
         return sum(each.unknown_count for each in named), sum(len(each.labels) for each in named)
 
@@ -313,7 +313,7 @@ class Seen:
         return OfLayers({name: self[name].statistics(*which, **options) for name in self.layers})
 
     def summary(self, row: Place | None = None) -> Summary:
-        """A table with one row for each head: how widely it attends, how far, and to which pair most. See also `to_pandas`.
+        """A table with one row for each head: how widely it attends, how far, to which pair most. See also `to_pandas`.
 
         `row`: only of one query, by number or text: `seen.summary("it")` shows where each head attends from "it".
         """

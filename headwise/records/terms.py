@@ -1,4 +1,4 @@
-"""The terms of one row of attention weights, number by number: the query, the keys, and everything that changes a score.
+"""The terms of one row of attention weights, number by number: the query, the keys, and all that changes a score.
 
 weights = softmax(softcap · tanh(scale · k q / softcap) + bias), -inf where not allowed, with the sink in the sum
 """

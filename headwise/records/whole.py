@@ -37,7 +37,7 @@ DIMS |= {name: field.dims for name, field in stored_fields(Extras).items()}
 class Answer(NamedTuple):
     """The answer of one part, and the joint answer of all parts."""
 
-    rows: Sequence[Tensor] = ()  # the rows of the part among the requested ones, […]; together: in the order of the parts
+    rows: Sequence[Tensor] = ()  # requested rows of the part, […]; together: in the order of the parts
     sums: Sequence[Tensor] = ()  # together: added
     maxima: Sequence[Tensor] = ()  # together: the largest
 
@@ -145,7 +145,7 @@ def share_of(record: AttentionRecord) -> Share:
 
 
 class WholeRecord(AttentionRecord):
-    """The record of a whole sequence, [B, H, N, N], from its parts. It gives the same answers as the record of one process.
+    """The record of a whole sequence, [B, H, N, N], from its parts. It answers like the record of one process.
 
     Rows and columns are positions of the sequence. A question for some rows is answered by the parts that have them.
     """
@@ -343,7 +343,7 @@ class WholeRecord(AttentionRecord):
         return {name: list(itertools.islice(found, len(DIMS[name]))) for name in names}
 
     def _key_owner(self) -> Tensor:
-        """int64 [N]: the part from which each key is taken, that with its query where it has it; -1 = nobody has it."""
+        """int64 [N]: the part that gives each key, the one with the query if it can; -1 = no part has the key."""
         count, owner = self.parts.count, self.parts.owner
 
         def work(part: AttentionRecord) -> Answer:

@@ -1,4 +1,4 @@
-"""All statistics in one or two passes over the weights, however many are requested. The weights are never in memory as a whole."""
+"""All statistics in one or two passes over the weights, however many are requested, without all weights in memory."""
 
 from __future__ import annotations
 

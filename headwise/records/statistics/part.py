@@ -140,7 +140,7 @@ class Part:
         self.ranges = ranges if rows is None else spread(ranges, rows)  # with the queries of each tile
         cells = max((n * tile.rows * _width(tile) for tile in self.ranges), default=0)
         self._buffers = self.scores.q.new_empty((2, cells))
-        self.of_keys = Normaliser.empty(self.scores.q.new_empty(n, q_len))  # the normaliser of each row, without the sink
+        self.of_keys = Normaliser.empty(self.scores.q.new_empty(n, q_len))  # of each row, without the sink
 
     def tiles(self) -> Iterator[WeightTile]:
         """All tiles, in the order of their rows. Each is valid until the next."""

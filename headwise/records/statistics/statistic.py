@@ -62,16 +62,16 @@ class Statistic:
     unit: ClassVar[str]  #: "nats", "tokens", "share" (0 to 1), "keys", or any other
     sentence: ClassVar[str]  #: its meaning, for people
     column: ClassVar[Column | None] = None  #: None = neither in the summary nor on the page
-    overwrites: ClassVar[Literal["", "scores", "weights"]] = ""  #: the part of a tile that `update` changes; such a statistic comes last
+    overwrites: ClassVar[Literal["", "scores", "weights"]] = ""  #: what `update` changes in a tile: it comes last
 
-    native: ClassVar[tuple[str, ...]] = ()  #: answers of `headwise.native.attend.look` that `of_rows` needs; () = only tiles can be used
+    native: ClassVar[tuple[str, ...]] = ()  #: answers of `native.attend.look` for `of_rows`; () = only tiles
 
-    #: How the answers to the steps of a generation make up the answer to all its rows: "rows" (they follow one another),
+    #: How the answers to the steps of a generation make up the answer to all rows: "rows" (they follow one another),
     #: "keys" (the sum over the steps, for each key), or "" (it cannot be computed from them).
     of_steps: ClassVar[Literal["", "rows", "keys"]] = ""
 
-    #: The same for processes that share a sequence (`Scores.share`), each with some of its rows: "rows"; "sum" or "max" of
-    #: answers that all have the shape of the whole's (`in_whole`); or "" (it cannot be computed from them).
+    #: The same for processes that share a sequence (`Scores.share`), each with some of its rows: "rows"; "sum" or "max"
+    #: of answers that all have the shape of the whole's (`in_whole`); or "" (it cannot be computed from them).
     of_shares: ClassVar[Literal["", "rows", "sum", "max"]] = ""
     nothing: ClassVar[float] = 0.0  #: the answer to an empty row
 

@@ -98,7 +98,7 @@ class Top(Statistic):
 
     def of_step(self, call: Scores, answer: Largest, before: int) -> tuple[Tensor, ...]:
         weights, keys = answer
-        missing = self.top - weights.shape[-1]  # all keys of the step are there; other keys follow in the whole sequence
+        missing = self.top - weights.shape[-1]  # all keys of the step are there; others follow in the whole
         others = torch.arange(missing, device=keys.device)
         others = others + call.shape[3] * (others >= before)
         return pad(weights, (0, missing)), torch.cat([keys + before, others.expand(*keys.shape[:3], -1)], dim=-1)

@@ -147,7 +147,7 @@ class Dispatcher:
         return True
 
     def _expected(self, model: Model) -> int:
-        """The number of rows and streams that compete for the cores: the model's recent ones, and those of others now."""
+        """The number of rows and streams that compete for the cores: recent ones of the model, others now."""
         others = (each for each in self.crew.models.values() if each is not model)
         now = sum(each.waiting + each.in_workers for each in others)
         return now + max(round(model.level), model.waiting + model.in_workers)

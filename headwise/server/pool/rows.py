@@ -144,8 +144,9 @@ class Model:
         self._count()
 
     def take(self, most: int) -> list[Waiting]:
-        """Take the next batch out of the non-empty queue: the oldest row, and others up to a budget of characters: the
-        next oldest ones, or if a batch is padded those of similar length.
+        """Take the next batch out of the non-empty queue: the oldest row, and others up to a budget of characters.
+
+        The others are the next oldest ones, or, if a batch is padded, those of similar length.
         """
         oldest = self.oldest
         if oldest.request.kind != "batch":

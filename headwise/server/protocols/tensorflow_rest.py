@@ -66,7 +66,7 @@ def router(engine: Engine) -> APIRouter:
             }
             for served in found
         ]
-        return json_of({"model_version_status": status, "name": name, "ready": found[0].ready})  # names of both KServe and TensorFlow
+        return json_of({"model_version_status": status, "name": name, "ready": found[0].ready})  # both have their names
 
     async def v1_metadata(_: Request, name: str, version: str | None) -> Response:
         served = engine.find(name, version)

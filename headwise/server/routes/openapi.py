@@ -143,7 +143,7 @@ def _parameter(name: str, says: str, values: Iterable[str]) -> Schema:
 
 
 def _columns(columns: Sequence[Column], *, takes: bool = True, labels: Sequence[str] = ()) -> Schema:
-    """A row as an object. `takes`: whether it is a request, not an answer; `labels`: the labels of a classifier, in answers."""
+    """A row as an object. `takes`: whether it is a request, not an answer; `labels`: of a classifier, in answers."""
     required = [column.name for column in columns if not column.optional]
     return _object({column.name: _cell(column, takes, labels) for column in columns}, required)
 
