@@ -409,7 +409,7 @@ def _versions(call: Scores) -> dict[str, object]:
 
 
 def _version(x: Tensor | None) -> object:
-    """torch's count of changes. For inference tensors, without one: some of their numbers, evenly spread, on the CPU."""
+    """torch's count of changes. For inference tensors, which lack one: some of their numbers, evenly spread (CPU)."""
     if x is None or not x.is_inference():
         return None if x is None else x._version
     if x.device.type != "cpu":

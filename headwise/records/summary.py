@@ -124,7 +124,7 @@ class Summary:
 
 
 class RunningSummary:
-    """The summary of many runs, one added after the other: it keeps a few numbers for each head, for any number of runs.
+    """The summary of many runs, one added after the other: a few numbers for each head, for any number of runs.
 
     Numbers are means over the queries of all runs; `example` of a row is the run with the strongest pair.
     """
@@ -136,7 +136,7 @@ class RunningSummary:
 
     @staticmethod
     def statistics() -> dict[str, dict[str, Any]]:
-        """The statistics that a watch must compute: `watch(model, statistics=RunningSummary.statistics(), keep=False)`."""
+        """The statistics for a watch: `watch(model, statistics=RunningSummary.statistics(), keep=False)`."""
         return {each.name: dict(column.options) for each, column in columns().items()}
 
     def add(self, seen: Seen) -> None:

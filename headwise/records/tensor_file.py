@@ -199,7 +199,7 @@ class TensorFile:
             raise FileError(f"{self._path} is damaged: its header was changed after it was written (checksum)")
 
     def check_data(self, *names: str) -> None:
-        """Raise FileError unless these tensors (() = all) are unchanged since they were written. Reads all their bytes."""
+        """Raise FileError unless these tensors (() = all) are unchanged since they were written. Reads every byte."""
         crcs = parse_json(self.metadata.get("crc32", ""), f"{self._path} is damaged: its list of CRC-32 sums")
         with memoryview(self._bytes) as data:  # not the file at the path, which may have been replaced since
             for name in names or self._entries:

@@ -38,7 +38,7 @@ def training_batches(
 
 
 def sorted_batches(lengths: Sequence[int], *, tokens: int, size: int | None, least: int = 1) -> list[list[int]]:
-    """Batches with the least padding, the shortest first; for passes without training, where the order may always be the same.
+    """Batches with the least padding, the shortest first; for passes without training, whose order may be fixed.
 
     Args:
         least: the least number of examples per batch, even if this exceeds `tokens`: one for each

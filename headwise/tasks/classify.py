@@ -98,7 +98,7 @@ class Classify(Task[ClassifyOptions]):
         return Example(*self.subwords.pair(*self._cut(texts)), self._numbers.get(label, UNSEEN))
 
     def _cut(self, texts: Sequence[Pieces]) -> list[list[int]]:
-        """The tokens of one text or two that fit beside the signs: cut from the end; with two texts, from the longer one."""
+        """The tokens of one or two texts that fit beside the signs: cut from the end, of two from the longer one."""
         ids = [each.ids for each in texts]
         longest = self.max_length
         return ids if longest is None else cut_longer(ids, longest - self.subwords.frames[len(ids) - 1].size)
@@ -149,7 +149,7 @@ class Classify(Task[ClassifyOptions]):
         return found
 
     def evaluate(self, source: Any) -> Scores:
-        """Accuracy and macro F1, beside those of a baseline that always predicts the most common label of the training data.
+        """Accuracy and macro F1, beside those of always predicting the most common label of the training data.
 
         A label that is not in the training data counts as wrong.
         """
@@ -267,7 +267,7 @@ class Classify(Task[ClassifyOptions]):
         return found
 
     def _is_unpadded(self) -> bool:
-        """Whether texts are read without padding: on a CPU it is faster. But hooks, such as those of a watch, need `forward`."""
+        """Whether texts are read without padding: on a CPU it is faster. But hooks, as in a watch, need `forward`."""
         hooks = self.model._forward_pre_hooks or self.model._forward_hooks
         return self.on_torch and isinstance(self.model.encoder, Bert) and self.device.type == "cpu" and not hooks
 

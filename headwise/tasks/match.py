@@ -206,7 +206,7 @@ class Match(Task[MatchOptions]):
         return (wrong - logsigmoid(belongs)) / 2
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """For a text the best matching images of the gallery, for an image the best texts of the gallery; for a pair its score.
+        """For a text the best images of the gallery, for an image the best texts; for a pair its score.
 
         Args:
             inputs: a text, an image's path (by its suffix), an array or a PIL image, a dict with "image", "text" or

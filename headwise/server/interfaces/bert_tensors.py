@@ -42,7 +42,7 @@ class Text(Ids):
 
 
 class BertTensors(Answering[Ids]):
-    """Rows of `input_ids`, `attention_mask`, `token_type_ids` -> `last_hidden_state`, `embedding`; of `Embeds` -> vectors.
+    """`input_ids`, `attention_mask`, `token_type_ids` -> `last_hidden_state`, `embedding`; rows of `Embeds` -> vectors.
 
     Vectors are made by the checkpoint's own settings.
 

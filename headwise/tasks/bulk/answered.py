@@ -53,7 +53,7 @@ class Note:
     """Summary of some rows: names of columns, numbers of rows and of predictions, and reasons for missing ones.
 
     Args:
-        left_out, cut: as of `Answered`; reason -> (count, numbers of the first ones).
+        left_out, cut: as for `Answered`; reason -> (count, numbers of the first ones).
         tokens: as for `Answered`.
         size: the size of the file with these rows, in bytes.
     """

@@ -42,10 +42,10 @@ class Job(Protocol):
         """Load the model. Raises HeadwiseError."""
 
     def state(self) -> Mapping[str, Any]:
-        """Everything on which the results depend besides the file, as JSON data; parts of another state are not resumed."""
+        """Everything on which the results depend besides the file, as JSON data; parts with another are not resumed."""
 
     def told(self, name: str, was: Any) -> str:
-        """For a message: the state with which some parts were computed, if it differs from the current one in `name`."""
+        """For a message: the state with which some parts were computed, which differs from the current in `name`."""
 
 
 @dataclass(frozen=True)

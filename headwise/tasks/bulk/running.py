@@ -116,7 +116,7 @@ def _answer_parts(work: Work, missing: Iterable[int], answers: Answers) -> Itera
 
 
 def _count(work: Work, done: Iterable[int], before: int, tell: Tell) -> tuple[int, float]:
-    """Report progress and speed, and check that the parts can be joined. Returns the tokens of these parts, and the seconds."""
+    """Report progress and speed, and check that the parts can be joined. Returns their tokens, and the seconds."""
     total, begun, rows, tokens = work.found.rows, time.monotonic(), 0, 0
     tell(before, total, "rows")
     schema = None

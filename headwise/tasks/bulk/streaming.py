@@ -66,7 +66,7 @@ def predict_file(
     tell: Tell = lambda done, total, what: None,
     **how: Unpack[How],
 ) -> Written:
-    """Predict for the rows of a file. `out` gets the columns of the file and of the predictions, with rows in the same order.
+    """Predict for the rows of a file. `out` gets its columns and the columns of the predictions, in the same order.
 
     Each worker holds only one chunk in memory. Each finished chunk is kept in a part beside `out`. If the process stops
     or is killed, the same call resumes with the missing parts.

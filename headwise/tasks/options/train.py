@@ -46,7 +46,7 @@ class TrainOptions:
         ArgumentError, DtypeError: a value has a wrong type or is out of range.
     """
 
-    about: ClassVar[str] = "A task of another package."  #: a description of the task, for --help and for cards of exports
+    about: ClassVar[str] = "A task of another package."  #: a description, for --help and for cards of exports
     data_example: ClassVar[str] = "data.csv"  #: an example of data after `headwise train NAME`
     input_example: ClassVar[str] = '"a text"'  #: an example of an input after `headwise predict RUN`
 

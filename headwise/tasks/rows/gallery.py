@@ -25,7 +25,7 @@ QUESTION = "question"  # the column of questions
 
 @dataclass(frozen=True)
 class Gallery:
-    """Images and texts of the training data, among which matches are found: names of images, their pixels, and texts."""
+    """Images and texts of the training data, in which matches are found: names of images, their pixels, texts."""
 
     names: tuple[str, ...]
     images: tuple[Pixels, ...]

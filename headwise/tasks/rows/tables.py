@@ -134,7 +134,7 @@ def _draw(labels: Sequence[Any], count: int, random: random.Random) -> list[int]
 
 
 def _shares(sizes: Sequence[int], count: int) -> list[int]:
-    """How many to take from groups of these sizes, `count` in total: in proportion, at least one of each, never all of one.
+    """How many to take from groups of these sizes, `count` in all: in proportion, at least one of each, never all.
 
     A group of one gives none: the training data come first.
     """
@@ -214,7 +214,7 @@ def check_filled(texts: Sequence[Any]) -> None:
 
 
 def check_different(columns: Mapping[str, str]) -> None:
-    """Raise ArgumentError if one column is requested twice: nothing can be learned from a text that contains its label."""
+    """Raise ArgumentError if a column is requested twice: nothing is learned from a text that contains its label."""
     first: dict[str, str] = {}
     for name, column in columns.items():
         if (other := first.setdefault(column, name)) != name:

@@ -39,7 +39,7 @@ def write_table(path: Path, columns: Columns) -> None:
 def write_part(
     path: Path, columns: Columns, arrow: Columns, settled: Callable[[int], None] = lambda size: None
 ) -> None:
-    """Write some of the rows of a file, for `join_parts` to join with the others. The part is complete, or does not exist.
+    """Write some of the rows of a file, for `join_parts` to join. The part is complete, or does not exist.
 
     Args:
         path: ends in one of `STREAMED`; or in .npy, for a single column, of vectors.

@@ -11,7 +11,7 @@ def limit(most: int | None, *, part: str = "the rest") -> str:
 
 
 def cut(lengths: Iterable[int], most: int | None, *, what: str = "", part: str = "the rest") -> dict[int, str]:
-    """The texts with more than `most` tokens: their indices -> the reason why they are read only in part. None = no limit.
+    """The texts with more than `most` tokens: their indices -> why they are read only in part. None = no limit.
 
     Args:
         what: the part of an input with so many tokens: "a question of "; "" = the whole input.

@@ -25,7 +25,7 @@ MEMORY_TOKENS = 16384  # of a batch: rows × source tokens
 
 
 class CachedSteps:
-    """An encoder-decoder with a cache: each source is read and projected once, and each step costs one token per row."""
+    """An encoder-decoder with a cache: each source is read and projected once, each step costs one token per row."""
 
     def __init__(self, model: EncoderDecoder, source_ids: Tensor, source_real: Tensor) -> None:
         self._model = model
@@ -57,7 +57,7 @@ def write(
     *,
     steps: MakeSteps = CachedSteps,
 ) -> list[Written]:
-    """The text that the model writes for each source. Sources of similar length share a batch, which finished texts leave.
+    """The text that the model writes for each source. Sources of similar length share a batch, which texts leave.
 
     Args:
         model: in eval mode; otherwise dropout is active.

@@ -105,7 +105,7 @@ def new_bert(subwords: Subwords, *, dim: int, layers: int, heads: int, max_lengt
 
 
 def look(model: nn.Module, tokens: Tokens, types: Sequence[int] | None = None) -> Seen:
-    """The attention of a model that reads tokens, for one or two texts; `types`: 0 and 1, for a model that takes them."""
+    """The attention of a model that reads tokens, of one or two texts; `types`: 0 and 1, for a model with types."""
     device = next(model.parameters()).device
     given = {} if types is None else {"token_type_ids": torch.tensor([types], device=device)}
     model.eval()

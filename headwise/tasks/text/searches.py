@@ -34,7 +34,7 @@ class Asked:
 
 
 class Chosen(NamedTuple):
-    """The next token of each hypothesis, [N, w]; the hypothesis that it continues, None = its own; and the texts that ended."""
+    """The next token of each hypothesis, [N, w]; the one that it continues, None = its own; and the ended texts."""
 
     ids: Tensor
     parents: Tensor | None

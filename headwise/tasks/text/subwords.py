@@ -1,4 +1,4 @@
-"""`Subwords`: an encoder's tokenizer for many texts, and pairs of them, at once: from a checkpoint, or learned from the data."""
+"""`Subwords`: an encoder's tokenizer for many texts or pairs at once: from a checkpoint, or learned from the data."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Subwords:
 
     @classmethod
     def from_pretrained(cls, folder: Path) -> Subwords:
-        """The tokenizer of a checkpoint's folder. CheckpointError if there is none, or it does not belong to an encoder."""
+        """The tokenizer of a checkpoint's folder. CheckpointError if there is none, or it is not for an encoder."""
         return cls(Tokenizer.from_pretrained(folder))
 
     @classmethod
@@ -149,7 +149,7 @@ class Subwords:
         return tokens.take(places)
 
     def extended(self, texts: Iterable[str], least: int = 2) -> Subwords:
-        """The subwords extended by characters that occur in `least` of the texts and in no token yet, with the last ids.
+        """The subwords plus characters that occur in `least` of the texts and in no token yet, with the last ids.
 
         Only WordPiece can be extended. Byte-level tokenizers know all characters, and in a Unigram model a new one
         would need a probability.
@@ -182,7 +182,7 @@ class Subwords:
         return next((id_ for id_ in found if id_ is not None), None)
 
     def _trimmed(self, text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The offsets without spaces at the beginning of a token: tokenizers other than WordPiece have "Ġfilm", "▁film"."""
+        """The offsets without spaces at the beginning of a token: all but WordPiece have "Ġfilm", "▁film"."""
         if isinstance(self._backend.model, tokenizers.models.WordPiece):
             return offsets
         return [(end - len(text[start:end].lstrip()), end) for start, end in offsets]

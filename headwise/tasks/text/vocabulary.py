@@ -24,7 +24,8 @@ BYTES = 256
 
 class Vocabulary:
     """Text to ids and back. No text is unknown, because every byte has a token; case, spaces and line ends are kept.
-    (A vocabulary that is made from an encoder's tokenizer has the properties of that.)
+
+    (A vocabulary that is made from an encoder's tokenizer has the properties of that tokenizer.)
 
     Signs such as [EOS] inside a text are ordinary text. The file is a tokenizer.json, which `headwise.text.Tokenizer`
     and Hugging Face's tokenizers read.

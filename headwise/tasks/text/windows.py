@@ -1,4 +1,4 @@
-"""Windows over a text that is longer than a model can read. Each window shares its end with the beginning of the next."""
+"""Windows over a text that is longer than a model can read. Each window shares its end with the next one."""
 
 from __future__ import annotations
 

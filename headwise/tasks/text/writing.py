@@ -59,7 +59,7 @@ class Writing:
         self._ids = torch.cat([self._ids, first[:, None].expand(-1, self._search.width)])
 
     def step(self) -> dict[int, Written | ArgumentError]:
-        """Write one more token in each text. Returns the texts that ended, which keep their places until they `leave`."""
+        """Write one more token in each text. Returns the ended texts, which keep their places until they `leave`."""
         chosen = self._search.choose(self._pass(self._ids))
         if chosen.parents is not None and len(chosen.ended) < len(self):
             self._pass.follow(chosen.parents)
@@ -123,8 +123,8 @@ class Stepped:
         self._begin, self._width = begin, decoding.beams
         self._first = torch.tensor(decoding.begin, device=device)
         self._steps: Steps | None = None
-        self._rows = torch.zeros(0, 1, dtype=torch.int64, device=device)  # the row of the steps whose past each hypothesis has
-        self._is_other = self._are_same_sources = False  # whether these are not the steps' own rows; whether they belong to the same texts
+        self._rows = torch.zeros(0, 1, dtype=torch.int64, device=device)  # of the steps: the past of each hypothesis
+        self._is_other = self._are_same_sources = False  # whether these differ from the steps' rows; of the same texts
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
         assert self._steps is None

@@ -102,7 +102,7 @@ class _Decoder:
         self.held = KeyValues(len(self.layers), width, first.num_kv_heads, first.head_dim, table)
         self.places_N = torch.zeros(0, dtype=torch.int64, device=table.device)  # tokens read by each text
         self.longest = 0  # the most of these
-        self._past_NwS = torch.zeros(0, width, 0, dtype=torch.int64, device=table.device)  # the hypothesis that wrote each slot
+        self._past_NwS = torch.zeros(0, width, 0, dtype=torch.int64, device=table.device)  # writer of each slot
         self._own_w = torch.arange(width, device=table.device)
 
     @property
@@ -212,7 +212,7 @@ class Translating:
         table, stack = model.target_embedding.weight, model.decoder
         self._sources = _Sources(list(stack.layers), table)  # type: ignore[arg-type]
         self._decoder = _Decoder(stack, table, width, self._sources)
-        self._copied: list[tuple[Tensor, Tensor]] = []  # ids [K] and memory [K, M] of each source, for a model that copies
+        self._copied: list[tuple[Tensor, Tensor]] = []  # ids [K] and memory [K, M] of each source, if the model copies
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
         model, device = self.model, self._decoder.places_N.device
@@ -259,7 +259,7 @@ class Continuing:
         self._decoder = _Decoder(model.decoder, model.embedding.weight, 1)
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
-        """All but the last token of each text are read at once, each text alone, so that a long text does not pad others."""
+        """All but the last token of each text are read at once, each text alone, so that none is padded."""
         begun, device = self._decoder.texts, self._decoder.places_N.device
         embedded = [
             self.model.embedding(torch.tensor([source[:-1]], dtype=torch.int64, device=device)) for source in sources
