@@ -24,7 +24,7 @@ def is_forward_mode() -> bool:
 
 
 def surroundings() -> tuple[bool, bool]:
-    """States of torch for which a kernel may refuse a call, as a part of keys: forward mode, and a TorchDispatchMode."""
+    """States of torch for which a kernel may refuse a call, beside the call: forward mode, a TorchDispatchMode."""
     return is_forward_mode(), _len_torch_dispatch_stack() > 0
 
 

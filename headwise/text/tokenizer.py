@@ -60,8 +60,11 @@ class Tokenizer:
         return self._backend
 
     def encode(self, text: str, max_length: int | None = None) -> Tokens:
-        """One text with its special tokens. If it is longer than `max_length` tokens, its beginning is kept: [CLS], as
-        much text as fits, [SEP]; `cut` is the number of tokens left out.
+        """One text with its special tokens.
+
+        If it is longer than `max_length` tokens, its beginning is kept: [CLS], as much text as fits, [SEP]; `cut` is
+            the
+        number of tokens left out.
 
         Raises:
             DtypeError: `text` is not a string.
@@ -134,8 +137,9 @@ def _load_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
 
 
 def _build_wordpiece(folder: Path) -> tokenizers.Tokenizer:
-    """BERT's WordPiece, for checkpoints older than tokenizer.json: clean, split at spaces and punctuation, then match
-    the longest piece first.
+    """BERT's WordPiece, for checkpoints older than tokenizer.json.
+
+    The text is cleaned and split at spaces and punctuation, then the longest pieces are matched first.
     """
     from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
     from tokenizers import Tokenizer as Backend

@@ -20,7 +20,7 @@ WIDTH = 64
 
 
 def runs_of(codes: ArrayLike, edges: Sequence[int]) -> tuple[Run, ...]:
-    """The runs of keys, from the extent codes of the blocks between neighbouring `edges`; neighbours with equal codes are joined."""
+    """The runs of keys, from the extent codes of the blocks between neighbouring `edges`; equal neighbours are joined."""
     table = np.asarray(codes)
     bounds = [*np.flatnonzero(np.diff(table, prepend=-1)).tolist(), len(table)]
     return tuple(
@@ -47,7 +47,7 @@ def runs_of_rows(
 
 
 def joined(tiles: Sequence[Tile]) -> Tile:
-    """Tiles of consecutive queries as one: a key is needed if any of them needs it, and unmasked if it is unmasked in all."""
+    """Tiles of consecutive queries as one: a key is needed if any of them needs it, unmasked if it is so in all."""
     first, last = tiles[0], tiles[-1]
     if len(tiles) == 1:
         return first

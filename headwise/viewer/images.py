@@ -49,7 +49,7 @@ def picture(image: Image, processor: Normalisation = None) -> Picture:
 
     Args:
         image: a PNG or JPEG file, a PIL image, or pixels [H, W], [H, W, 3] or [3, H, W]: uint8, or floats. Floats from
-            0 to 1 are shown as they are; others are what a model reads, from which the normalisation is removed.
+            0 to 1 are shown unchanged; others are the input of a model, from which the normalisation is removed.
         processor: the image processor that normalised the pixels, or (mean, std), a number for each channel; None =
             unknown: then the values are spread from black to white, and the page says so.
 

@@ -28,7 +28,7 @@ KEPT = 4  # pairs of a stack, each of a different head
 
 @dataclass(frozen=True)
 class Pair:
-    """A query and a key of one head. `layer` counts the layers of the stack; `keys`: the number of keys that the query sees."""
+    """A query and a key of one head. `layer` counts the layers of the stack; `keys`: how many keys the query sees."""
 
     layer: int
     head: int
@@ -99,7 +99,7 @@ def _in_example(
 
 
 def _usual_at_distance(weights: Tensor, allowed: Tensor, rows: Sequence[int]) -> Tensor:
-    """For each cell the mean weight of the other cells as far from their queries, [H, R, K]."""
+    """For each cell the mean weight of the other cells at the same distance, [H, R, K]."""
     heads, _, k_len = weights.shape
     far = torch.arange(k_len) - torch.tensor(rows)[:, None] + max(rows)
     at = far.flatten().to(weights.device)
@@ -119,7 +119,7 @@ class _Readable:
     def __init__(self, stack: Stack) -> None:
         queries, keys = stack.rows.tokens, stack.cols.tokens
         self.rows, self.cols = _are_readable(queries), _are_readable(keys)
-        self.words = self.names = None  # the number of each token's word, and a number that tokens of the same text share
+        self.words = self.names = None  # the number of each token's word, and a number by its text
         if stack.kind == "self" and len(self.rows) == len(self.cols):
             numbers: dict[str, int] = {}
             self.names = torch.tensor([numbers.setdefault(x.strip().lower(), len(numbers)) for x in keys.labels])

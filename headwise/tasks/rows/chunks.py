@@ -42,7 +42,7 @@ Tell = Callable[[int, int], None]  # (bytes of the file that were scanned, all b
 
 @dataclass(frozen=True)
 class Chunk:
-    """The place of some rows: the number of the first, from 0, and their count; in text also its line and first byte."""
+    """The place of some rows: the number of the first, from 0, their count; in text also its line and first byte."""
 
     first: int
     rows: int

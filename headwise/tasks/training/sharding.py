@@ -145,7 +145,7 @@ class FullyShard(Replicate):
 
 
 def _shares(kept: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
-    """The state of one parameter with this process's share of tensors as large as the parameter: moments, not counts."""
+    """The state of one parameter with this process's share of tensors of the parameter's size: moments, not counts."""
     assert isinstance(parameter, DTensor)
     mesh, placements = parameter.device_mesh, parameter.placements
 

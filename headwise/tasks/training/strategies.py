@@ -113,7 +113,7 @@ def meet() -> None:
 
 
 class _Bfloat16(MixedPrecision):
-    """Allows clipping before a fused step. Lightning does not, because the step may unscale gradients; here none is scaled."""
+    """Allows clipping before a fused step, unlike Lightning: the step unscales no gradients, because none is scaled."""
 
     clip_gradients = Precision.clip_gradients
 

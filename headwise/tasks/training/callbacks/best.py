@@ -14,7 +14,7 @@ from headwise.tasks.training.weights import save_weights
 
 
 class Best(Callback):
-    """Writes the weights after each validation that is better than all earlier ones; without validation, after each epoch.
+    """Writes the weights after each validation that is better than all before; without validation, after each epoch.
 
     Args:
         path: the file of the weights.

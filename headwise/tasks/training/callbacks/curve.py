@@ -30,7 +30,7 @@ class Curve(Callback):
         self._rate = 0.0
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        self._rate = trainer.optimizers[0].param_groups[0]["lr"]  # the rate of this step; at the end of the step it is that of the next one
+        self._rate = trainer.optimizers[0].param_groups[0]["lr"]  # of this step; later it is that of the next
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         for sums in self._sums.values():

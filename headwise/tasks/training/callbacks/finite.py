@@ -29,7 +29,7 @@ def check_finite(task: Task[Any], total: Tensor) -> None:
 
 
 class FiniteValidation(Callback):
-    """Checks the validation: gradients that are not finite show one step later, after an epoch's last step only there."""
+    """Checks each validation, which shows gradients of an epoch's last step that are not finite."""
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         total = trainer.callback_metrics.get("validation_loss")
