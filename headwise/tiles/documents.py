@@ -82,7 +82,7 @@ def _in_rows(q_lo: int, q_hi: int, runs: tuple[Run, ...], height: int) -> list[T
 
 
 def _up_to_diagonal(runs: list[Run], first: int, past: int) -> tuple[Run, ...]:
-    """The keys that queries at the positions [first, past) see: all up to the position of the first, then a triangle."""
+    """The keys that queries at positions [first, past) see: all up to the position of the first, then a triangle."""
     seen_by_all = [Run(run.lo, min(run.hi, first + 1), False) for run in runs]
     triangle = [Run(max(run.lo, first + 1), min(run.hi, past), True) for run in runs]
     return tuple(run for run in seen_by_all + triangle if run.lo < run.hi)

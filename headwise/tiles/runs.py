@@ -20,7 +20,7 @@ WIDTH = 64
 
 
 def runs_of(codes: ArrayLike, edges: Sequence[int]) -> tuple[Run, ...]:
-    """The runs of keys, from the extent codes of the blocks between neighbouring `edges`; equal neighbours are joined."""
+    """The runs of keys, by the extent codes of the blocks between neighbouring `edges`; equal neighbours are joined."""
     table = np.asarray(codes)
     bounds = [*np.flatnonzero(np.diff(table, prepend=-1)).tolist(), len(table)]
     return tuple(
