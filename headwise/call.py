@@ -246,7 +246,7 @@ class AttentionCall(Scores):
 
     @property
     def kind(self) -> tuple[Hashable, ...]:
-        """The properties that decide which kernel runs: calls of one kind, with one mask, are planned alike."""
+        """The properties that decide which kernel runs: calls of one kind, with one mask, have the same plan."""
         options = [(name, type(x), x.shape, x.dtype, x.requires_grad) for name, x in self.option_tensors().items()]
         return (
             type(self.q),

@@ -79,7 +79,7 @@ def attention(
     Args:
         q: queries [B, H, Q, D].
         k: keys [B, G, K, D]; H is a multiple of G, and query head h reads key head h // (H / G) (Ainslie et al. 2023).
-        v: values [B, G, K, E]. k and v may be `Int8`, which few queries read as it is; else it is dequantized first.
+        v: values [B, G, K, E]. k and v may be `Int8`, which few queries read directly; else it is dequantized first.
         mask: which query may attend to which key: a `headwise.masks` mask, or a bool tensor [Q, K], [H, Q, K] or
             [B, H, Q, K], True = may attend. None = all. Causal and window masks align the last query with the last key.
         bias: added to the scores (an additive mask, T5); float, broadcasts to [B, H, Q, K].
@@ -88,7 +88,7 @@ def attention(
         scale: factor on q kᵀ; None = 1/√D.
         softcap: s becomes softcap · tanh(s / softcap), before bias and slopes (Gemma 2). A tensor of one number that
             requires a gradient gets it, on kernel "reference".
-        sinks: [H], one logit a head that takes its share of the softmax and gives nothing (gpt-oss).
+        sinks: [H], one logit per head that takes its share of the softmax and gives nothing (gpt-oss).
         dropout: probability with which a weight is dropped, now: pass 0.0 when evaluating.
         kernel: "auto", or the name of one kernel, which then raises rather than fall back. `plan(...)` explains.
         record: also return an `AttentionRecord`, which can answer for the weights (before dropout).

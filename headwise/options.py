@@ -131,13 +131,13 @@ class Options:
 
     #: added to the scores; broadcasts to [B, H, Q, K]
     bias: Tensor | None = dataclasses.field(default=None, metadata=_of(check_bias, "BHQK"))
-    #: ALiBi: one slope a head, [H], that lowers the scores by the distance of query and key
+    #: ALiBi: one slope per head, [H], that lowers the scores by the distance of query and key
     slopes: Tensor | None = dataclasses.field(default=None, metadata=_of(check_slopes, "H", since=4))
     #: factor on q kᵀ
     scale: float = dataclasses.field(default=1.0, metadata=_of(check_scale))
     #: bound on the scores, by tanh; a tensor [] if it is trained
     softcap: float | Tensor | None = dataclasses.field(default=None, metadata=_of(check_softcap, trained=True))
-    #: learned sinks: one logit a head, [H]
+    #: learned sinks: one logit per head, [H]
     sinks: Tensor | None = dataclasses.field(default=None, metadata=_of(check_sinks, "H"))
     #: probability with which a weight is dropped
     dropout: float = dataclasses.field(default=0.0, metadata=_of(check_dropout))

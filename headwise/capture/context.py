@@ -46,11 +46,11 @@ def watch(
         print(seen.coverage())                       # what was seen, and what was not, and why
 
     Every computation of softmax(q kᵀ) v becomes an `AttentionRecord`, which keeps q and k, not the weights: memory is
-    linear in the length. A generation becomes one record a layer, whose rows are all positions. The model computes what
-    it would compute without the watch, except that nn.MultiheadAttention and nn.TransformerEncoder leave their fused
-    fast path, and that functions compiled by torch.compile run eagerly; `seen.coverage()` says so. Leaving the context
-    takes everything out of the model again, also after an exception. The watch sees the computations of this thread,
-    task or generator, and those of the threads and jobs that it starts.
+    linear in the length. A generation becomes one record per layer, whose rows are all positions. The model computes
+    what it would compute without the watch, except that nn.MultiheadAttention and nn.TransformerEncoder leave their
+    fused fast path, and that functions compiled by torch.compile run eagerly; `seen.coverage()` says so. Leaving the
+    context takes everything out of the model again, also after an exception. The watch sees the computations of this
+    thread, task or generator, and those of the threads and jobs that it starts.
 
     Args:
         model: any module, or a Keras model or layer, on any backend (`headwise.keras.watching` says what is seen
@@ -71,7 +71,7 @@ def watch(
         statistics: statistics that are computed at once for each attention computation, from its own queries and keys:
             names, as for `record.statistics`; with options {"top": {"top": 3}, "entropy": {}}; or "all".
         keep: False = keep only these statistics of a computation, no tensor of size Q × D. `record.statistics()` and
-            `record.entropy()` answer; what needs the weights raises RecordError. A generation is one record a layer,
+            `record.entropy()` answer; what needs the weights raises RecordError. A generation is one record per layer,
             without the pictures ("pooled_mean", "pooled_max"), and after a beam search without "received".
 
     Raises:

@@ -75,7 +75,7 @@ class TooMuch(RecordError):  # noqa: N818 (a refusal, not a failure)
 
 
 class Keeper:
-    """Keeps tensors in the dtype and on the device that were asked for, and counts their bytes."""
+    """Keeps tensors in the dtype and on the device of its options, and counts their bytes."""
 
     def __init__(self, keeping: Keeping) -> None:
         self._dtype, self._offload, self._keep = keeping.dtype, keeping.offload, keeping.keep

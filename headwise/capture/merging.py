@@ -203,7 +203,7 @@ def _are_the_same(pairs: Sequence[tuple[Side, Side]]) -> bool:
 
 
 def _groups(of_rows: Origin, pairs: Sequence[tuple[Side, Side]]) -> tuple[list[int], list[int]]:
-    """`_shared` for queries that all met the same keys: the dimensions in which the queries of a group are alike."""
+    """`_shared` for queries that all met the same keys: the dimensions in which the queries of a group are equal."""
     numbers = torch.cat([queries.numbers for queries, _ in pairs], 1)
     real = of_rows.holds(numbers)
     shared = []

@@ -1,6 +1,6 @@
 """The mask of a generation, from the masks of its steps, in linear size where possible.
 
-Nearly always each row sees a run of the real keys: two numbers a row, and one flag a key. The mask of any other step
+Nearly always each row sees a run of the real keys: two numbers per row and one flag per key. The mask of any other step
 is kept unchanged.
 """
 
@@ -113,7 +113,7 @@ def _positions(q_len: int, k_len: int, first: int = 0) -> tuple[Tensor, Tensor]:
 def place(
     tiles: Iterable[Tensor | None], steps: Iterable[tuple[int, int, int]], whole: Tensor, rows: Tensor | None
 ) -> Tensor:
-    """`whole` [N|1, H|1, Q, K|1] with the tile [B|1, H|1, q|1, k|1] of each step that has one written where it stands.
+    """Write the tile [B|1, H|1, q|1, k|1] of each step into its rows and columns of `whole` [N|1, H|1, Q, K|1].
 
     `rows` [N, Q]: the examples of the tiles that the rows come from; None = their own.
     """

@@ -94,7 +94,7 @@ def patching(
             pass has several copies of the examples one after another: targets are `targets.repeat(len(logits) //
                 len(targets))`.
         over: "heads" = the output of each head; "positions" = each query of each head on its own; "edges" = each
-            attention weight on its own, from one query to one key in one head. Weights that are alike in both runs
+            attention weight on its own, from one query to one key in one head. Weights that are equal in both runs
             have no effect and take no pass; the others are many, so that only short inputs are patched over edges.
         where: the layers, as for every edit.
         attribution: approximate the effects by gradients too.

@@ -15,9 +15,9 @@ Gradients = tuple[Tensor | None, ...]
 
 
 def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
-    """For the backward of an autograd.Function: asking for derivatives of its gradients raises KernelRefused.
+    """Decorator for the backward of an autograd.Function: asking for derivatives of its gradients raises KernelRefused.
 
-    It gets the saved tensors behind `ctx`: torch.utils.checkpoint lets them be asked for once.
+    The backward gets the saved tensors after `ctx`: torch.utils.checkpoint allows only one request for them.
 
     torch's decorator of this name lets them be 0 where the incoming gradient is a constant, such as the gradient of a
     sum.

@@ -70,7 +70,7 @@ def seen_keys(mask: Mask, q_len: int, k_len: int) -> Tensor:
 
 
 def axis(size: int | None, only: int | None, device: torch.device) -> Tensor:
-    """The indices of examples or heads to ask a mask about: one if all are alike, or if only one is wanted."""
+    """The indices of examples or heads to ask a mask about: one if all are equal, or if only one is wanted."""
     if size is None:
         return torch.zeros(1, dtype=torch.long, device=device)
     return torch.arange(size, device=device) if only is None else torch.tensor([only], device=device)

@@ -82,7 +82,7 @@ class Documents(Mask, kind="documents"):
 
 
 def check_queries_among_keys(name: str, offset: int | None, q_len: int, k_len: int) -> None:
-    """Raise MaskError unless each query stands at one of the keys."""
+    """Raise MaskError unless each query has the position of one of the keys."""
     if q_len > k_len:
         raise MaskError(f"{name}: expected no more queries than keys. Received: Q={q_len}, K={k_len}")
     if offset is not None and not 0 <= offset <= k_len - q_len:

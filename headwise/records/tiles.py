@@ -48,7 +48,7 @@ class Tiles:
             of_matrix.setdefault((strip.b, strip.h), []).append(strip)
         self._tiles = {at: _joined(some, cells, overhead) for at, some in of_matrix.items()}
         self._alike = strips.alike
-        self._known: dict[tuple[Hashable, ...], list[Forbidden]] = {}  # by shape, if tiles of one shape are alike
+        self._known: dict[tuple[Hashable, ...], list[Forbidden]] = {}  # by shape, if tiles of one shape are equal
 
     def of(self, b: int, h: int) -> list[Tile]:
         """The tiles of one example and head, in the order of their rows. Rows in no tile attend to nothing."""
@@ -57,7 +57,7 @@ class Tiles:
         return self._tiles.get(at, [])
 
     def forbidden(self, tile: Tile) -> list[Forbidden]:
-        """Where in a tile attention is forbidden."""
+        """Return the regions of a tile in which attention is forbidden."""
         if self.mask is None:
             return []
         if self._alike and tile.shape in self._known:
