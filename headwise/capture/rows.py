@@ -115,7 +115,8 @@ def place(
 ) -> Tensor:
     """Write the tile [B|1, H|1, q|1, k|1] of each step into its rows and columns of `whole` [N|1, H|1, Q, K|1].
 
-    `rows` [N, Q]: the examples of the tiles that the rows come from; None = their own.
+    Returns the tensor written to, which may be a larger copy of `whole`. `rows` [N, Q]: the examples of the tiles that
+    the rows come from; None = their own.
     """
     row = 0
     for tile, (q_len, k_len, total) in zip(tiles, steps, strict=True):

@@ -76,7 +76,7 @@ class Packable(nn.Module):
     """A model whose weights may be packed. Weights that were packed before a training are not used after it."""
 
     def train(self, mode: bool = True) -> Self:
-        """Switch between training and evaluation, as for every module; a training forgets the packed weights."""
+        """Switch to training or evaluation, as for every module; training forgets the packed weights."""
         if mode:
             forget(self)
         return super().train(mode)
