@@ -17,7 +17,7 @@
 //   map.lookAt(sight)          null = the whole, or [row, pastRow, col, pastCol]
 //   map.closer(), map.wider(), map.fit()    for keys and buttons; they call onSight, as wheel, drag and pinch do
 //   map.against(top)           scale colours to this weight; null = to the map's own largest weight
-//   map.top, map.topOf(row)    the map's largest weight, or difference, without the hidden sink; the weight at the ramp's
+//   map.top, map.topOf(row)    largest weight, or difference, without the hidden sink; the weight at the ramp's
 //                              end in that row
 //   map.reach                  if the head is nearly uniform, colours show even shares, from 1 - reach to 1 + reach; else null
 //   map.sink                   the hidden column, null = none
