@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import io
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,15 +38,25 @@ class Table:
     notes: Sequence[str] = ()  # below everything, one per line
 
     def __str__(self) -> str:
-        """Plain text in which no row is wrapped or cut."""
-        from rich.console import Console
-        from rich.measure import Measurement
+        """Plain text in which no row is wrapped or cut. It looks like the table of rich, which is not needed here."""
+        if not self.groups:
+            return "\n".join(self.notes)
+        heads = [said(heading.text) for heading in self.headings]
+        groups = [
+            [["".join(text for text, _ in _pieces(cell)) for cell in row] for row in group] for group in self.groups
+        ]
+        rows = [heads, *(row for group in groups for row in group)]
+        columns = [max(map(width, column)) for column in zip(*rows, strict=True)]
+        sides = [heading.side for heading in self.headings]
+        line = " " + "─" * (sum(columns) + 2 * len(columns) - 2)
 
-        console = Console(file=io.StringIO(), width=10_000, color_system=None, force_jupyter=False)
-        console.width = max(20, Measurement.get(console, console.options, self).maximum)
-        with console.capture() as captured:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
+        def drawn(row: Sequence[str]) -> str:
+            return " " + "  ".join(map(padded, row, columns, sides)).rstrip()
+
+        body = "\n\n".join("\n".join(map(drawn, group)) for group in groups)
+        table = "\n".join([drawn(heads), line, body])
+        below = "\n".join(filter(None, [self.caption, *self.notes]))
+        return "\n\n".join(filter(None, [self.title, table, below]))
 
     def _repr_html_(self) -> str:
         """A small table that takes its colours from the notebook, and scrolls if it is long."""
@@ -116,11 +125,14 @@ _STYLES = {
 }
 
 
+def _pieces(cell: Cell) -> Sequence[tuple[str, str]]:
+    return [(cell, "")] if isinstance(cell, str) else cell
+
+
 def _html_cell(tag: str, cell: Cell, side: str) -> str:
-    pieces = [(cell, "")] if isinstance(cell, str) else cell
     text = "".join(
         f'<span style="{_STYLES[style]}">{html.escape(piece)}</span>' if style in _STYLES else html.escape(piece)
-        for piece, style in pieces
+        for piece, style in _pieces(cell)
     )
     return f'<{tag} style="text-align: {side}; padding: 1px 8px">{text}</{tag}>'
 
@@ -143,9 +155,10 @@ class Printed:
         return f'<pre style="font-size: 12px; overflow-x: auto">{html.escape(str(self))}</pre>'
 
 
-def padded(text: str, columns: int) -> str:
-    """The text with blanks after it, so that it fills these columns of a terminal."""
-    return text + " " * (columns - width(text))
+def padded(text: str, columns: int, side: str = "left") -> str:
+    """A text padded with blanks to this many columns of a terminal; `side` is the side of the text."""
+    blanks = " " * (columns - width(text))
+    return text + blanks if side == "left" else blanks + text
 
 
 def width(text: str) -> int:

@@ -12,12 +12,12 @@ from headwise.call import AttentionCall
 from headwise.capture.generating import Generating
 from headwise.capture.layout import Layout
 from headwise.capture.ledger import Softmax
+from headwise.capture.parts import Parts
 from headwise.capture.sites import Place
 from headwise.records.coverage import Status
 from headwise.scope import Scope
 
 if TYPE_CHECKING:
-    from headwise.capture.modules import Parts
     from headwise.capture.pieces import Piece
     from headwise.capture.tape import Node, Places
 

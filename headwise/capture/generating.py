@@ -21,8 +21,8 @@ from headwise.call import AttentionCall, Scores
 from headwise.masks.additive import UNIFORM
 
 if TYPE_CHECKING:
+    from headwise.capture.entry import Entry
     from headwise.capture.keep import Keeper
-    from headwise.capture.watcher import Entry
 
 OTHER_KEYS = (
     "a step of the generation read other keys than the steps before had computed (from a quantised cache), or these "

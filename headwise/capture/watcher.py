@@ -7,7 +7,6 @@ import functools
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,20 +14,21 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.capture.appended import Appended, Keys
-from headwise.capture.assembly import Assembly
-from headwise.capture.follower import Event, Follower, Refusal
+from headwise.capture.assembly import Assembly, Recorder
+from headwise.capture.entry import Entry, Reserved, State
+from headwise.capture.follower import Event, Refusal
 from headwise.capture.generating import OTHER_KEYS, Generating, rows_of_padding, without_empty_buffer
 from headwise.capture.keep import Keeper, Keeping
 from headwise.capture.layout import out_of_buffer, share_heads
 from headwise.capture.ledger import Ledger
-from headwise.capture.modules import ELSEWHERE, Parts
+from headwise.capture.modules import ELSEWHERE
+from headwise.capture.parts import Parts
 from headwise.capture.sequence import Followed
 from headwise.capture.sequence import Sequence as Generation
 from headwise.capture.sites import Place, in_backward, kind_of
 from headwise.capture.steps import Step
 from headwise.errors import HeadwiseError, RecordError
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
-from headwise.records.computed import ComputedRecord
 from headwise.records.names import check_choice, select, stack_of
 from headwise.records.rounding import HALF
 from headwise.records.site import is_causal
@@ -37,56 +37,7 @@ from headwise.records.statistics.computed import named
 from headwise.records.statistics.statistic import mapped, tensors_of
 
 
-@dataclasses.dataclass(eq=False)
-class Entry:
-    """A record of a call, or of the steps of a generation, that may still grow."""
-
-    site: Site
-    kept: Generation
-    values: bool
-    whole: bool  # whether queries and keys are kept, and not only statistics
-    names: dict[str, Sequence[str] | None]  # the names of the rows and the columns, if the module has them
-    run: int | None = None  # the call of `generate` that made its last step
-    recomputed: bool = False  # whether it replaced the pass before, whose rows it computed again
-    extras: dict[str, Tensor] = dataclasses.field(default_factory=dict)
-    built: AttentionRecord | None = None
-
-    def record(self) -> AttentionRecord:
-        """The record so far."""
-        if self.built is None:
-            call, computed = self.kept.call(), self.kept.computed()
-            if self.whole:
-                self.built = AttentionRecord(call, values=self.values, site=self.site, computed=computed)
-            else:
-                self.built = ComputedRecord(call.shape, computed, site=self.site, share=call.share)
-            for side, count in zip(("row_names", "col_names"), call.shape[2:], strict=True):
-                if len(self.names.get(side) or ()) == count:  # false if there are rows of several steps
-                    setattr(self.built, side, self.names[side])
-            for name, x in self.extras.items():
-                setattr(self.built.extras, name, x)
-        return self.built
-
-    def keep(self, name: str, x: Tensor) -> None:
-        """Add an extra that is known later: the gradient, the output projection."""
-        self.extras[name] = x
-        setattr(self.record().extras, name, x)
-
-
-@dataclasses.dataclass(eq=False)
-class _State:
-    """The state of one call site."""
-
-    name: str
-    layer: int
-    how: str = ""
-    generation: Entry | None = None  # the record that the next step may continue
-    waiting: list[tuple[Entry, Tensor]] = dataclasses.field(default_factory=list)  # (entry without a gradient, its q)
-
-
-Reserved = tuple[_State, int]  # the place of a record, and the number of the run of its module
-
-
-class Watcher(Follower):
+class Watcher(Recorder):
     """Follows a model for a watch: its records and its coverage.
 
     Args:
@@ -108,7 +59,7 @@ class Watcher(Follower):
         self._keeper = Keeper(keeping)
         self._seen_names: list[str] = []  # the names of the layers seen so far, including layers that `only` leaves out
         self._kept: list[str] = []  # the layers that `only` means, or may mean when more are seen
-        self._states: dict[tuple[str, int], _State] = {}
+        self._states: dict[tuple[str, int], State] = {}
         self._stacks: Counter[str] = Counter()
         self._followed: Followed | None = None  # how the last self-attention went on; None = it started a sequence
         self._appended = Appended()
@@ -164,23 +115,20 @@ class Watcher(Follower):
             self._assembly.refuse(place, queries)
 
     def reserve(self, place: Place) -> Reserved:
-        """Reserve the name of the next record of a place; the next computation there gets another name."""
         number, run = self.parts.number_of(place), self.parts.run_of(place)
         self.parts.computed(place)
         state = self._states.get((place.name, number))
         if state is None:
             shown = f"{place.name}#{number + 1}" if number else place.name
             stack = stack_of(shown)
-            state = self._states[place.name, number] = _State(shown, self._stacks[stack])
+            state = self._states[place.name, number] = State(shown, self._stacks[stack])
             self._stacks[stack] += 1
         return state, run
 
     def reserved(self, entry: Entry) -> Reserved:
-        """The reserved name of a record that another record replaces."""
         return next(state for state in self._states.values() if state.name == entry.site.name), entry.site.call
 
     def withdraw(self, entry: Entry) -> None:
-        """Take back a record: it showed a part of something that is no attention."""
         if entry in self.entries:
             self.entries.remove(entry)
         for state in self._states.values():
@@ -188,7 +136,6 @@ class Watcher(Follower):
                 state.generation = None
 
     def found(self, place: Place, event: Event, reserved: Reserved | None = None) -> Entry | None:
-        """Keep a computation that was recognised. `reserved`: the name that the computation was given before."""
         call, used = event.call, event.used
         assert call is not None
         if in_backward():  # gradient checkpointing runs it again
@@ -310,7 +257,7 @@ class Watcher(Follower):
         return True
 
     def _continues(
-        self, state: _State, step: Step, call: AttentionCall, keys: Keys | None, causal: bool, cross: bool
+        self, state: State, step: Step, call: AttentionCall, keys: Keys | None, causal: bool, cross: bool
     ) -> bool:
         entry = state.generation
         if entry is None:
@@ -339,7 +286,7 @@ class Watcher(Follower):
             self._followed = followed if among is None else self._followed
         return followed
 
-    def _await_gradient(self, state: _State, entry: Entry, q: Tensor, event: Event) -> None:
+    def _await_gradient(self, state: State, entry: Entry, q: Tensor, event: Event) -> None:
         if not event.out.requires_grad:
             state.waiting = [*state.waiting[-7:], (entry, q.detach())]
             return
@@ -401,7 +348,7 @@ class Watcher(Follower):
                 self.ledger.enter(CallSite(state.name, "refused", 0, reason))
                 self.entries.remove(entry)
 
-    def _generated(self) -> list[tuple[_State, Entry]]:
+    def _generated(self) -> list[tuple[State, Entry]]:
         """The generations of the running call of `generate`."""
         found = [(state, state.generation) for state in self._states.values()]
         return [(state, entry) for state, entry in found if entry is not None and entry.run == self.generating.run]

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import platform
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -107,12 +108,19 @@ def processor() -> str:
 
 def file() -> Path | None:
     """The file with the speeds, speeds.json in the user's folder for settings; None if HEADWISE_SPEEDS is off."""
-    import click
-
     asked = os.environ.get(VARIABLE, "")
     if asked == "off":
         return None
-    return Path(asked) if asked else Path(click.get_app_dir("headwise")) / "speeds.json"
+    return Path(asked) if asked else _settings() / "headwise" / "speeds.json"
+
+
+def _settings() -> Path:
+    """The user's folder for settings, the one of `click.get_app_dir`: an installation of the core may lack click."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("APPDATA", Path.home()))
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support"
+    return Path(os.environ.get("XDG_CONFIG_HOME", Path.home() / ".config"))
 
 
 def stored() -> dict[str, Any]:

@@ -14,7 +14,8 @@ from torch.nn.functional import pad
 from headwise.errors import MaskError
 from headwise.masks.cells import as_slice, extents_of_strips, of_one
 from headwise.masks.fields import WRITTEN_OUT, Table, number, table
-from headwise.masks.mask import Allowed, Index, Mask, as_owned
+from headwise.masks.mask import Mask, as_owned
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import look_up, of_rank_4
 
 # Cells that are read at a time: they fit into a cache, and are few compared with the mask.

@@ -8,7 +8,7 @@ work grows with the edges of the mask, not with its area.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headwise.masks.extent import Extent, Rectangles
-
-if TYPE_CHECKING:
-    from headwise.masks.mask import Mask
+from headwise.masks.relation import Relation
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -57,7 +55,7 @@ class BlockRuns(NamedTuple):
         return every, some, self.matrices[0] * self.matrices[1] * self.rows * self.cols - every - some
 
 
-def block_runs(mask: Mask, q_len: int, k_len: int, block_q: int, block_k: int) -> BlockRuns:
+def block_runs(mask: Relation, q_len: int, k_len: int, block_q: int, block_k: int) -> BlockRuns:
     """The runs of an aligned mask. The answer for a large block holds for its parts, even if a part alone gives SOME.
 
     Single cells are evaluated only for the smallest blocks.
@@ -73,7 +71,7 @@ def block_runs(mask: Mask, q_len: int, k_len: int, block_q: int, block_k: int) -
 class _Finder:
     """Asks a mask about blocks of several sizes. Rows and columns count the smallest blocks."""
 
-    def __init__(self, mask: Mask, q_len: int, k_len: int, block_q: int, block_k: int) -> None:
+    def __init__(self, mask: Relation, q_len: int, k_len: int, block_q: int, block_k: int) -> None:
         self.mask, self.lengths, self.block = mask, (q_len, k_len), (block_q, block_k)
         self.rows, self.cols = -(-q_len // block_q), -(-k_len // block_k)
         self.matrices = mask.batch or 1, mask.heads or 1

@@ -10,7 +10,8 @@ from torch import Tensor
 from headwise.errors import MaskError
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import number, table
-from headwise.masks.mask import Allowed, Index, Mask, as_owned
+from headwise.masks.mask import Mask, as_owned
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import FAR, integer, look_up, of_rank_4
 
 

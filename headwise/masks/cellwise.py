@@ -13,9 +13,10 @@ from headwise.errors import DtypeError
 from headwise.masks.bits import Bits, bits_of_rows, packed_bits, row_blocks
 from headwise.masks.cells import as_slice, extents_of_strips, of_one
 from headwise.masks.fields import table
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Mask
 from headwise.masks.memo import LARGE, as_once
 from headwise.masks.padding import PaddingKeys
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import look_up, of_rank_4
 
 

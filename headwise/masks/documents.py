@@ -11,8 +11,9 @@ from torch import Tensor
 from headwise.errors import MaskError
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import INTEGERS, number, table
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Mask
 from headwise.masks.memo import converted, source_of
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import counts, integer, integer_table, look_up
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from headwise.errors import DtypeError, MaskError, brief
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import table
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Mask
 from headwise.masks.memo import converted
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import any_of, as_tensor, counts, look_up
 
 

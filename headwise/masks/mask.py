@@ -12,6 +12,7 @@ was not aligned answers as if Q == K.
 from __future__ import annotations
 
 import dataclasses
+import html
 import operator
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
@@ -21,29 +22,28 @@ import torch
 from torch import Tensor
 
 from headwise.errors import DtypeError, MaskError, brief
-from headwise.masks import cells, fields
+from headwise.masks import drawing, fields
 from headwise.masks.block_runs import BlockRuns, block_runs
 from headwise.masks.extent import Extent, Rectangles
 from headwise.masks.memo import MISSING, Memo, contents_of, copy_of, source_of
+from headwise.masks.relation import Allowed, Index, Relation
 from headwise.tracing import is_plain
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-# The argument and result types of `allows`: ints and bools, or NumPy, torch or Keras arrays of them that broadcast.
-Index = Any
-Allowed = Any
-
 T = TypeVar("T")
 _ITSELF = object()  # stands in a memo for the memo's own mask: a cycle would delay freeing it
 _KEPT = {"_memo", "_owned", "_tensors"}  # attributes of a mask that do not define its answers
+
+UNSIZED = 8, 8  # queries and keys in the picture of a mask without fixed lengths
 
 # The masks that can be written as data: kind -> class.
 KINDS: dict[str, type[Mask]] = {}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Mask:
+class Mask(Relation):
     """Which queries may attend to which keys. Immutable; combine with `&`, `|`, `~`.
 
     Its tables may be tensors of the caller, who may write to them: every question is answered for their contents when
@@ -107,34 +107,10 @@ class Mask:
         """The position of the first query on the key axis: the offset, when it is known."""
         return getattr(self, "offset", None) or 0
 
-    def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
-        """Whether query `q` may attend to key `k` in example `b`, head `h`: ints, or integer arrays that broadcast."""
-        raise NotImplementedError
-
-    def extents(self, r: Rectangles) -> Tensor:
-        """Extent codes of rectangles, int8, which broadcast to [B|1, H|1, *r.shape]. ALL and NONE are never wrong.
-
-        Where `r.wanted` is False the answer does not matter and need not be computed. This default evaluates every
-        cell.
-        """
-        return cells.evaluate_rectangles(self, r)
-
     @property
     def cellwise(self) -> bool:
         """Whether rectangles are answered by evaluating their cells, which costs as much as the dense mask."""
         return type(self).extents is Mask.extents
-
-    def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
-        """`blocks` for an aligned mask with at least one query and key, without the memo."""
-        q_lo = torch.arange(0, q_len, block_q, dtype=torch.int32, device="cpu")[:, None]
-        k_lo = torch.arange(0, k_len, block_k, dtype=torch.int32, device="cpu")[None, :]
-        q_hi, k_hi = (q_lo + block_q).clamp(max=q_len), (k_lo + block_k).clamp(max=k_len)
-        # In strips, so that the temporaries stay small compared with the grid.
-        strip = max(1, 2**22 // max(1, k_lo.numel() * (self.batch or 1) * (self.heads or 1)))
-        strips = range(0, len(q_lo), strip)
-        return torch.cat(
-            [self.rectangles(q_lo[i : i + strip], q_hi[i : i + strip], k_lo, k_hi) for i in strips], dim=-2
-        )
 
     def patterns(self, r: Rectangles) -> list[Tensor]:
         """Integers [B|1, H|1, *r.shape] that identify the cells of partly allowed rectangles.
@@ -144,10 +120,6 @@ class Mask:
         """
         places = (r.k_lo,) if self.key_only else (r.q_lo, r.k_lo)
         return [x.expand(r.shape)[None, None] for x in places]
-
-    def seen_keys(self, q_len: int, k_len: int) -> Tensor:
-        """`used_keys` for an aligned mask with at least one query and key, without the memo. On the CPU."""
-        return cells.seen_keys(self, q_len, k_len)
 
     def check(self, q_len: int, k_len: int) -> None:
         """Raise MaskError if the mask does not fit these lengths, or if its fields do not belong together."""
@@ -206,41 +178,6 @@ class Mask:
         copy.__dict__.update((name, _copied(value)) for name, value in self.__getstate__().items())
         return copy
 
-    def rectangles(
-        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
-    ) -> Tensor:
-        """Extent codes of the rectangles [q_lo, q_hi) × [k_lo, k_hi), none of them empty: int8 [B|1, H|1, *shape].
-
-        The bounds are integer tensors that broadcast to `shape`. ALL and NONE are never wrong. Where `wanted` (bool,
-        `shape`) is False the answer does not matter.
-        """
-        rank = max(x.ndim for x in (q_lo, q_hi, k_lo, k_hi))
-        bounds = [x[(None,) * (rank - x.ndim)] for x in (q_lo, q_hi, k_lo, k_hi)]
-        r = Rectangles(bounds[0], bounds[1], bounds[2], bounds[3], wanted)
-        shape = r.shape
-        codes = self.extents(r) if shape.numel() else self._nothing(*shape)
-        return codes.expand(*codes.shape[:2], *shape)
-
-    def extent(self, q_lo: Index, q_hi: Index, k_lo: Index, k_hi: Index) -> Any:
-        """How many of the pairs of the rectangle [q_lo, q_hi) × [k_lo, k_hi) are allowed: ALL, SOME or NONE.
-
-        With ints: an `Extent`, over all examples and heads. With integer tensors that broadcast to some shape: int8
-        codes [B|1, H|1, *shape]. ALL and NONE are never wrong; SOME is conservative only where a docstring says so.
-        """
-        bounds = [torch.as_tensor(x, device="cpu") for x in (q_lo, q_hi, k_lo, k_hi)]
-        codes = self.rectangles(*torch.atleast_1d(*bounds))
-        if any(x.ndim for x in bounds):
-            return codes
-        lowest, highest = int(codes.min()), int(codes.max())
-        return Extent(lowest) if lowest == highest else Extent.SOME
-
-    def cells(self, q: Tensor, k: Tensor, *, b: int | None = None, h: int | None = None) -> Tensor:
-        """The cells of queries `q` [Q'] and keys `k` [K']: bool [B|1, H|1, Q', K'], of one example or head if given."""
-        b_index = cells.axis(self.batch, b, q.device)
-        h_index = cells.axis(self.heads, h, q.device)
-        allowed = self.allows(b_index[:, None, None, None], h_index[:, None, None], q[:, None], k[None, :])
-        return torch.broadcast_to(allowed, (b_index.shape[0], h_index.shape[0], q.shape[0], k.shape[0]))
-
     def to_bool(self, q_len: int, k_len: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
         """The dense mask, bool [B|1, H|1, Q, K], True = may attend. `k_len` defaults to `q_len`.
 
@@ -293,7 +230,7 @@ class Mask:
         block_k = block_q if block_k is None else block_k
         mask, sizes = self.aligned(q_len, k_len), (q_len, k_len, block_q, block_k)
         if not (q_len and k_len):
-            return mask._nothing(-(-q_len // block_q), -(-k_len // block_k))
+            return mask.nothing(-(-q_len // block_q), -(-k_len // block_k))
         return mask.remember(("blocks", *sizes), lambda mask: mask.grid(*sizes)).clone()
 
     def runs_of_blocks(self, q_len: int, k_len: int, block_q: int, block_k: int | None = None) -> BlockRuns:
@@ -309,7 +246,7 @@ class Mask:
         """
 
         def find(mask: Mask) -> Tensor | None:
-            used = mask.seen_keys(q_len, k_len) if q_len and k_len else mask._nothing(k_len) > 0
+            used = mask.seen_keys(q_len, k_len) if q_len and k_len else mask.nothing(k_len) > 0
             return None if bool(used.all()) else used
 
         return self.aligned(q_len, k_len).remember(("used", q_len, k_len), find)
@@ -319,17 +256,13 @@ class Mask:
 
         def look(mask: Mask) -> Tensor:
             if not k_len:
-                return mask._nothing(max(0, q_len - 1)) == Extent.NONE
+                return mask.nothing(max(0, q_len - 1)) == Extent.NONE
             # The last query has no later key: it is at the position of the last key.
             q = torch.arange(max(0, q_len - 1), device="cpu")
             later = (q + k_len - q_len + 1).clamp(min=0)
             return mask.rectangles(q, q + 1, later, torch.full_like(q, k_len)) == Extent.NONE
 
         return self.aligned(q_len, k_len).remember(("causal", q_len, k_len), look)
-
-    def _nothing(self, *shape: int) -> Tensor:
-        """Codes [B|1, H|1, *shape] of rectangles without cells."""
-        return torch.zeros((self.batch or 1, self.heads or 1, *shape), dtype=torch.int8, device="cpu")
 
     def to(self, device: torch.device | str) -> Mask:
         """This mask with its tensors on `device`."""
@@ -427,18 +360,32 @@ class Mask:
                 written.append(f"offset={value}")
         return f"{self.function}({', '.join(written)})"
 
-    def _repr_html_(self) -> str:
-        from headwise.masks.drawing import drawn
+    def _drawn_lengths(self) -> tuple[int, int]:
+        """The (Q, K) of the mask's picture; (0, 0) if it has no picture, because no lengths suit all of its parts."""
+        lengths = self.natural_lengths() or UNSIZED
+        try:
+            self.aligned(*lengths)
+        except MaskError:
+            return 0, 0
+        return lengths
 
-        return drawn(self)
+    def _repr_html_(self) -> str:
+        q_len, k_len = self._drawn_lengths()
+        if not (q_len and k_len):
+            return f"<code>{html.escape(repr(self))}</code>"
+        about = f"{q_len} queries (down) × {k_len} keys (across)"
+        if (self.batch or 1) > 1 or (self.heads or 1) > 1:
+            about += ", of the first example and head"
+        if self.natural_lengths() is None:
+            about += ", for example"
+        size = -(-max(q_len, k_len) // drawing.MOST)
+        return drawing.draw_svg(repr(self), self.blocks(q_len, k_len, size)[0, 0], size, about)
 
     def __rich__(self) -> Any:
         from rich.panel import Panel
         from rich.text import Text
 
-        from headwise.masks.drawing import lengths_of
-
-        q_len, k_len = lengths_of(self)
+        q_len, k_len = self._drawn_lengths()
         if not (q_len and k_len) or max(q_len, k_len) > 32:
             return Text(repr(self))
         return Panel(Text(self.draw(q_len, k_len)), title=repr(self), expand=False)

@@ -12,8 +12,9 @@ from torch import Tensor
 from headwise.errors import DtypeError, MaskError, brief
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import INTEGERS, table
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Mask
 from headwise.masks.memo import converted
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import any_of, as_tensor, check_at_most, counts, integer_table, look_up
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from headwise.errors import MaskError
 from headwise.masks.extent import Rectangles
 from headwise.masks.fields import INTEGERS, parts, table
-from headwise.masks.mask import Allowed, Combined, Index, Mask
+from headwise.masks.mask import Combined, Mask
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import integer_table, look_up
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from headwise.errors import MaskError
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import INTEGERS, table
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Mask
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import any_of, integer_table, look_up
 
 

@@ -65,7 +65,7 @@ class Running(Protocol):
     """Rows that are answered side by side, one step at a time; see `headwise.tasks.text.running.batch.RunningBatch`."""
 
     def __len__(self) -> int:
-        """Rows that have no answer yet."""
+        """The number of rows that have no answer yet."""
 
     def add(self, asked: Any) -> int:
         """Add a row from `Interface.read`. Returns the ticket with which `step` gives its answer."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.errors import WorksheetError
 from headwise.language import said
-from headwise.worksheet.description import CONSTANTS, LETTERS, SCIENTIFIC, Matrix
+from headwise.worksheet.description import CONSTANTS, LETTERS, SCIENTIFIC, Matrix, Steps
 from headwise.worksheet.layout import Place, Sheet, lay_out
 from headwise.worksheet.look import FONT, STYLES, WRAPPED, follow_numbers, set_up_printing
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from xlsxwriter.format import Format
     from xlsxwriter.worksheet import Worksheet as Page
 
-    from headwise.worksheet.sheet import Worksheet
 
 OVERVIEW = "Overview"
 HOW = (
@@ -43,7 +42,7 @@ def load_xlsxwriter() -> Any:
         ) from error
 
 
-def write_workbook(sheet: Worksheet, path: Path) -> None:
+def write_workbook(sheet: Steps, path: Path) -> None:
     """Write the workbook."""
     path.write_bytes(Writer(sheet).written())
 
@@ -51,7 +50,7 @@ def write_workbook(sheet: Worksheet, path: Path) -> None:
 class Writer:
     """A workbook that is being built. Rows and columns are counted from 1, as in `layout.py`."""
 
-    def __init__(self, sheet: Worksheet) -> None:
+    def __init__(self, sheet: Steps) -> None:
         self.file = io.BytesIO()
         self.book = load_xlsxwriter().Workbook(self.file, {"in_memory": True})
         self.sheet, self.layouts = sheet, lay_out(sheet)
