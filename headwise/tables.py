@@ -13,12 +13,12 @@ from headwise.language import said
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Cell = str | Sequence[tuple[str, str]]  # a text, or pieces of one, each with a style of rich
+Cell = str | Sequence[tuple[str, str]]  # a text, or pieces of a text, each with a style of rich
 
 
 @dataclass(frozen=True)
 class Heading:
-    """A column: what stands above it, and on which side its cells are. Only those on the left may be wrapped."""
+    """A column: its heading, and the side of its cells. Only cells on the left may be wrapped."""
 
     text: str
     side: Literal["left", "right"] = "right"
@@ -26,19 +26,19 @@ class Heading:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows in groups, with a line between two groups. `print` it, or give it to a console of rich.
+    """Rows in groups, with a line between two groups. `print` it, or pass it to a console of rich.
 
     Nothing in a text is read as markup. Without rows only the notes are drawn.
     """
 
     headings: Sequence[Heading]
-    groups: Sequence[Sequence[Sequence[Cell]]]  # one cell in each row for each heading
+    groups: Sequence[Sequence[Sequence[Cell]]]  # each row has one cell for each heading
     title: str = ""
     caption: str = ""  # below the rows
-    notes: Sequence[str] = ()  # below everything, a line each
+    notes: Sequence[str] = ()  # below everything, one per line
 
     def __str__(self) -> str:
-        """Plain text in which no row is wrapped or cut. It needs no rich, and looks as rich draws it."""
+        """Plain text in which no row is wrapped or cut. It looks like the table of rich, which is not needed here."""
         if not self.groups:
             return "\n".join(self.notes)
         heads = [said(heading.text) for heading in self.headings]
@@ -111,7 +111,7 @@ class Table:
         return Group(table, *notes)
 
 
-# --- In a notebook: no colours but those that can be read on white and on black ---------------------------------------
+# --- In a notebook: only colours that can be read on white and on black ---------------------------------------
 
 _TABLE = "border-collapse: collapse; font-size: 12px; margin: 0"
 _LINE = "border-top: 1px solid rgba(128, 128, 128, 0.4)"
@@ -139,11 +139,11 @@ def _html_cell(tag: str, cell: Cell, side: str) -> str:
 
 # --- Long texts -------------------------------------------------------------------------------------------------------
 
-FEW = 12  # lines of a result that is not printed
+FEW = 12  # lines of the `repr` of a result
 
 
 class Printed:
-    """What `print` writes in many lines: its `repr` is the first of them, and a notebook shows all."""
+    """A result that `print` writes in many lines: its `repr` is the first lines, and a notebook shows all."""
 
     def __repr__(self) -> str:
         lines = str(self).splitlines()
@@ -156,7 +156,7 @@ class Printed:
 
 
 def padded(text: str, columns: int, side: str = "left") -> str:
-    """The text on this side of so many columns of a terminal, with blanks on the other."""
+    """A text padded with blanks to this many columns of a terminal; `side` is the side of the text."""
     blanks = " " * (columns - width(text))
     return text + blanks if side == "left" else blanks + text
 

@@ -14,15 +14,15 @@ from headwise.records.computed import ComputedRecord
 
 @dataclasses.dataclass(eq=False)
 class Entry:
-    """A record that may still grow: of a call, or of the steps of a generation."""
+    """A record of a call, or of the steps of a generation, that may still grow."""
 
     site: Site
     kept: Generation
     values: bool
-    whole: bool  # kept with its queries and keys, not its statistics alone
-    names: dict[str, Sequence[str] | None]  # of the rows and the columns, if the module has them
-    run: int | None = None  # which call of `generate` made its last step
-    recomputed: bool = False  # it took the place of the pass before, whose rows it computed again
+    whole: bool  # whether queries and keys are kept, and not only statistics
+    names: dict[str, Sequence[str] | None]  # the names of the rows and the columns, if the module has them
+    run: int | None = None  # the call of `generate` that made its last step
+    recomputed: bool = False  # whether it replaced the pass before, whose rows it computed again
     extras: dict[str, Tensor] = dataclasses.field(default_factory=dict)
     built: AttentionRecord | None = None
 
@@ -35,7 +35,7 @@ class Entry:
             else:
                 self.built = ComputedRecord(call.shape, computed, site=self.site, share=call.share)
             for side, count in zip(("row_names", "col_names"), call.shape[2:], strict=True):
-                if len(self.names.get(side) or ()) == count:  # not if there are rows of several steps
+                if len(self.names.get(side) or ()) == count:  # false if there are rows of several steps
                     setattr(self.built, side, self.names[side])
             for name, x in self.extras.items():
                 setattr(self.built.extras, name, x)
@@ -49,13 +49,13 @@ class Entry:
 
 @dataclasses.dataclass(eq=False)
 class State:
-    """What is known of one call site."""
+    """The state of one call site."""
 
     name: str
     layer: int
     how: str = ""
-    generation: Entry | None = None  # what the next step may continue
+    generation: Entry | None = None  # the record that the next step may continue
     waiting: list[tuple[Entry, Tensor]] = dataclasses.field(default_factory=list)  # (entry without a gradient, its q)
 
 
-Reserved = tuple[State, int]  # the place of a record, and which run of its module it is of
+Reserved = tuple[State, int]  # the place of a record, and the number of the run of its module

@@ -1,4 +1,4 @@
-"""Where a monitor writes its numbers: TensorBoard, a Lightning logger, a function; and the Lightning callback."""
+"""The destinations of a monitor's numbers: TensorBoard, a Lightning logger, a function; and the Lightning callback."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def lightning_callback(watching: Monitor) -> Any:
 
 
 def _lightning() -> Any:
-    """lightning.pytorch or pytorch_lightning, two packages: the imported one, else the installed one."""
+    """The package lightning.pytorch or pytorch_lightning: the imported one, else the installed one."""
     names = ("lightning.pytorch", "pytorch_lightning")
     for name in sorted(names, key=lambda name: name not in sys.modules):
         with contextlib.suppress(ImportError):

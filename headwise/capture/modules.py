@@ -1,4 +1,4 @@
-"""The modules of a followed model: their paths, which of them runs, how often, and what each computes in a run."""
+"""The modules of a followed model: their paths, which module runs, how often, and what it computes in a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Modules(Parts):
         super().__init__()
         self._model = model
         self.names = module_names(model)
-        self._threads: set[int] = set()  # in which the last pass of the model began where it is followed
+        self._threads: set[int] = set()  # the threads in which the last pass of the model began and is followed
         self._brought = False  # whether it has run where its functions were not listened to
         self._counted: set[int] = set()  # the modules whose runs are counted: those that compute attention
         self._hooks = contextlib.ExitStack()
@@ -64,7 +64,7 @@ class Modules(Parts):
         """How often the module of a place ran before in this pass of the model; None if that is not known."""
         key = id(place.module)
         run = self._here.run.get(key, 0) - self._here.before.get(key, 0)
-        if in_backward():  # gradient checkpointing runs the last one first
+        if in_backward():  # gradient checkpointing runs the last module first
             return 0 if run == 0 else None
         return run if calls_of(self._model) else 0
 
@@ -111,7 +111,7 @@ class Modules(Parts):
             self._here.brought.pop()[1].close()
 
     def _check(self, missed: Callable[[str], object], module: nn.Module, *_: Any) -> None:
-        """A module that runs for the model in a thread that is not followed, or in place of one of its own."""
+        """Report a module that runs for the model in an unfollowed thread, or instead of one of its modules."""
         if not self._threads or in_backward() or (self._is_here() and id(module) in self.names):
             return
         if calls_of(self._model):  # this thread runs the model for itself

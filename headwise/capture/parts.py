@@ -1,4 +1,4 @@
-"""`Parts`: what a followed model is made of, how often each part runs, and what it computes in a run."""
+"""`Parts`: the parts of a followed model, how often each of them runs, and its computations in a run."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from headwise.records import CallSite
 
 
 class _Here(threading.local):
-    """What runs in this thread."""
+    """The runs of parts in this thread."""
 
     def __init__(self) -> None:
         self.run: dict[int, int] = {}  # id of a part -> the number of its run
         self.count: Counter[int] = Counter()  # id of a part -> the computations of this run so far
         self.before: dict[int, int] = {}  # id of a part -> how often it had run when the model began
-        # Passes for which functions are listened to again: how many were inside one another, and what ends that.
+        # Passes for which functions are listened to again: how many ran inside one another, and the context to end.
         self.brought: list[tuple[int, contextlib.ExitStack]] = []
 
 
 class Parts(abc.ABC):
-    """What a model is made of, modules or layers of Keras: counts their runs, and what they compute in each."""
+    """The parts of a model, modules or Keras layers: counts their runs and their computations in each run."""
 
-    looked_for: str  # what is recognised, in which kind of place: the beginning of a sentence
+    looked_for: str  # the beginning of a sentence that says what is recognised, and where
 
     def __init__(self) -> None:
         self.ran = False  # whether any of them ran where it was followed
@@ -40,39 +40,39 @@ class Parts(abc.ABC):
 
     @abc.abstractmethod
     def place(self) -> Place | None:
-        """The innermost part that is running; None if there is none, or if it tells of its attention itself."""
+        """The innermost part that is running; None if no part runs, or if it reports its attention itself."""
 
     @abc.abstractmethod
     def notes(self) -> Iterable[str]:
-        """What was changed in how they run."""
+        """Notes on how the parts run differently while they are followed."""
 
     @abc.abstractmethod
     def closed(self, known: Set[str]) -> Iterable[CallSite]:
-        """The parts that nothing can be seen in. `known`: the paths of which something is known."""
+        """The parts inside which nothing can be seen. `known`: the paths of the parts of which something is known."""
 
     def listening(self, missed: Callable[[str], object]) -> contextlib.AbstractContextManager[None]:
-        """Inside, runs of the parts are heard of; `missed` of the path of one that runs where nobody can follow it."""
+        """Inside, runs of parts are noticed; `missed` gets the path of a part that runs where it cannot be followed."""
         return contextlib.nullcontext()
 
     def is_outside(self) -> bool:
-        """Where there is no place: whether no part runs."""
+        """Whether no part runs, asked where `place` gives None."""
         return True
 
     def began(self, part: int) -> None:
-        """A part, by its id, begins a run."""
+        """Note that the part with this id begins a run."""
         self.ran = True
         self._here.run[part] = self._runs[part]
         self._here.count[part] = 0
         self._runs[part] += 1
 
     def run_of(self, place: Place) -> int:
-        """Which run of its part a place is in."""
+        """The number of the run of its part that a place is in."""
         return self._here.run.get(id(place.module), 0)
 
     def number_of(self, place: Place) -> int:
-        """Which computation of this run is the next of a place."""
+        """The number that the next computation of a place has in this run."""
         return self._here.count[id(place.module)]
 
     def computed(self, place: Place) -> None:
-        """A place has made its next computation."""
+        """Note that a place has made its next computation."""
         self._here.count[id(place.module)] += 1

@@ -1,4 +1,4 @@
-"""Names, keeps and counts the attention computations that a watch is told of."""
+"""Names, keeps and counts the attention computations that are reported to a watch."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Watcher(Recorder):
     """Follows a model for a watch: its records and its coverage.
 
     Args:
-        name: of the model, for messages.
-        parts: of the model.
-        keeping: what is kept of each computation.
+        name: the name of the model, for messages.
+        parts: the parts of the model.
+        keeping: how each computation is kept.
     """
 
     def __init__(self, name: str, parts: Parts, keeping: Keeping) -> None:
@@ -57,11 +57,11 @@ class Watcher(Recorder):
         self._only = check_choice("*" if keeping.only is None else keeping.only)
         self._keep, self._statistics = keeping.keep, named(keeping.statistics)
         self._keeper = Keeper(keeping)
-        self._seen_names: list[str] = []  # the names of the layers seen so far, those that `only` leaves out too
-        self._kept: list[str] = []  # those of them that `only` means, or may mean when more are seen
+        self._seen_names: list[str] = []  # the names of the layers seen so far, including layers that `only` leaves out
+        self._kept: list[str] = []  # the layers that `only` means, or may mean when more are seen
         self._states: dict[tuple[str, int], State] = {}
         self._stacks: Counter[str] = Counter()
-        self._followed: Followed | None = None  # how the last self-attention continued; None = it started a sequence
+        self._followed: Followed | None = None  # how the last self-attention went on; None = it started a sequence
         self._appended = Appended()
         self._assembly = Assembly(self)
         self._lock = threading.RLock()  # jobs of several threads may be followed
@@ -74,7 +74,7 @@ class Watcher(Recorder):
         self.ledger.enter(CallSite(name, "missed", 0, ELSEWHERE))
 
     def joined(self, out: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Keys may have been appended to those of a cache."""
+        """Note that keys may have been appended to those of a cache."""
         self._appended.join(out, *args, **kwargs)
 
     def attention(self, place: Place, event: Event) -> None:
@@ -103,7 +103,7 @@ class Watcher(Recorder):
                         self._assembly.recorded(place, softmax, part, entry)
 
     def refuse(self, place: Place, refusal: Refusal) -> None:
-        """Note a computation that becomes no record, once for a softmax."""
+        """Note a computation that does not become a record, once for each softmax."""
         if in_backward():
             return
         reason, status, where, softmax, queries, name = refusal
@@ -146,7 +146,7 @@ class Watcher(Recorder):
         if not self._wants(state.name) or self.generating.drafts:
             return None
         state.how = event.how
-        cached = self.generating.run is not None or place.has_cache  # else keys of 0 are the model's own
+        cached = self.generating.run is not None or place.has_cache  # otherwise keys of 0 belong to the model
         if cached and call.share is None:
             call, note = without_empty_buffer(call, copy=self.generating.run is not None)
             if note:
@@ -195,16 +195,16 @@ class Watcher(Recorder):
             state.generation = entry
             if kind == "self":
                 self._followed = None
-        entry.record()  # now: it detects changes in place from here on
+        entry.record()  # made now: it detects changes in place from here on
         self.entries.append(entry)
         if self._gradients and event.out is not None:
             self._await_gradient(state, entry, call.q, event)
         return entry
 
     def _wants(self, layer: str) -> bool:
-        """Whether `only` means a layer that was seen now, or may mean it when more are seen: the last may be layer -2.
+        """Whether `only` means this layer, which was seen now, or may mean it later: the last layer may become -2.
 
-        Every new layer may end that for another one. What was kept of that is dropped.
+        A new layer may exclude an older one in this way. Records of an excluded layer are dropped.
         """
         if layer not in self._seen_names:
             self._seen_names.append(layer)
@@ -231,15 +231,15 @@ class Watcher(Recorder):
         return select(self._seen_names, only)[0]
 
     def _computed(self, call: AttentionCall) -> Step:
-        """The call's statistics, from its own queries and keys."""
+        """The call with its statistics, computed from its own queries and keys."""
         answers = compute(call.detached(), self._statistics) if self._statistics else {}
         return Step(call, tuple((each, answers[each.name]) for each in self._statistics))
 
     def _goes_on(self, place: Place, call: AttentionCall, how: str) -> bool:
-        """Whether a call is the usual step of the generation of its place, which is then added.
+        """Whether a call is a usual step of the generation of its place; if so, it is added.
 
-        It is one row, and its keys are known to be those of the last step and its own (appended.py). So what `found`
-        decides of a computation is what it decided of that step.
+        It is usual if it is one row, and its keys are known to be the keys of the last step and its own (appended.py).
+        Then everything that `found` decides about a computation is the same as for the last step.
         """
         state = self._states.get((place.name, self.parts.number_of(place)))
         entry = None if state is None else state.generation
@@ -290,7 +290,7 @@ class Watcher(Recorder):
         if not event.out.requires_grad:
             state.waiting = [*state.waiting[-7:], (entry, q.detach())]
             return
-        arrange = event.arrange  # a hook on the output must not hold it
+        arrange = event.arrange  # a hook on the output must not hold the event
 
         def keep(gradient: Tensor) -> None:
             with torch.no_grad():
@@ -299,7 +299,7 @@ class Watcher(Recorder):
         event.out.register_hook(keep)
 
     def _found_again(self, place: Place, event: Event, queries: Tensor) -> None:
-        """The second run of gradient checkpointing: the first had no graph, so the gradient arrives at this one."""
+        """Handle the second run of gradient checkpointing: the first had no graph, so the gradient comes here."""
         for (name, _), state in self._states.items():
             if name == place.name:
                 for i, (entry, q) in enumerate(state.waiting):
@@ -315,9 +315,9 @@ class Watcher(Recorder):
             self._end_at(length)
 
     def _choose_beams(self, beams: Tensor, batch: int) -> None:
-        """Keep the beams [N, steps] that a beam search has returned; `batch`: how many it ran, of all examples."""
+        """Keep the beams [N, steps] that a beam search has returned; `batch`: how many beams it ran in all."""
         for state, entry in self._generated():
-            if entry.kept.shape[0] != batch:  # an encoder, which ran once for all beams of an example
+            if entry.kept.shape[0] != batch:  # an encoder runs once for all beams of an example
                 continue
             try:
                 if entry.recomputed:
@@ -333,10 +333,10 @@ class Watcher(Recorder):
             entry.built, state.generation = None, None
 
     def _end_at(self, length: int) -> None:
-        """Remove what the last step read and rejected, of a generation whose cache now has this length."""
+        """Remove the tokens that the last step read and rejected, from a generation whose cache now has this length."""
         made = self._generated()
         found = [(state, entry) for state, entry in made if entry.kept.continued]
-        if not found:  # a single pass, of the decoder; that of an encoder is not causal
+        if not found:  # a single pass of the decoder; a pass of an encoder is not causal
             rows = {entry.kept.shape[2] for _, entry in made if entry.site.causal}
             found = [(s, e) for s, e in made if e.site.causal or (e.site.kind == "cross" and e.kept.shape[2] in rows)]
         keys = [entry.kept.shape[3] for _, entry in found if entry.site.kind == "self"]
@@ -349,19 +349,19 @@ class Watcher(Recorder):
                 self.entries.remove(entry)
 
     def _generated(self) -> list[tuple[State, Entry]]:
-        """The generations that the running call of `generate` has made."""
+        """The generations of the running call of `generate`."""
         found = [(state, state.generation) for state in self._states.values()]
         return [(state, entry) for state, entry in found if entry is not None and entry.run == self.generating.run]
 
     def records(self) -> list[AttentionRecord]:
-        """What was seen, as it stands."""
+        """The records so far."""
         with self._lock:
             self._assembly.close()
             chosen = self._chosen()
             return [entry.record() for entry in self.entries if entry.site.name in chosen]
 
     def coverage(self) -> Coverage:
-        """What became of every softmax that met a product, and the parts that nothing can be seen in."""
+        """The outcome of every softmax that met a product, and the parts inside which nothing can be seen."""
         with self._lock:
             self._assembly.close()
             return self._coverage()
@@ -371,7 +371,7 @@ class Watcher(Recorder):
         seen = Counter(entry.site.name for entry in self.entries if entry.site.name in chosen)
         lines = self.ledger.sites()
         lines += self.parts.closed({name for name, _ in self._states} | {site.name for site in lines})
-        if only and all(isinstance(each, str) for each in only):  # only what was seen has a number
+        if only and all(isinstance(each, str) for each in only):  # only layers that were seen have a number
             wanted, _ = select(list({site.name: None for site in lines}), only)
             lines = [site for site in lines if site.name in wanted]
         by_name: dict[str, list[CallSite]] = {
@@ -393,6 +393,6 @@ class Watcher(Recorder):
 
 
 def _is_causal(call: AttentionCall) -> bool:
-    """Whether no query attends to a key after its own position; queries of padding do not count."""
+    """Whether no query attends to a key after its own position; queries of padding are ignored."""
     blind = None if call.share is not None else rows_of_padding(call)
     return is_causal(*call.whole, None if blind is None else blind[:, :, :-1].cpu())

@@ -135,7 +135,7 @@ def _table(title: str, what: str, found: Contest) -> Table:
 
 
 def _speeds(calibrate: bool, forget: bool) -> tuple[dict[str, Any], list[Table]]:
-    """Measure or forget this machine; and what is kept."""
+    """Measure or forget this machine, and return what is stored."""
     from headwise.kernels import measure, speeds
 
     if calibrate or forget:

@@ -112,7 +112,7 @@ class BlockSparse(Mask, kind="block_sparse"):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class BigBird(BlockSparse, function="big_bird"):
-    """The layout of `big_bird`, and what it was made from. Its Q and K are `length`."""
+    """The layout of `big_bird`, and the arguments that it was made from. Its Q and K are `length`."""
 
     length: int = 1
     window_blocks: int = 3

@@ -13,7 +13,7 @@ from headwise.tracing import is_traced
 
 
 def axis(size: int | None, only: int | None, device: torch.device) -> Tensor:
-    """The indices of examples or heads to ask a mask about: one if all are alike, or if only one is wanted."""
+    """The indices of examples or heads to ask a mask about: one if all are equal, or if only one is wanted."""
     if size is None:
         return torch.zeros(1, dtype=torch.long, device=device)
     return torch.arange(size, device=device) if only is None else torch.tensor([only], device=device)
@@ -26,7 +26,7 @@ def extents_of_strips(strips: Iterable[tuple[Tensor, Tensor]], width: int, *, wh
     """
     found = []
     for highest, lowest in strips:
-        fill = (0, -highest.shape[-1] % width)  # with what does not change the answer
+        fill = (0, -highest.shape[-1] % width)  # the fill does not change the answer
         some = pad(highest, fill).unflatten(-1, (-1, width)).amax(-1) > 0
         every = pad(lowest, fill, value=whole).unflatten(-1, (-1, width)).amin(-1) == whole
         found.append(extent_of(some, every))
@@ -41,7 +41,7 @@ def of_one(table: Tensor, b: int | None, h: int | None) -> Tensor:
 
 
 def as_slice(index: Tensor) -> slice | Tensor:
-    """An index tensor as the slice that it is, if it is one: much quicker on the CPU (elsewhere a look would wait)."""
+    """An index tensor as a slice, if it is one: much quicker on the CPU (on other devices the check would wait)."""
     if index.device.type != "cpu" or not len(index) or is_traced():
         return index
     first, last = int(index[0]), int(index[-1])

@@ -9,7 +9,7 @@ from torch import Tensor
 from headwise.masks.extent import Extent
 
 SIDE = 160  # pixels of the longer side
-MOST = 64  # cells of a side; of a larger mask each cell is a block
+MOST = 64  # the most cells of a side; in a larger mask each cell is a block
 
 
 def draw_svg(written: str, codes: Tensor, size: int, about: str) -> str:

@@ -1,4 +1,4 @@
-"""Prefix language model: the prompt is read both ways, what follows is causal."""
+"""Prefix language model: the prompt is read in both directions, the rest is causal."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A relation between queries and keys: two questions, from whose answers everything about a mask follows.
+"""A relation between queries and keys, which answers two questions; everything about a mask follows from the answers.
 
-`allows(b, h, q, k)` answers for single cells, and `extents(rectangles)` for whole rectangles of them.
+`allows(b, h, q, k)` answers for single cells, and `extents(rectangles)` for whole rectangles of cells.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from torch import Tensor
 from headwise.masks import cells
 from headwise.masks.extent import Extent, Rectangles, extent_of
 
-# What `allows` takes and gives: ints and bools, or NumPy, torch or Keras arrays of them that broadcast.
+# The arguments and results of `allows`: ints and bools, or NumPy, torch or Keras arrays of them that broadcast.
 Index = Any
 Allowed = Any
 
 
 class Relation:
-    """Which queries may attend to which keys, for lengths that are settled: what a mask answers of itself.
+    """Which queries may attend to which keys, for lengths that are fixed: the answers of a mask about itself.
 
     A subclass defines `allows` and, where it knows better than evaluating every cell, `extents`.
     """
 
     @property
     def batch(self) -> int | None:
-        """The number of examples that it tells apart; None if all are alike."""
+        """The number of examples that it tells apart; None if all are equal."""
         return None
 
     @property
     def heads(self) -> int | None:
-        """The number of query heads that it tells apart; None if all are alike."""
+        """The number of query heads that it tells apart; None if all are equal."""
         return None
 
     @property
     def device(self) -> torch.device | None:
-        """Where its tensors are; None if it has none."""
+        """The device of its tensors; None if it has none."""
         return None
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
@@ -46,7 +46,7 @@ class Relation:
     def extents(self, r: Rectangles) -> Tensor:
         """Extent codes of rectangles, int8, which broadcast to [B|1, H|1, *r.shape]. ALL and NONE are never wrong.
 
-        Where `r.wanted` is False the answer does not matter and need not be worked out. This default evaluates every
+        Where `r.wanted` is False the answer does not matter and need not be computed. This default evaluates every
         cell.
         """
         shape = r.shape
@@ -94,7 +94,7 @@ class Relation:
         return codes.expand(*codes.shape[:2], *shape)
 
     def extent(self, q_lo: Index, q_hi: Index, k_lo: Index, k_hi: Index) -> Any:
-        """How many pairs of the rectangle [q_lo, q_hi) × [k_lo, k_hi) are allowed: ALL, SOME or NONE.
+        """How many of the pairs of the rectangle [q_lo, q_hi) × [k_lo, k_hi) are allowed: ALL, SOME or NONE.
 
         With ints: an `Extent`, over all examples and heads. With integer tensors that broadcast to some shape: int8
         codes [B|1, H|1, *shape]. ALL and NONE are never wrong; SOME is conservative only where a docstring says so.
@@ -116,7 +116,8 @@ class Relation:
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
         """The keys that some query may attend to, bool [B|1, H|1, K] on the CPU.
 
-        Exact, though few cells are looked at. The lengths are those that it is aligned to, and at least 1.
+        The answer is exact, though it evaluates few cells. The lengths are those that the relation is aligned to, and
+        at least 1.
         """
         # Nearly every mask lets a key be seen by the query at its own position: one cheap look settles those keys.
         k = torch.arange(k_len, device=self.device or "cpu")
@@ -141,12 +142,12 @@ class Relation:
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
         """Extent codes of the grid of blocks, int8 [B|1, H|1, ⌈Q/block_q⌉, ⌈K/block_k⌉]; blocks at the end are cut.
 
-        The lengths are those that it is aligned to, and at least 1.
+        The lengths are those that the relation is aligned to, and at least 1.
         """
         q_lo = torch.arange(0, q_len, block_q, dtype=torch.int32, device="cpu")[:, None]
         k_lo = torch.arange(0, k_len, block_k, dtype=torch.int32, device="cpu")[None, :]
         q_hi, k_hi = (q_lo + block_q).clamp(max=q_len), (k_lo + block_k).clamp(max=k_len)
-        # In strips, so that the temporaries stay small beside the grid itself.
+        # In strips, so that the temporaries stay small compared with the grid.
         strip = max(1, 2**22 // max(1, k_lo.numel() * (self.batch or 1) * (self.heads or 1)))
         strips = range(0, len(q_lo), strip)
         return torch.cat(
@@ -154,5 +155,5 @@ class Relation:
         )
 
     def nothing(self, *shape: int) -> Tensor:
-        """Codes [B|1, H|1, *shape] of what has no cells."""
+        """Codes [B|1, H|1, *shape] of rectangles without cells."""
         return torch.zeros((self.batch or 1, self.heads or 1, *shape), dtype=torch.int8, device="cpu")

@@ -1,7 +1,7 @@
 """BERT, the whole encoder, of headwise's layers; and encoders of its kind, such as RoBERTa and ModernBERT.
 
-Devlin et al. 2018, arXiv:1810.04805. Their Hugging Face checkpoints load into it, without transformers; what the
-families do otherwise is in their `BertConfig`, and what their checkpoints are like in `headwise.models.families`.
+Devlin et al. 2018, arXiv:1810.04805. Hugging Face checkpoints load into it, without transformers. `BertConfig` has the
+differences between the families, and `headwise.models.families` the names in their checkpoints.
 Dimension letters: B batch, S sequence, M model, E embedding, H heads, D head.
 """
 
@@ -45,7 +45,7 @@ Types = TypeVar("Types")
 
 
 class Bert(Packable):
-    """A BERT encoder. `Bert(config)` starts from random weights, `Bert.from_pretrained` from a checkpoint's.
+    """A BERT encoder. `Bert(config)` has random weights, `Bert.from_pretrained` the weights of a checkpoint.
 
     >>> bert = Bert.from_pretrained(default_model())
     >>> hidden_BSM = bert(torch.tensor([[101, 7592, 102]]))
@@ -54,9 +54,9 @@ class Bert(Packable):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
-        self.folder: Path | None = None  # of the checkpoint that it came from
+        self.folder: Path | None = None  # the folder of the checkpoint that it came from
         self.embeddings = Embeddings(config)
-        # Before the layers, which share it, so that this is its name.
+        # Set before the layers, which share it, so that this is its name in a state dict.
         self.relative = T5Buckets(config.num_heads, config.relative_buckets) if config.relative_buckets else None
         self.layers = nn.ModuleList(_layers(config, self.relative))
         modern = config.modern
@@ -68,14 +68,15 @@ class Bert(Packable):
     def from_pretrained(
         cls, path_or_id: str | Path, *, dtype: torch.dtype = torch.float32, dropout: float | None = None
     ) -> Bert:
-        """A checkpoint's encoder and pooler on the CPU, in eval mode; what it has on top of them (`cls.*`) is left out.
+        """The encoder and pooler of a checkpoint, on the CPU, in eval mode; its heads (`cls.*`) are left out.
 
         `path_or_id` is a local folder with config.json and safetensors, or the name of a model on the Hugging Face hub;
-        `dropout`, of attention too, takes the place of what the checkpoint was trained with.
+        `dropout` replaces the dropout rates of the checkpoint, including that of attention.
 
         Raises:
             ArgumentError: a dropout that is not from 0 to 1, 1 excluded.
-            CheckpointError: no such checkpoint, a damaged one, or one of no family of `headwise.models.families`.
+            CheckpointError: no such checkpoint, a damaged one, or one whose family is not in
+                `headwise.models.families`.
         """
         folder = checkpoint.resolve(path_or_id)
         config = read_config(checkpoint.read_config(folder))
@@ -84,13 +85,13 @@ class Bert(Packable):
         family = FAMILIES[config.family]
         tensors = family.encoder_tensors(checkpoint.load_tensors(folder))
         check_sizes(family, config, tensors)
-        with torch.device("meta"), NoInitialisation():  # no memory and no numbers for what is about to be replaced
+        with torch.device("meta"), NoInitialisation():  # no memory and no numbers for parameters that will be replaced
             bert = cls(replace(config, pooler="pooler.dense.weight" in tensors))
         found = {name: tensor.to(dtype) for name, tensor in match(family, bert, tensors).items()}
-        bert.load_state_dict(found, strict=False, assign=True)  # not strict: what layers share has a name in each
+        bert.load_state_dict(found, strict=False, assign=True)  # shared parameters have several names
         for module in bert.modules():
             if isinstance(module, Rope):
-                module.to_empty(device="cpu")  # which makes its constants again
+                module.to_empty(device="cpu")  # this makes its constants again
         bert.folder = folder
         return bert.eval()
 
@@ -99,8 +100,8 @@ class Bert(Packable):
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.
-            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, on either side: what a
-                tokenizer of Hugging Face calls attention_mask. None = all tokens are real. The hidden states *at*
+            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, on either side: the
+                attention_mask of a Hugging Face tokenizer. None = all tokens are real. The hidden states *at*
                 padding are unspecified: do not read them. RoBERTa's kind counts positions over real tokens.
             token_type_ids: [B, S], which sentence of a pair each token is from. Default: all 0, and nothing else where
                 the model has no types (`reads_types`).
@@ -145,7 +146,7 @@ class Bert(Packable):
         return self.through(self.embeddings(input_ids, token_type_ids, places), mask)
 
     def encoder(self, dtype: Dtype | None = None) -> Encoder | None:
-        """Its layers as native kernels; None where the modules themselves must run. See `packed_encoder.encoder_of`."""
+        """Its layers for the native kernels; None if the modules themselves must run: `packed_encoder.encoder_of`."""
         plain = self.config.has_bert_layers and type(self).through is Bert.through
         return encoder_of(self, Embeddings, dtype) if plain else None
 
@@ -153,8 +154,8 @@ class Bert(Packable):
         """The hidden states [B, S, M] after all layers, from those of the embeddings [B, S, M].
 
         Args:
-            x_BSM: what `embeddings` gives.
-            mask: which token may attend to which, True = may; None = all. Where layers are local, which
+            x_BSM: the output of `embeddings`.
+            mask: which token may attend to which, True = may; None = all. If layers are local, which
                 `config.modern` says, tokens that are near in S are neighbours.
             places_S: the position of each token, for layers with relative or rotary positions; None = 0, 1, 2 …
         """
@@ -171,14 +172,14 @@ class Bert(Packable):
 
     @property
     def reads_types(self) -> bool:
-        """Whether it tells the sentences of a pair apart by their token types."""
+        """Whether the model distinguishes the sentences of a pair by token types."""
         return self.config.num_token_types > 1
 
     def pool(self, hidden_BSM: Tensor) -> Tensor:
         """The output of the pooler, [B, M], from the hidden state at position 0, which is [CLS].
 
         Raises:
-            CheckpointError: this model came without a pooler.
+            CheckpointError: this model has no pooler.
         """
         if self.pooler is None:
             raise CheckpointError("the checkpoint has no pooler. Use the mean of the hidden states, or that of [CLS]")
@@ -186,10 +187,10 @@ class Bert(Packable):
 
     @cached_property
     def sentences(self) -> SentenceEncoder:
-        """What makes vectors of texts: the tokenizer and the settings of the checkpoint.
+        """The object that makes vectors of texts, with the tokenizer and the settings of the checkpoint.
 
         Raises:
-            CheckpointError: as of `encode`.
+            CheckpointError: as for `encode`.
         """
         from headwise.models.sentence import SentenceEncoder
 
@@ -205,10 +206,10 @@ class Bert(Packable):
         dtype: str | None = None,
         progress: bool = False,
     ) -> Tensor:
-        """One vector for each text, as sentence-transformers makes it of this checkpoint, on the CPU.
+        """One vector for each text, the same as sentence-transformers makes with this checkpoint, on the CPU.
 
-        The checkpoint's modules.json says how: pooling, further layers, length 1. Without that file the vector is the
-        mean over all tokens, and a warning says so. A text that is longer than the checkpoint's limit is cut; a
+        The checkpoint's modules.json defines how: pooling, further layers, length 1. Without that file the vector is
+        the mean over all tokens, and a warning says so. A text that is longer than the checkpoint's limit is cut; a
         warning says how many were.
 
         >>> Bert.from_pretrained(default_model()).encode(["a film", "a movie"]).shape
@@ -216,20 +217,22 @@ class Bert(Packable):
 
         Args:
             texts: N texts, which may be empty; or one, for one vector.
-            prompt_name: of the checkpoint's prompts, the one to put before each text; default: its default prompt.
-            prompt: what to put before each text, such as "query: ".
+            prompt_name: the name of a prompt of the checkpoint to put before each text; default: its default prompt.
+            prompt: a text to put before each text, such as "query: ".
             batch_tokens: at most so many tokens in one pass, or one text that is longer. Default: 8192.
-            dtype: what the encoder computes in: "float32", "bfloat16" or "int8". Default: as its weights.
+            dtype: the dtype of the encoder's computation: "float32", "bfloat16" or "int8". Default: that of its
+                weights.
             progress: whether to show a bar on a terminal, and at the end the speed, on standard error.
 
         Returns:
             float32 [N, M], in the order of the texts; [M] for one. M is `sentences.dim`.
 
         Raises:
-            DtypeError: something that is no text, such as None or NaN; a Bert that is not on the CPU.
-            ArgumentError: half a surrogate pair in a text, no such prompt, or an option with an invalid value.
-            CheckpointError: this Bert came from no checkpoint; or it has no tokenizer, or settings that headwise does
-                not know.
+            DtypeError: something that is not a text, such as None or NaN; a Bert that is not on the CPU.
+            ArgumentError: half a surrogate pair in a text, a prompt that does not exist, or an option with an invalid
+                value.
+            CheckpointError: this Bert does not come from a checkpoint; or it has no tokenizer, or settings that
+                headwise does not know.
         """
         return self.sentences.encode(
             texts, prompt_name=prompt_name, prompt=prompt, batch_tokens=batch_tokens, dtype=dtype, progress=progress
@@ -237,12 +240,12 @@ class Bert(Packable):
 
 
 def known_types(encoder: nn.Module, types: Types) -> Types | None:
-    """The token types for an encoder that may have none: DistilBERT's tokenizer tells them, but the model has none."""
+    """The token types for an encoder that may have none: DistilBERT's tokenizer gives types, the model has none."""
     return None if isinstance(encoder, Bert) and not encoder.reads_types else types
 
 
 class Embeddings(nn.Module):
-    """Its parts are `word`, `position`, `token_type`, `norm` and `project`, each None where the config has none."""
+    """Its parts are `word`, `position`, `token_type`, `norm` and `project`, each None if the config lacks it."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -274,7 +277,7 @@ def _norm(config: BertConfig, width: int) -> LayerNorm:
 
 
 def _layers(config: BertConfig, relative: T5Buckets | None) -> Iterator[EncoderLayer]:
-    """BERT has its norms after each sum; ModernBERT before each branch, except the first attention."""
+    """The layers. BERT has norms after each sum, ModernBERT before each branch, except the first attention."""
     modern = config.modern
     ropes: dict[bool, Positions] = {}
     if modern is not None:
@@ -299,7 +302,7 @@ def _layers(config: BertConfig, relative: T5Buckets | None) -> Iterator[EncoderL
             bias=bias,
         )
         if modern is not None and number == 0:
-            layer.attention_norm = nn.Identity()  # the norm of the embeddings stands there already
+            layer.attention_norm = nn.Identity()  # the norm of the embeddings is there already
         yield layer
 
 

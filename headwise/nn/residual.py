@@ -1,5 +1,4 @@
-"""The parts that all transformer layers share: branches with a residual sum, the last one a
-feed-forward network."""
+"""The parts that all transformer layers share: branches with a residual sum, the last one a feed-forward network."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from headwise.nn.norm import NORMS
 
 
 class ResidualLayer(nn.Module):
-    """A layer of branches, each added to what it read. A subclass makes its attention, then calls `_make_mlp`.
+    """A layer of branches, each added to its input. A subclass makes its attention, then calls `_make_mlp`.
 
     Its last parts are `mlp`, `mlp_norm`, `dropout` and `drop_path`.
     """

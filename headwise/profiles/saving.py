@@ -1,6 +1,6 @@
-"""Profiles to files. A file is a safetensors file (`headwise.records.tensor_file`); nothing in it is code.
+"""Writes profiles to files. A file is a safetensors file (`headwise.records.tensor_file`); nothing in it is code.
 
-The same file, with `complete` false, is the checkpoint of a run that goes on. `headwise.profiles.storage` reads both.
+The same file, with `complete` false, is the checkpoint of an unfinished run. `headwise.profiles.storage` reads both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOKENS = ("ids", "labels", "offsets", "special", "text", "unknown", "word_ids")
 
 
 def save(profile: Profile, path: Path) -> None:
-    """Write a profile. An older file of that name is replaced when the new one is complete. FileError if it fails."""
+    """Write a profile. An older file of that name is replaced when the new one is complete. FileError if this fails."""
     tensors: dict[str, Tensor] = {}
     windows = distinct([each for sums in profile.layers for each in sums.examples])
     places = {(window.text, window.start): place for place, window in enumerate(windows)}

@@ -1,4 +1,4 @@
-"""`Collection`: what summaries and files read of a `Seen`."""
+"""`Collection`: the members of a `Seen` that summaries and files read."""
 
 from __future__ import annotations
 

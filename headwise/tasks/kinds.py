@@ -1,7 +1,7 @@
 """The names of the tasks, and the class and the options of each.
 
 The built-in tasks are listed here and nowhere else. A task of another package is known as soon as its class is defined,
-or by an entry point of the group "headwise.tasks", whose name is the task's: toy = "package.module:Toy".
+or by an entry point of the group "headwise.tasks", whose name is the name of the task: toy = "package.module:Toy".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def names() -> list[str]:
 
 
 def class_of(name: str) -> type[Task[Any]]:
-    """The class of a task, imported now if it was not before.
+    """The class of a task, imported now if necessary.
 
     Raises:
         ArgumentError: no task has this name, or a package of the extra `train` is not installed.
@@ -51,7 +51,7 @@ def class_of(name: str) -> type[Task[Any]]:
 
 
 def options_of(name: str) -> type[TrainOptions]:
-    """The options of a task. Those of a built-in task import nothing heavy.
+    """The options of a task. The options of a built-in task import nothing heavy.
 
     Raises:
         ArgumentError: see `class_of`.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Batch = dict[str, Any]  # names -> tensors, and other values that only the task reads
 OptionsT = TypeVar("OptionsT", bound=TrainOptions)
-SEPARATOR = "[SEP]"  # between the two texts of one input, where they are written as one string
+SEPARATOR = "[SEP]"  # between the two texts of one input, if they are written as one string
 
 
 class Task(LightningModule, ABC, Generic[OptionsT]):
@@ -54,7 +54,7 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         "validation_loss",
         "min",
     )  #: the score that selects the best weights
-    labels: Collection[str] = ()  #: what the outputs "logits" of a classifier stand for, in their order
+    labels: Collection[str] = ()  #: the labels of the outputs "logits" of a classifier, in their order
     reads_files: ClassVar[bool] = False  #: whether a file is one input, read whole (series), not one input per row
     reads_documents: ClassVar[bool] = False  #: whether a .txt file has documents of several lines, not one per line
     label_column: ClassVar[str | None] = None  #: the column of `Data` with labels, which `split` keeps in proportion
@@ -69,7 +69,7 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         self.on_torch = True  #: False in a task of `headwise.export.load`, whose model another runtime computes
 
     def __init_subclass__(cls, **given: Any) -> None:
-        """Makes a class with a `name` of its own known to commands, `load`, exports and servers."""
+        """Register a class with its own `name` for commands, `load`, exports and servers."""
         super().__init_subclass__(**given)
         if "name" in vars(cls):
             kinds.register(cls)
@@ -116,7 +116,7 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         return cut_notes(self.cut(data), data.numbers, data.unit)
 
     def settle(self, held_out: Data) -> bool:
-        """After the training, choose by the held-out data what training does not. Whether weights changed."""
+        """After the training, make choices by the held-out data. Returns whether weights changed."""
         return False
 
     @abstractmethod
@@ -170,7 +170,7 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
     def run_on(self, sessions: Sessions) -> None:
         """Let a runtime that has loaded `graphs` compute what the model computes; all else is the same code.
 
-        By default the graph "model" takes the place of the model's `forward`, called with tensors by position.
+        By default the graph "model" replaces the model's `forward`, called with tensors by position.
 
         Raises:
             CheckpointError: a graph, or an output of one, is missing.
@@ -202,7 +202,7 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         )
 
     def read_row(self, row: Row) -> Any:
-        """A row with the columns of `columns`, checked and tokenized, as the methods below take it.
+        """A row with the columns of `columns`, checked and tokenized, for the methods below.
 
         By default the row itself, its cells checked by their columns, as an input of `predict`.
 
@@ -237,11 +237,11 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
     def running(self, most: int) -> RunningBatch[Row] | None:
         """An empty batch in which rows are answered side by side, each of which joins and leaves at any step.
 
-        Its answers are those of `answer_rows`. None = the task answers in one pass, or by a runtime that cannot: which
-        is the default.
+        Its answers are those of `answer_rows`. None = the task answers in one pass, or in a runtime that cannot do
+        this: this is the default.
 
         Args:
-            most: rows at a time.
+            most: the most rows at a time.
         """
         return None
 
@@ -267,7 +267,7 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         return tuple(column for name in named if (column := getattr(self.options, name)) is not None)
 
     def asked(self, source: Any) -> Data:
-        """What the rows of a table ask of `predict`, which takes it."""
+        """The rows of a table as inputs of `predict`."""
         return self.read(source, self.options, targets=False)
 
     # Shared by all tasks.
@@ -307,10 +307,10 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The trained task of a run folder, in eval mode, on the device that its options ask for.
+        """The trained task of a run folder, in eval mode, on the device in its options.
 
         Raises:
-            CheckpointError: not a run folder, or of another task, or its weights are missing or damaged.
+            CheckpointError: the folder is not a run folder, or of another task, or its weights are missing or damaged.
         """
         from headwise.tasks.training.run import restore
 
@@ -354,7 +354,7 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         self.log_loss(*self.loss(batch))
 
     def log_loss(self, total: Tensor, count: Tensor) -> None:
-        """Log "validation_loss" from what `loss` gave of this process's share of a validation batch."""
+        """Log "validation_loss" from the result of `loss` for this process's share of a validation batch."""
         whole = self._of_all(total, count)
         terms = int(whole[1])
         # Lightning's own reduction truncates the mean number of terms to an integer.

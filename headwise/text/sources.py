@@ -87,7 +87,7 @@ def _examples(value: Any) -> tuple[list[Any], list[int]]:
 
 
 def _is_encoding(value: Any) -> TypeGuard[Encoding]:
-    """Whether a tokenizer of the package tokenizers made it; where that was not imported, none has."""
+    """Whether a value is an Encoding of the package tokenizers; False if that package was not imported."""
     loaded = sys.modules.get("tokenizers")
     return loaded is not None and isinstance(value, loaded.Encoding)
 

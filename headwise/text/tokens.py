@@ -32,14 +32,14 @@ class Tokens:
 
     ids: tuple[int, ...]  # -1 if only the name of a token is known
     labels: tuple[str, ...]
-    offsets: tuple[tuple[int, int], ...]  # of the tokenizer: text[start:end]; (0, 0) for tokens that it added
+    offsets: tuple[tuple[int, int], ...]  # offsets of the tokenizer: text[start:end]; (0, 0) for tokens that it added
     special: tuple[bool, ...]  # [CLS], [SEP], [MASK]
     text: str
     cut: int = 0  # number of tokens cut from the end of the text
     unknown: tuple[bool, ...] = ()  # the vocabulary lacks this text: the model reads [UNK]
-    word_ids: tuple[int | None, ...] = ()  # the tokenizer's word of each; None = special. () = unknown
+    word_ids: tuple[int | None, ...] = ()  # the tokenizer's word of each token; None = special. () = unknown
     patches: Patches | None = None  # for tokens of an image: their positions
-    seconds: float | None = field(default=None, metadata={"since": 3})  # for tokens of a sound: how long each is
+    seconds: float | None = field(default=None, metadata={"since": 3})  # for tokens of a sound: the length of each
 
     def __post_init__(self) -> None:
         counts = {len(self.ids), len(self.labels), len(self.offsets), len(self.special)}
@@ -50,13 +50,13 @@ class Tokens:
 
     @classmethod
     def of_names(cls, labels: Sequence[str], text: str = "") -> Tokens:
-        """Names of positions that are no tokens of a text: numbers, learned latents, time steps. `text`: a title."""
+        """Names of positions that are not tokens of a text: numbers, learned latents, time steps. `text`: a title."""
         no = (False,) * len(labels)
         return cls((-1,) * len(labels), tuple(labels), ((0, 0),) * len(labels), no, text, 0, no)
 
     @property
     def unknown_count(self) -> int:
-        """How many of the tokens the model does not know: it reads [UNK] in their place."""
+        """The number of tokens that the model does not know: it reads [UNK] in their place."""
         return sum(self.unknown)
 
     def __repr__(self) -> str:

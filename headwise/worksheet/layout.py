@@ -48,7 +48,7 @@ class Place:
         return f"'{self.sheet}'!{xl_range_abs(*self._corners(None, None))}"
 
     def _corners(self, i: int | None, j: int | None) -> tuple[int, int, int, int]:
-        """The first row and column and the last, counted from 0, as XlsxWriter has them."""
+        """The first row and column and the last, counted from 0, as in XlsxWriter."""
         rows, cols = self.matrix.shape
         top, left = self.at(1 if i is None else i, 1 if j is None else j)
         bottom, right = self.at(rows if i is None else i, cols if j is None else j)

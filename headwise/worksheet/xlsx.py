@@ -28,7 +28,7 @@ HOW = (
 )
 NUMBER_WIDTH, LABEL_WIDTH, LONGEST_LABEL, GAP = 8.5, 9.0, 26.0, 3.0
 DIGIT = 7  # pixels: the width of a digit, the unit of these widths
-LEAST_COLUMNS = 9  # so that a sentence fits on the narrowest sheet
+LEAST_COLUMNS = 9  # the least columns, so that a sentence fits on the narrowest sheet
 
 
 def load_xlsxwriter() -> Any:
@@ -220,7 +220,7 @@ def _lines(text: str, room: float) -> int:
 
 
 def origin(matrix: Matrix) -> str:
-    """Where its numbers come from: "= MMULT(X,W_Q_1)", or that they may be changed."""
+    """The origin of its numbers: "= MMULT(X,W_Q_1)", or a note that they may be changed."""
     formula = matrix.formula
     if formula is None:
         return said("1 = may, 0 = may not: change it" if matrix.kind == "mask" else "change it")

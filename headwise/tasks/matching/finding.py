@@ -1,4 +1,4 @@
-"""What belongs to an image or a text: the best of the gallery, which is encoded once."""
+"""Finds the matches of an image or a text in the gallery, which is encoded once."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class Finder:
         self._kept: dict[str, tuple[object, object, Any]] = {}
 
     def answers(self, asked: Sequence[Question]) -> list[dict[str, Any]]:
-        """The answer to each question: of a pair "match" and "similarity"; of one image or text "match", and its "best"
-        names or texts of the gallery with their "matches"."""
+        """The answer to each question. For a pair "match" and "similarity".
+
+        For one image or text "match", and its "best" names or texts of the gallery with their "matches"."""
         self._task.eval()
         found: list[dict[str, Any]] = [{} for _ in asked]
         for wants in ("pair", "image", "text"):
@@ -80,14 +81,14 @@ class Finder:
         ]
 
     def _gallery(self, what: str, encode: Callable[[], Encoded]) -> Encoded:
-        """The images or the texts of the gallery, encoded when they are first asked for."""
+        """The images or the texts of the gallery, encoded when they are first needed."""
         task = self._task
         if not getattr(task.gallery, what):
             raise ArgumentError(
                 f"this run folder has no {what} to choose from (gallery=0 in training). Pass an image and a text"
             )
         if any(each._forward_pre_hooks or each._forward_hooks for each in task.model.modules()):
-            return encode()  # a watch waits for every call
+            return encode()  # a watch needs every call
         # A tensor made in inference mode counts no changes; it is not trained either.
         weights = [(each.data_ptr(), each.is_inference() or each._version) for each in task.model.parameters()]
         state = weights, task.device, torch.is_autocast_enabled(task.device.type)
